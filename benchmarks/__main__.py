@@ -1,0 +1,52 @@
+"""Runs the benchmarks and holds their figures against the bounds; ends with 1 when one does not hold.
+
+python -m benchmarks                 all of them
+python -m benchmarks overhead idle   only these
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+
+from benchmarks import backlog, idle, overhead, report, serving, starts
+from benchmarks.report import BenchmarkError, Figure
+
+BENCHMARKS = {"overhead": overhead, "starts": starts, "idle": idle, "backlog": backlog}
+RESULTS = serving.BUILD / "bench.json"
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the named benchmarks, or all; the exit status."""
+    unknown = set(arguments) - set(BENCHMARKS)
+    if unknown:
+        print(
+            f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr
+        )
+        return 2
+    results: dict[str, Sequence[Figure]] = {}
+    failed: list[str] = []
+    begun = time.monotonic()
+    for name in arguments or BENCHMARKS:
+        module = BENCHMARKS[name]
+        try:
+            results[name] = module.measure()
+        except BenchmarkError as error:
+            print(f"{module.TITLE}\n  FAILS: {error}", flush=True)
+            failed.append(name)
+            continue
+        print(report.show(module.TITLE, results[name]), flush=True)
+        failed += [figure.name for figure in results[name] if not figure.holds]
+    report.write(RESULTS, results)
+    taken_s = time.monotonic() - begun
+    print(f"\n{taken_s:.0f} s; figures in {RESULTS.relative_to(serving.REPOSITORY)}")
+    if failed:
+        print(f"does not hold: {'; '.join(failed)}")
+        return 1
+    print("all bounds hold")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

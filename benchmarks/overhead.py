@@ -1,0 +1,81 @@
+"""What thawd adds to an HTTP request: a function that does nothing, against a bare Starlette echo.
+
+What: median latency with one client and answers a second with 16 clients, keep-alive, of ``POST
+/2015-03-31/functions/noop/invocations`` divided by those of an echo on the same uvicorn settings
+(`benchmarks.echo`).
+
+How: both servers run all the time, each in its own process, and are loaded in turn (A B A B ...) with the
+same client and the same body. The ratio is taken round by round, where both saw the same machine, and the
+median of the rounds counts. Before the first round both are warmed up.
+
+Why: between the two lies everything the platform does for a request: routing, dispatch, the lease of an
+execution environment, two frames over a socketpair, a second process, the log lines and the metrics.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from benchmarks import echo, load, serving
+from benchmarks.report import AT_LEAST, AT_MOST, Figure
+
+TITLE = "overhead: a no-op function against a bare Starlette echo"
+
+MOST_P50 = 5.0
+LEAST_RATE = 0.2
+CLIENTS = 16
+ROUNDS = 5
+ROUND_S = 2.0
+BODY = b'{"key": "value"}'
+
+CONFIGURATION = """
+[functions.noop]
+handler = "noop.handler"
+code = "function"
+"""
+
+
+def measure() -> Sequence[Figure]:
+    """Both ratios, with the medians behind them."""
+    with (
+        serving.bare_echo() as bare,
+        serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served,
+    ):
+        urls = (f"{bare.url}{echo.PATH}", f"{served.url}/2015-03-31/functions/noop/invocations")
+        single, many = [], []
+        for url in urls:
+            load.drive(url, body=BODY, connections=CLIENTS, duration_s=1.0)
+        for _ in range(ROUNDS):
+            single.append([_run(url, 1) for url in urls])
+            many.append([_run(url, CLIENTS) for url in urls])
+    return [
+        Figure(
+            "p50 with 1 client, of the echo's",
+            statistics.median(ours.p50_us / theirs.p50_us for theirs, ours in single),
+            "x",
+            AT_MOST,
+            MOST_P50,
+            f"{_median_p50(single, 1):.0f} us against {_median_p50(single, 0):.0f} us ({load.client()})",
+        ),
+        Figure(
+            f"rate with {CLIENTS} clients, of the echo's",
+            statistics.median(ours.rate_per_s / theirs.rate_per_s for theirs, ours in many),
+            "x",
+            AT_LEAST,
+            LEAST_RATE,
+            f"{_median_rate(many, 1):,.0f}/s against {_median_rate(many, 0):,.0f}/s",
+        ),
+    ]
+
+
+def _run(url: str, connections: int) -> load.Measured:
+    return load.drive(url, body=BODY, connections=connections, duration_s=ROUND_S)
+
+
+def _median_p50(rounds: list[list[load.Measured]], server: int) -> float:
+    return statistics.median(pair[server].p50_us for pair in rounds)
+
+
+def _median_rate(rounds: list[list[load.Measured]], server: int) -> float:
+    return statistics.median(pair[server].rate_per_s for pair in rounds)

@@ -1,0 +1,81 @@
+"""Measured values with their bounds: how they are judged, printed and written."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+AT_MOST = "at most"
+AT_LEAST = "at least"
+EXACTLY = "exactly"
+
+
+@dataclass(frozen=True, slots=True)
+class Figure:
+    """One measured value.
+
+    Attributes:
+        name: what was measured, in a few words.
+        value: the number.
+        unit: of the value and the bound; ``x`` for a ratio.
+        relation: `AT_MOST`, `AT_LEAST` or `EXACTLY`; empty: the value is shown and not judged.
+        bound: what the value is held against.
+        note: the raw numbers behind it.
+    """
+
+    name: str
+    value: float
+    unit: str
+    relation: str = ""
+    bound: float = 0.0
+    note: str = ""
+
+    @property
+    def holds(self) -> bool:
+        """Whether the value is within its bound."""
+        if self.relation == AT_MOST:
+            return self.value <= self.bound
+        if self.relation == AT_LEAST:
+            return self.value >= self.bound
+        if self.relation == EXACTLY:
+            return self.value == self.bound
+        return True
+
+
+class BenchmarkError(Exception):
+    """A measurement could not be made, or what was measured did not do its work."""
+
+
+def show(title: str, figures: Sequence[Figure]) -> str:
+    """The figures of one benchmark as aligned lines."""
+    lines = [title]
+    for figure in figures:
+        judged = f"{figure.relation} {_number(figure.bound)} {figure.unit}" if figure.relation else ""
+        verdict = ("holds" if figure.holds else "FAILS") if figure.relation else ""
+        value = f"{_number(figure.value)} {figure.unit}"
+        lines.append(f"  {figure.name:<46} {value:>12}  {judged:<18} {verdict:<6} {figure.note}".rstrip())
+    return "\n".join(lines)
+
+
+def _number(value: float) -> str:
+    if value == 0 or abs(value) >= 1000:
+        return f"{value:,.0f}"
+    return f"{value:.3g}"
+
+
+def write(path: Path, results: dict[str, Sequence[Figure]]) -> None:
+    """All figures as JSON, with what is needed to know the machine again."""
+    document = {
+        "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "arch": platform.machine()},
+        "python": platform.python_version(),
+        "benchmarks": {
+            name: [{**asdict(figure), "holds": figure.holds} for figure in figures]
+            for name, figures in results.items()
+        },
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(document, indent=1) + "\n")

@@ -1,0 +1,202 @@
+"""Servers under measurement: `thawd up` on a given configuration, and the bare echo to compare with.
+
+Each server is a process of its own, so that the client's work is not counted as theirs.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from benchmarks.report import BenchmarkError
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+BUILD = REPOSITORY / "build"
+
+START_S = 60.0
+STOP_S = 30.0
+POLL_S = 0.02
+_Answer = TypeVar("_Answer")
+_TICKS_PER_S = os.sysconf("SC_CLK_TCK")
+
+NOOP = """
+def handler(event, context):
+    return event
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """A running server.
+
+    Attributes:
+        url: where it listens, without a slash at the end.
+        pid: its process.
+        folder: where its configuration lies.
+    """
+
+    url: str
+    pid: int
+    folder: Path
+
+    def status(self) -> dict[str, Any]:
+        """What ``/_thawd/status`` answers."""
+        with urllib.request.urlopen(f"{self.url}/_thawd/status", timeout=10) as response:
+            document: dict[str, Any] = json.load(response)
+        return document
+
+    def function(self, name: str) -> dict[str, Any]:
+        """The status of one function."""
+        function: dict[str, Any] = self.status()["functions"][name]
+        return function
+
+
+def invoke(served: Served, function: str, event: object) -> object:
+    """Invoke `function` and wait for its answer.
+
+    Raises:
+        BenchmarkError: the function failed.
+    """
+    request = urllib.request.Request(
+        f"{served.url}/2015-03-31/functions/{function}/invocations",
+        data=json.dumps(event).encode(),
+        method="POST",
+    )
+    with urllib.request.urlopen(request, timeout=120) as response:
+        answer: object = json.load(response)
+        if response.headers.get("X-Amz-Function-Error"):
+            raise BenchmarkError(f"{function} failed: {answer}")
+    return answer
+
+
+@contextmanager
+def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
+    """`thawd up` on `configuration` (TOML) with `files` (path to text) beside it; stopped at the end.
+
+    The folder is under ``build/``, on a real disk: a queue on a memory file system would flatter the figures.
+
+    Raises:
+        BenchmarkError: it did not start or did not stop.
+    """
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as name:
+        folder = Path(name)
+        for path, text in {**files, "thawd.toml": configuration}.items():
+            (folder / path).parent.mkdir(parents=True, exist_ok=True)
+            (folder / path).write_text(text)
+        ready = folder / "ready.json"
+        command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
+        with _process(
+            [*command, "--port", "0", "--ready-file", str(ready)], folder / "server.log"
+        ) as process:
+            announced = await_ready(ready, process, folder / "server.log")
+            yield Served(announced["url"], announced["pid"], folder)
+
+
+@contextmanager
+def bare_echo() -> Iterator[Served]:
+    """The echo of `benchmarks.echo` on uvicorn; stopped at the end."""
+    BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as name:
+        folder = Path(name)
+        ready = folder / "ready.json"
+        command = [sys.executable, "-m", "benchmarks.echo", str(ready)]
+        with _process(command, folder / "server.log") as process:
+            announced = await_ready(ready, process, folder / "server.log")
+            yield Served(announced["url"], announced["pid"], folder)
+
+
+@contextmanager
+def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]:
+    with log.open("wb") as output:
+        process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, cwd=REPOSITORY)
+    try:
+        yield process
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise BenchmarkError(
+                f"{' '.join(command[1:4])} was still there {STOP_S:.0f} s after SIGTERM"
+            ) from None
+
+
+def await_ready(ready: Path, process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:
+    """What the server wrote to its ready file, once it is there and whole.
+
+    Raises:
+        BenchmarkError: the server ended before, or took longer than `START_S`.
+    """
+
+    def announced() -> dict[str, Any] | None:
+        if process.poll() is not None:
+            raise BenchmarkError(f"the server ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+        try:
+            document: dict[str, Any] = json.loads(ready.read_text())
+        except (FileNotFoundError, json.JSONDecodeError):
+            return None
+        return document
+
+    return wait_for(announced, f"the server's ready file; its log is {log}", within_s=START_S)
+
+
+def wait_for(probe: Callable[[], _Answer | None], what: str, *, within_s: float) -> _Answer:
+    """The first answer of `probe` that is not None.
+
+    Raises:
+        BenchmarkError: there was none within `within_s` seconds.
+    """
+    deadline = time.monotonic() + within_s
+    while True:
+        answer = probe()
+        if answer is not None:
+            return answer
+        if time.monotonic() > deadline:
+            raise BenchmarkError(f"waited {within_s:.0f} s in vain for {what}")
+        time.sleep(POLL_S)
+
+
+def resident_mib(pid: int) -> float:
+    """Resident memory of one process, MiB."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
+        if line.startswith("VmRSS:"):
+            return int(line.split()[1]) / 1024
+    raise BenchmarkError(f"process {pid} has no resident memory; it has ended")
+
+
+def cpu_s(pid: int) -> float:
+    """Processor time of one process so far, user and system, seconds; a hundredth is the smallest step."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / _TICKS_PER_S
+
+
+def descendants(pid: int) -> list[int]:
+    """Processes started by `pid`, theirs included."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+        except (FileNotFoundError, ProcessLookupError):
+            continue
+        children.setdefault(parent, []).append(int(stat.parent.name))
+    found: list[int] = []
+    pending = [pid]
+    while pending:
+        for child in children.get(pending.pop(), []):
+            found.append(child)
+            pending.append(child)
+    return found

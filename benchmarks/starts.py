@@ -1,0 +1,118 @@
+"""What a fork saves: starts of a function that holds scikit-learn and ONNX Runtime, cold and forked.
+
+What: the time from asking for an execution environment to its being ready, and the time a caller waits for
+the first answer when no environment is alive; with ``snapshot = false`` (a cold start each time) divided by
+the same from the template.
+
+How: one server, the same code twice, as ``forked`` and as ``cold``, in the interpreter that runs the
+benchmark. Each invocation is made when the function's environments are gone (they are ended as soon as they
+are idle), alternating between the two. Start to ready is the median in the server's status, the wait the
+median seen from here.
+
+Why: it is what the platform is for. A function that slept must answer almost as fast as one that is awake.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import statistics
+import time
+from collections.abc import Sequence
+
+from benchmarks import serving
+from benchmarks.report import AT_LEAST, BenchmarkError, Figure
+
+TITLE = "starts: a function that holds scikit-learn and ONNX Runtime"
+
+LEAST_TIMES_FASTER = 20.0
+COLD_STARTS = 7
+FORKS_PER_COLD_START = 5
+
+HANDLER = """
+import onnxruntime
+import sklearn.ensemble
+import sklearn.linear_model
+import sklearn.svm
+
+options = onnxruntime.SessionOptions()
+options.intra_op_num_threads = 1
+
+
+def handler(event, context):
+    return {"onnxruntime": onnxruntime.__version__, "scikit-learn": sklearn.__version__}
+"""
+
+CONFIGURATION = """
+[functions.forked]
+handler = "heavy.handler"
+code = "function"
+memory_mb = 1024
+idle_timeout_s = 0
+
+[functions.cold]
+handler = "heavy.handler"
+code = "function"
+memory_mb = 1024
+idle_timeout_s = 0
+snapshot = false
+"""
+
+
+def measure() -> Sequence[Figure]:
+    """Both ratios: start to ready, and as seen by a caller.
+
+    Raises:
+        BenchmarkError: a library is missing, or a function was not started the way it is meant to be.
+    """
+    for needed in ("sklearn", "onnxruntime"):
+        if importlib.util.find_spec(needed) is None:
+            raise BenchmarkError(f"{needed} is not installed; install the extra `demo`")
+    waits_ms: dict[str, list[float]] = {"forked": [], "cold": []}
+    with serving.thawd(CONFIGURATION, {"function/heavy.py": HANDLER}) as served:
+        for _ in range(COLD_STARTS):
+            waits_ms["cold"].append(_first_answer_ms(served, "cold"))
+            waits_ms["forked"] += [_first_answer_ms(served, "forked") for _ in range(FORKS_PER_COLD_START)]
+        fork = _starts(served, "forked", "fork", len(waits_ms["forked"]))
+        cold = _starts(served, "cold", "cold", len(waits_ms["cold"]))
+    waited_ms = {name: statistics.median(values) for name, values in waits_ms.items()}
+    return [
+        Figure(
+            "start to ready, cold against fork",
+            cold["p50_ms"] / fork["p50_ms"],
+            "x",
+            AT_LEAST,
+            LEAST_TIMES_FASTER,
+            f"{cold['p50_ms']:.0f} ms against {fork['p50_ms']:.1f} ms",
+        ),
+        Figure(
+            "first answer over HTTP, cold against fork",
+            waited_ms["cold"] / waited_ms["forked"],
+            "x",
+            AT_LEAST,
+            LEAST_TIMES_FASTER,
+            f"{waited_ms['cold']:.0f} ms against {waited_ms['forked']:.1f} ms",
+        ),
+    ]
+
+
+def _first_answer_ms(served: serving.Served, name: str) -> float:
+    """How long a caller waits when the function has no environment, milliseconds."""
+
+    def none_alive() -> bool | None:
+        environments = served.function(name)["environments"]
+        return True if not any(environments.values()) else None
+
+    serving.wait_for(none_alive, f"the environments of {name} to end", within_s=30.0)
+    begun = time.perf_counter()
+    serving.invoke(served, name, {})
+    return (time.perf_counter() - begun) * 1000
+
+
+def _starts(served: serving.Served, name: str, kind: str, expected: int) -> dict[str, float]:
+    """The function's starts of this kind, all of them."""
+    starts: dict[str, dict[str, float]] = served.function(name)["starts"]
+    if starts.get(kind, {}).get("count", 0) < expected:
+        raise BenchmarkError(
+            f"{expected} starts of {name} should have been of kind {kind}; there were {starts}"
+        )
+    return starts[kind]

@@ -1,0 +1,26 @@
+"""thawd: serverless machine-learning inference on your own machine.
+
+Inside a handler, ``import thawd`` offers the platform's stores::
+
+    thawd.table("labels").put("cat.png", {"label": "cat"})
+    image = thawd.bucket("uploads").read("cat.png")
+
+Nothing is imported eagerly here: this package is part of every execution environment, and what it drags in would be
+part of every template and snapshot.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__version__ = "0.1.0"
+__all__ = ["__version__", "bucket", "table"]
+
+if TYPE_CHECKING:
+    from thawd.runtime.services import bucket, table
+
+
+def __getattr__(name: str) -> Any:
+    if name in ("bucket", "table"):
+        from thawd.runtime import services
+
+        return getattr(services, name)
+    raise AttributeError(f"module 'thawd' has no attribute {name!r}")

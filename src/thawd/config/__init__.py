@@ -1,0 +1,75 @@
+"""``thawd.toml`` and the process environment, read into frozen structs.
+
+Owns what may stand in the file, its defaults, and the words in which mistakes are told. The only part of the
+platform that reads ``os.environ``. Makes no folder and starts nothing: it looks, and tells all that is wrong.
+
+`load` is all that most callers need. `describe_options` serves the documentation.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+from thawd.config import sections
+from thawd.config.document import read_document
+from thawd.config.findings import Findings, one_of
+from thawd.config.options import ENVIRONMENT_VARIABLES, SECTIONS, OptionDescription, describe_options
+from thawd.config.places import check_places
+from thawd.config.references import check_references
+from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
+from thawd.config.settings import Server, Settings
+from thawd.errors import ConfigurationError
+
+__all__ = [
+    "ENVIRONMENT_VARIABLES",
+    "RESERVED_SEGMENTS",
+    "OptionDescription",
+    "Server",
+    "Settings",
+    "describe_options",
+    "load",
+    "parse_route_key",
+    "process_environment",
+]
+
+
+def process_environment() -> Mapping[str, str]:
+    """A copy of this process's environment variables, for those who start other programs."""
+    return dict(os.environ)
+
+
+def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
+    """The configuration in a file, checked.
+
+    Args:
+        path: the file, ``thawd.toml`` by habit; relative paths in it are taken from its folder.
+        environ: environment variables; None: those of this process.
+
+    Raises:
+        ConfigurationError: the file cannot be used; ``problems`` holds every mistake, in the file's order.
+    """
+    environ = process_environment() if environ is None else environ
+    document = read_document(path)
+    findings = Findings(str(path), document=document)
+    for section in document:
+        if section not in SECTIONS:
+            allowed = one_of(section, SECTIONS, what="sections")
+            findings.add((section,), found="an unknown section", allowed=allowed)
+    absolute = path.absolute()
+    reader = sections.Reader(absolute.parent, environ.get("HOME"), findings)
+    server = sections.read_server(document, reader, environ=environ)
+    settings = Settings(
+        path=absolute,
+        server=server,
+        functions=sections.read_functions(document, reader),
+        buckets=sections.read_buckets(document, reader),
+        tables=sections.read_tables(document, reader, data=server.data),
+        routes=sections.read_routes(document, reader),
+    )
+    check_references(settings, findings, document=document)
+    check_places(settings, findings)
+    if problems := findings.problems():
+        raise ConfigurationError(problems)
+    return settings

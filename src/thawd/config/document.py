@@ -1,0 +1,60 @@
+"""From a file to a parsed TOML document, with every way in which that can fail told in the user's terms."""
+
+from __future__ import annotations
+
+import re
+import tomllib
+from pathlib import Path
+
+from thawd.errors import ConfigurationError, Problem
+
+SMALLEST_FILE = '[functions.hello] with handler = "hello.handler" below it'
+_POSITION = re.compile(r" ?\(at (?:line (\d+), column (\d+)|end of document)\)$")
+
+
+def read_document(path: Path) -> dict[str, object]:
+    """The parsed contents of ``thawd.toml``.
+
+    Raises:
+        ConfigurationError: the file cannot be read or is not TOML; its one problem says where and why.
+    """
+    text = _read_text(path)
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        message = str(error)
+        position = _POSITION.search(message)
+        cause = message[: position.start()] if position else message
+        if position and position[1]:
+            where = f"line {position[1]}, column {position[2]}"
+        else:
+            where = f"its end (line {text.count(chr(10)) + 1})"
+        raise _refusal(path, f"broken TOML at {where}: {cause}", "valid TOML (https://toml.io)") from None
+    except RecursionError:
+        raise _refusal(path, "lists or tables nested hundreds deep", "valid TOML of a few levels") from None
+
+
+def _read_text(path: Path) -> str:
+    try:
+        if path.is_dir():
+            raise _refusal(path, "a folder", f"a TOML file, for example {path / 'thawd.toml'}")
+        if path.exists() and not path.is_file():
+            raise _refusal(path, "a device, pipe or socket", "a regular TOML file")
+        content = path.read_bytes()
+    except FileNotFoundError:
+        allowed = f"an existing TOML file; the smallest holds {SMALLEST_FILE}"
+        raise _refusal(path, "no such file", allowed) from None
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else str(error)
+        raise _refusal(path, f"a file that cannot be read ({reason})", "a readable TOML file") from None
+    try:
+        # Some editors begin a file with a byte order mark, which tomllib would refuse.
+        return content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        found = f"a byte that is not UTF-8 on line {line} (0x{content[error.start]:02x})"
+        raise _refusal(path, found, "TOML, saved as UTF-8") from None
+
+
+def _refusal(path: Path, found: str, allowed: str) -> ConfigurationError:
+    return ConfigurationError([Problem(str(path), "", found, allowed)])

@@ -1,0 +1,168 @@
+"""Kinds of value: what an option accepts and, beside it, the sentence that says so.
+
+The sentence is what a user reads in an error and in the documentation, so each kind builds both from the same
+numbers. Knows no option by name and no file.
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+import re
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+_SHOWN_CHARACTERS = 80
+_HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_VERSION = re.compile(r"\d+(\.\d+)*")
+# The interpreters the runtime supports; thawd.execution.interpreters refuses others by running them.
+_SUPPORTED_VERSION = re.compile(r"3\.(9|10|11|12|13|14)(\.\d+)?")
+
+
+@dataclass(frozen=True, slots=True)
+class Kind:
+    """A kind of value.
+
+    Attributes:
+        allowed: completes the sentence "allowed: ...".
+        accepts: whether a value, as TOML gives it, is allowed.
+        textual: whether allowed values are text; only what is refused for being something else is named so.
+        secret: whether values must never be shown.
+    """
+
+    allowed: str
+    accepts: Callable[[object], bool]
+    textual: bool = False
+    secret: bool = False
+
+    def describe(self, value: object) -> str:
+        """`value`, which was refused, in words for the user."""
+        if self.secret:
+            return _type_words(value) + " (not shown)"
+        if isinstance(value, str) and not self.textual:
+            return f"the text {spell(value)}"
+        if isinstance(value, int | float) and not isinstance(value, bool) and self.textual:
+            return f"the number {spell(value)}"
+        return spell(value)
+
+
+def spell(value: object) -> str:
+    """A value as it would stand in TOML, or what it is where that would be long."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str):
+        shown = value if len(value) <= _SHOWN_CHARACTERS else value[:_SHOWN_CHARACTERS] + "..."
+        return json.dumps(shown, ensure_ascii=False)
+    if isinstance(value, int):
+        return str(value) if abs(value) < 10**30 else "a whole number of more than 30 digits"
+    if isinstance(value, float):
+        return repr(value)
+    return _type_words(value)
+
+
+def _type_words(value: object) -> str:
+    if isinstance(value, bool):
+        return "true or false"
+    if isinstance(value, Mapping):
+        return "an empty table" if not value else "a table"
+    if isinstance(value, list):
+        return "an empty list" if not value else f"a list of {len(value)}"
+    if isinstance(value, str):
+        return "a text" if value else "an empty text"
+    if isinstance(value, int | float):
+        return "a number"
+    return f"the date or time {value}"
+
+
+def whole(low: int, high: int) -> Kind:
+    """Whole numbers from `low` to `high`; TOML's booleans are none."""
+    return Kind(
+        f"a whole number from {low} to {high}",
+        lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
+    )
+
+
+def number(low: int, high: int) -> Kind:
+    """Numbers from `low` to `high`, with or without decimals; ``nan`` and ``inf`` are none."""
+    return Kind(
+        f"a number from {low} to {high}",
+        lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
+    )
+
+
+def flag() -> Kind:
+    """``true`` or ``false``."""
+    return Kind("true or false", lambda value: isinstance(value, bool))
+
+
+def table(allowed: str) -> Kind:
+    """TOML tables, whatever is in them."""
+    return Kind(allowed, lambda value: isinstance(value, dict))
+
+
+def list_of(allowed: str, *, least: int = 0) -> Kind:
+    """Lists of at least `least` values, whatever these are."""
+    return Kind(allowed, lambda value: isinstance(value, list) and len(value) >= least)
+
+
+def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, secret: bool = False) -> Kind:
+    """Texts that `matches` accepts; no option may hold a NUL character, as no path or variable can."""
+    return Kind(
+        allowed,
+        lambda value: isinstance(value, str) and "\0" not in value and bool(matches(value)),
+        textual=True,
+        secret=secret,
+    )
+
+
+def pattern(allowed: str, regular_expression: str) -> Kind:
+    """Texts that match `regular_expression` as a whole."""
+    return text(allowed, re.compile(regular_expression).fullmatch)
+
+
+def host() -> Kind:
+    """Addresses and names to listen on."""
+    return text('an IP address or a host name, for example "127.0.0.1"', _is_host)
+
+
+def _is_host(value: str) -> bool:
+    try:
+        ipaddress.ip_address(value)
+    except ValueError:
+        looks_like_address = not value.strip("0123456789.")
+        return not looks_like_address and _HOST_NAME.fullmatch(value) is not None
+    return True
+
+
+def is_loopback(address: str) -> bool:
+    """Whether only this machine can reach what listens on `address`."""
+    if address == "localhost":
+        return True
+    try:
+        return ipaddress.ip_address(address).is_loopback
+    except ValueError:
+        return False
+
+
+def handler() -> Kind:
+    """Handlers as Lambda writes them."""
+    allowed = 'a text "module.function" of at most 128 characters (dots or slashes within module)'
+    return text(f'{allowed}, for example "classify.handler"', _is_handler)
+
+
+def _is_handler(value: str) -> bool:
+    module, dot, function = value.rpartition(".")
+    # A hyphen cannot be typed in an import statement, but Lambda and importlib load such a file all the same.
+    parts = re.split(r"[./]", module.replace("-", "_"))
+    return bool(dot) and len(value) <= 128 and function.isidentifier() and all(part.isidentifier() for part in parts)
+
+
+def interpreter() -> Kind:
+    """Interpreters: a version number, a command or a path."""
+    return text(
+        'a version from "3.9" to "3.14" in quotes, a command, or a path of an interpreter or a venv folder',
+        lambda value: (
+            value.strip() == value != ""
+            and (_VERSION.fullmatch(value) is None or _SUPPORTED_VERSION.fullmatch(value) is not None)
+        ),
+    )

@@ -1,0 +1,259 @@
+"""The table of all options of ``thawd.toml``: name, what is allowed, default, meaning.
+
+Reading, error messages and the documentation are all made from it; an option that it lacks does not exist.
+Defaults come from the structs that hold the values, so that they too stand in one place.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import msgspec
+
+from thawd.config import kinds
+from thawd.config.kinds import Kind
+from thawd.config.settings import Server
+from thawd.resources import Bucket, Function, Notification, Table
+
+EVENT_TYPES = (
+    "s3:ObjectCreated:*",
+    "s3:ObjectCreated:Put",
+    "s3:ObjectCreated:Post",
+    "s3:ObjectCreated:Copy",
+    "s3:ObjectCreated:CompleteMultipartUpload",
+    "s3:ObjectRemoved:*",
+    "s3:ObjectRemoved:Delete",
+)
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "ANY")
+
+FUNCTION_NAME = kinds.pattern("a name of 1 to 64 letters, digits, hyphens and underscores", r"[A-Za-z0-9_-]{1,64}")
+TABLE_NAME = kinds.pattern(
+    "a name of 1 to 255 letters, digits, dots, hyphens and underscores", r"[A-Za-z0-9_.-]{1,255}"
+)
+BUCKET_NAME = kinds.pattern(
+    "a name of 3 to 63 lower-case letters, digits, hyphens and single dots, "
+    "with a letter or digit at both ends, and not an IP address",
+    r"(?!\d+\.\d+\.\d+\.\d+$)(?!.*\.\.)[a-z0-9][a-z0-9.-]{1,61}[a-z0-9]",
+)
+ROUTE_KEY = (
+    f'"$default", or one of {", ".join(METHODS)}, a space, and a path such as /items, /items/{{id}} or /files/{{path+}}'
+)
+VARIABLE_NAME = kinds.pattern(
+    "a name of at least 2 letters, digits and underscores that begins with a letter", r"[A-Za-z][A-Za-z0-9_]+"
+)
+VARIABLE_VALUE = kinds.text("a text in quotes", secret=True)
+MAX_ENVIRONMENT_BYTES = 4096
+
+_REQUIRED = "required"
+_DESTINATION = kinds.pattern('"table:NAME" or "bucket:NAME"', r"(table|bucket):\S+")
+_FOLDER = kinds.text("a path of a folder", len)
+_FILE = kinds.text("a path of a file", len)
+_NO_LEADING_SLASH = kinds.text("a text; keys do not begin with a slash", lambda value: not value.startswith("/"))
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: its key.
+        kind: what is allowed.
+        meaning: one sentence or two for the user, with the unit.
+        default: the default in words, where the struct's own would not tell; empty: taken from the struct.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    default: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether the option must be given."""
+        return self.default == _REQUIRED
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDescription:
+    """One option as documentation shows it.
+
+    Attributes:
+        key: its key path, for example ``functions.NAME.memory_mb``.
+        allowed: what may stand there, in words.
+        default: the default as it would stand in TOML, or in words; ``required`` where there is none.
+        meaning: what it does, with the unit.
+    """
+
+    key: str
+    allowed: str
+    default: str
+    meaning: str
+
+
+SERVER = (
+    Option("host", kinds.host(), "Address to listen on. One that other machines can reach needs a `key`."),
+    Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0 takes any free one."),
+    Option(
+        "key",
+        kinds.text(
+            "a text of 8 to 256 printable ASCII characters without spaces",
+            re.compile(r"[!-~]{8,256}").fullmatch,
+            secret=True,
+        ),
+        "What callers must present. Better kept out of the file, in `THAWD_KEY`.",
+        "none",
+    ),
+    Option("data", _FOLDER, "Folder for everything thawd stores; made when missing.", '".thawd"'),
+    Option("grace_s", kinds.number(0, 3600), "How long invocations in flight may go on at a stop, in seconds."),
+    Option(
+        "max_environments",
+        kinds.whole(1, 10_000),
+        "Most execution environments at once, all functions together.",
+        "from the machine",
+    ),
+    Option(
+        "memory_mb",
+        kinds.whole(128, 16_777_216),
+        "Memory budget of all execution environments together, in MiB.",
+        "from the machine",
+    ),
+    Option(
+        "max_waiting",
+        kinds.whole(1, 100_000),
+        "Most requests of one function that wait for an environment; more are answered 429.",
+    ),
+    Option(
+        "queue_timeout_s",
+        kinds.number(0, 900),
+        "How long a synchronous request may wait for an environment, in seconds; then it is answered 429.",
+    ),
+    Option(
+        "retry_wait_s",
+        kinds.number(0, 3600),
+        "Wait before the first retry of an asynchronous event, in seconds; the second waits twice that.",
+    ),
+    Option("log_max_mb", kinds.whole(1, 1024), "Size at which a log file is rotated, in MiB."),
+)
+
+FUNCTION = (
+    Option("handler", kinds.handler(), "The function to call, as on Lambda.", _REQUIRED),
+    Option("code", _FOLDER, "Folder with the code; it must exist.", '"."'),
+    Option(
+        "python",
+        kinds.interpreter(),
+        "Interpreter that runs the function.",
+        "the one that runs thawd",
+    ),
+    Option(
+        "requirements",
+        _FILE,
+        "Requirements file; an environment with these packages is made once and kept.",
+        "none",
+    ),
+    Option("memory_mb", kinds.whole(128, 10_240), "Memory limit of one execution environment, in MiB."),
+    Option("timeout_s", kinds.whole(1, 900), "Longest run of one invocation, in seconds; then it is killed."),
+    Option("init_timeout_s", kinds.whole(1, 900), "Longest init phase (loading the module), in seconds."),
+    Option(
+        "environment",
+        kinds.table("a table of texts, at most 4096 bytes in all, without the names that Lambda reserves"),
+        "Environment variables of the handler.",
+        "{}",
+    ),
+    Option(
+        "reserved_concurrency",
+        kinds.whole(0, 10_000),
+        "Most environments of this function at once, kept free for it; 0 throttles every request.",
+        "none: shared",
+    ),
+    Option(
+        "provisioned_concurrency",
+        kinds.whole(0, 10_000),
+        "Environments kept initialised; at most `reserved_concurrency` where that is set.",
+    ),
+    Option("snapshot", kinds.flag(), "Start environments from the initialised function, not each from nothing."),
+    Option("idle_timeout_s", kinds.number(0, 86_400), "An environment idle for so long is ended, in seconds."),
+    Option("maximum_retry_attempts", kinds.whole(0, 2), "Retries of a failed asynchronous event."),
+    Option(
+        "maximum_event_age_s",
+        kinds.whole(60, 21_600),
+        "An asynchronous event older than this is not tried again, in seconds.",
+    ),
+    Option("on_success", _DESTINATION, "Where results of asynchronous events go.", "none"),
+    Option("on_failure", _DESTINATION, "Where asynchronous events go that are given up.", "none"),
+)
+
+BUCKET = (
+    Option(
+        "path",
+        _FOLDER,
+        "The folder that is the bucket; made when missing. No bucket lies in another's folder.",
+        "the bucket's name",
+    ),
+    Option(
+        "notify",
+        kinds.list_of('a list of tables such as { function = "classify", suffix = ".png" }'),
+        "Functions to invoke when objects appear or go.",
+        "[]",
+    ),
+)
+
+NOTIFICATION = (
+    Option("function", kinds.text("the name of a function of this file"), "Function to invoke.", _REQUIRED),
+    Option(
+        "events",
+        kinds.list_of(
+            f"a list of one or more of {', '.join(EVENT_TYPES)}",
+            least=1,
+        ),
+        "S3 event types that invoke it.",
+        '["s3:ObjectCreated:*"]',
+    ),
+    Option("prefix", _NO_LEADING_SLASH, "Only keys that begin so.", '""'),
+    Option("suffix", kinds.text("a text"), "Only keys that end so.", '""'),
+)
+
+TABLE = (Option("path", _FILE, "The SQLite file that is the table; made when missing.", "tables/NAME.db in `data`"),)
+
+ROUTE = Option(
+    '"METHOD /path"',
+    kinds.text("the name of a function of this file"),
+    f"Function that answers such requests. The key is {ROUTE_KEY}.",
+    "none",
+)
+
+SECTIONS = ("server", "functions", "buckets", "routes", "tables")
+
+ENVIRONMENT_VARIABLES = {
+    "THAWD_HOST": "host",
+    "THAWD_PORT": "port",
+    "THAWD_KEY": "key",
+    "THAWD_DATA": "data",
+}
+"""Environment variables that override an option of ``[server]``; an empty one counts as unset."""
+
+
+def describe_options() -> tuple[OptionDescription, ...]:
+    """Every option there is, section by section, for the documentation and its test."""
+    sections: tuple[tuple[str, type[msgspec.Struct], tuple[Option, ...]], ...] = (
+        ("server", Server, SERVER),
+        ("functions.NAME", Function, FUNCTION),
+        ("buckets.NAME", Bucket, BUCKET),
+        ("buckets.NAME.notify[]", Notification, NOTIFICATION),
+        ("tables.NAME", Table, TABLE),
+    )
+    described = [
+        OptionDescription(f"{section}.{option.name}", option.kind.allowed, _default(struct, option), option.meaning)
+        for section, struct, options in sections
+        for option in options
+    ]
+    described.append(OptionDescription(f"routes.{ROUTE.name}", ROUTE.kind.allowed, ROUTE.default, ROUTE.meaning))
+    return tuple(described)
+
+
+def _default(struct: type[msgspec.Struct], option: Option) -> str:
+    return option.default or kinds.spell(_field_default(struct, option))
+
+
+def _field_default(struct: type[msgspec.Struct], option: Option) -> object:
+    return next(field.default for field in msgspec.structs.fields(struct) if field.name == option.name)

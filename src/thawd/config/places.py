@@ -1,0 +1,102 @@
+"""Paths of a configuration against the disk: what must be there, and what must not be mixed up.
+
+Only looks; the server makes the folders that are missing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thawd.config.findings import Findings, KeyPath
+from thawd.config.settings import Settings
+from thawd.resources import Bucket
+
+_NOTHING = "nothing"
+
+
+def check_places(settings: Settings, findings: Findings) -> None:
+    """Note every path that is not what it must be, and any two that may not meet."""
+    _check_sources(settings, findings)
+    _check_data(settings, findings)
+    _check_buckets(settings, findings)
+    _check_tables(settings, findings)
+
+
+def _check_sources(settings: Settings, findings: Findings) -> None:
+    for name, function in settings.functions.items():
+        wanted = {"code": (function.code, "a folder"), "requirements": (function.requirements, "a file")}
+        for option, (path, kind) in wanted.items():
+            if path is not None and (found := _kind_of(path)) != kind:
+                findings.add(("functions", name, option), found=f"{found} at {path}", allowed=f"{kind} that exists")
+
+
+def _check_data(settings: Settings, findings: Findings) -> None:
+    data = settings.server.data
+    _check_place(("server", "data"), data, findings, wanted="a folder")
+    for name, function in settings.functions.items():
+        if _holds(data, function.code):
+            found = f"a folder that holds the code of function {name}"
+            findings.add(("server", "data"), found=found, allowed="a folder without code in it")
+
+
+def _check_buckets(settings: Settings, findings: Findings) -> None:
+    kept_out = {settings.path: "this configuration", settings.server.data: "the data folder"}
+    for name, function in settings.functions.items():
+        kept_out.setdefault(function.code, f"the code of function {name}")
+    for name, table in settings.tables.items():
+        if not _holds(settings.server.data, table.path):
+            kept_out[table.path] = f"the file of table {name}"
+    seen: list[Bucket] = []
+    for name, bucket in settings.buckets.items():
+        path = ("buckets", name, "path")
+        _check_place(path, bucket.path, findings, wanted="a folder")
+        held = [what for place, what in kept_out.items() if _holds(bucket.path, place)]
+        if held:
+            allowed = f"a folder of its own (all that lies in {bucket.path} is objects of the bucket)"
+            findings.add(path, found=f"a folder that holds {' and '.join(held)}", allowed=allowed)
+        for other in seen:
+            if _holds(bucket.path, other.path) or _holds(other.path, bucket.path):
+                found = f"{bucket.path}, which meets {other.path} of bucket {other.name}"
+                allowed = "a folder that neither is, nor holds, nor lies in another bucket's"
+                findings.add(path, found=found, allowed=allowed)
+        seen.append(bucket)
+
+
+def _check_tables(settings: Settings, findings: Findings) -> None:
+    owners: dict[Path, str] = {}
+    for name, table in settings.tables.items():
+        path = ("tables", name, "path")
+        _check_place(path, table.path, findings, wanted="a file")
+        owner = owners.setdefault(_real(table.path), name)
+        if owner != name:
+            findings.add(path, found=f"the file of table {owner}", allowed="a file of its own for each table")
+
+
+def _check_place(path: KeyPath, place: Path, findings: Findings, *, wanted: str) -> None:
+    kind = _kind_of(place)
+    if kind not in (wanted, _NOTHING):
+        findings.add(path, found=f"{kind} at {place}", allowed=f"{wanted}, or nothing yet")
+
+
+def _kind_of(path: Path) -> str:
+    """What stands at a path, in words."""
+    try:
+        if path.is_dir():
+            return "a folder"
+        if path.is_file():
+            return "a file"
+        return "something that is neither file nor folder" if path.exists() else _NOTHING
+    except OSError as error:
+        return f"a path that cannot be looked at ({error.strerror})"
+
+
+def _holds(folder: Path, place: Path) -> bool:
+    return _real(place).is_relative_to(_real(folder))
+
+
+def _real(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError):
+        # A loop of links, or a folder that may not be entered: _kind_of tells the user of it.
+        return path.absolute()

@@ -1,0 +1,116 @@
+"""What the tables of a configuration say of each other: names that must exist, numbers that must fit.
+
+A mistake is noted once: empty names stand for missing ones, which have been noted, and to refer to a table
+that is in the file but has mistakes of its own is no second one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from thawd.config.document import SMALLEST_FILE
+from thawd.config.findings import Findings, one_of
+from thawd.config.routes import RESERVED_SEGMENTS, RouteKeyError, parse_route_key, shape_of
+from thawd.config.settings import Settings
+
+
+@dataclass(frozen=True, slots=True)
+class Declared:
+    """Names that stand in the file, those of tables with mistakes too."""
+
+    functions: Iterable[str]
+    buckets: Iterable[str]
+    tables: Iterable[str]
+
+
+def check_references(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
+    """Note every mistake that shows only when tables are looked at together."""
+    declared = Declared(*(_names(document.get(section)) for section in ("functions", "buckets", "tables")))
+    if not _names(document.get("functions")) and isinstance(document.get("functions", {}), dict):
+        findings.add((), found="no function", allowed=f"at least one; the smallest file holds {SMALLEST_FILE}")
+    _check_functions(settings, findings, declared)
+    _check_notifications(settings, findings, declared)
+    _check_routes(settings, findings, declared)
+    _check_bucket_names(settings, findings)
+    _check_budget(settings, findings)
+
+
+def _names(table: object) -> list[str]:
+    return list(table) if isinstance(table, dict) else []
+
+
+def _check_functions(settings: Settings, findings: Findings, declared: Declared) -> None:
+    targets = {"table": declared.tables, "bucket": declared.buckets}
+    for name, function in settings.functions.items():
+        for option in ("on_success", "on_failure"):
+            destination = getattr(function, option)
+            if destination is not None and destination.name not in targets[destination.kind]:
+                existing = [f"{destination.kind}:{target}" for target in targets[destination.kind]]
+                allowed = one_of(str(destination), existing, what=f"{destination.kind}s of this file")
+                findings.add(("functions", name, option), found=f'"{destination}"', allowed=allowed)
+        reserved = function.reserved_concurrency
+        if reserved is not None and function.provisioned_concurrency > reserved:
+            findings.add(
+                ("functions", name, "provisioned_concurrency"),
+                found=str(function.provisioned_concurrency),
+                allowed=f"at most reserved_concurrency, which is {reserved}",
+            )
+
+
+def _check_notifications(settings: Settings, findings: Findings, declared: Declared) -> None:
+    for name, bucket in settings.buckets.items():
+        for index, notification in enumerate(bucket.notify):
+            path = ("buckets", name, "notify", index)
+            if not notification.function:
+                continue
+            if notification.function not in declared.functions:
+                allowed = one_of(notification.function, declared.functions, what="functions of this file")
+                findings.add((*path, "function"), found=f'"{notification.function}"', allowed=allowed)
+            if notification in bucket.notify[:index]:
+                findings.add(path, found="the same notification again", allowed="each one once")
+
+
+def _check_bucket_names(settings: Settings, findings: Findings) -> None:
+    for name in settings.buckets:
+        if name in RESERVED_SEGMENTS:
+            findings.add(("buckets", name), found="a name that is a path of Lambda's API", allowed="any other name")
+
+
+def _check_routes(settings: Settings, findings: Findings, declared: Declared) -> None:
+    first_with: dict[tuple[str, ...], str] = {}
+    for route in settings.routes:
+        path = ("routes", route.key)
+        if route.function and route.function not in declared.functions:
+            allowed = one_of(route.function, declared.functions, what="functions of this file")
+            findings.add(path, found=f'"{route.function}"', allowed=allowed)
+        if route.key == "$default":
+            continue
+        try:
+            method, segments = parse_route_key(route.key)
+        except RouteKeyError as error:
+            findings.add(path, found=str(error), allowed=error.allowed)
+            continue
+        first = segments[0] if segments else ""
+        if first in RESERVED_SEGMENTS:
+            allowed = f"other first segments: {', '.join(RESERVED_SEGMENTS)} are Lambda's API and thawd's own"
+            findings.add(path, found=f"a path under /{first}", allowed=allowed)
+        elif first in declared.buckets:
+            allowed = f"first segments other than names of buckets: /{first}/KEY is an object of bucket {first}"
+            findings.add(path, found=f"a path under /{first}", allowed=allowed)
+        same = first_with.setdefault(shape_of(method, segments), route.key)
+        if same != route.key:
+            allowed = "one route for the same requests, whatever its parameters are called"
+            findings.add(path, found=f'the same requests as "{same}"', allowed=allowed)
+
+
+def _check_budget(settings: Settings, findings: Findings) -> None:
+    server = settings.server
+    provisioned = sum(function.provisioned_concurrency for function in settings.functions.values())
+    if server.max_environments is not None and provisioned > server.max_environments:
+        allowed = f"at least {provisioned}, as so many are provisioned in all"
+        findings.add(("server", "max_environments"), found=str(server.max_environments), allowed=allowed)
+    for name, function in settings.functions.items():
+        if server.memory_mb is not None and function.memory_mb > server.memory_mb:
+            allowed = f"at most {server.memory_mb}, which is server.memory_mb, the budget of all environments"
+            findings.add(("functions", name, "memory_mb"), found=str(function.memory_mb), allowed=allowed)

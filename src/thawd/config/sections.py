@@ -1,0 +1,219 @@
+"""From the tables of a parsed document to the structs, one table at a time.
+
+Each mistake is noted and reading goes on, with the default in the place of the wrong value, so that the rest
+is checked too. What tables say of each other is checked afterwards, in `thawd.config.references`.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thawd.config import kinds, options
+from thawd.config.findings import Findings, KeyPath, one_of
+from thawd.config.kinds import Kind
+from thawd.config.options import Option
+from thawd.config.settings import Server
+from thawd.resources import Bucket, Destination, Function, Notification, Route, Table
+
+# Source: Lambda developer guide, "Defined runtime environment variables", the reserved ones.
+_RESERVED_VARIABLES = {
+    "_HANDLER",
+    "_X_AMZN_TRACE_ID",
+    "AWS_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_DEFAULT_REGION",
+    "AWS_EXECUTION_ENV",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "LAMBDA_RUNTIME_DIR",
+    "LAMBDA_TASK_ROOT",
+}
+_RESERVED_PREFIXES = ("AWS_LAMBDA_", "THAWD_")
+# SQLite puts "-journal" behind the name of the file, and Linux allows names of 255 bytes.
+_LONGEST_TABLE_FILE = 255 - len("-journal")
+
+
+@dataclass(frozen=True, slots=True)
+class Reader:
+    """What reading any table needs.
+
+    Attributes:
+        folder: relative paths are taken from here.
+        home: what ``~`` stands for, or None where the environment does not tell.
+        findings: where mistakes go.
+    """
+
+    folder: Path
+    home: str | None
+    findings: Findings
+
+    def absolute(self, text: str) -> Path:
+        """The absolute path that `text` stands for."""
+        if self.home and (text == "~" or text.startswith("~/")):
+            text = self.home + text[1:]
+        return self.folder / text
+
+    def accepts(self, kind: Kind, value: object, *, path: KeyPath) -> bool:
+        """Whether `value` is allowed; where not, that is noted."""
+        if kind.accepts(value):
+            return True
+        self.findings.add(path, found=kind.describe(value), allowed=kind.allowed)
+        return False
+
+    def mapping(self, value: object, *, path: KeyPath, allowed: str) -> dict[str, object]:
+        """`value` if it is a table, else an empty one, and that is noted."""
+        if isinstance(value, dict):
+            return value
+        self.findings.add(path, found=kinds.table(allowed).describe(value), allowed=allowed)
+        return {}
+
+    def table(self, value: object, *, path: KeyPath, known: tuple[Option, ...]) -> dict[str, Any]:
+        """The allowed values of a table, by option; the others, and unknown keys, are noted.
+
+        A required option that is missing or wrong is given as an empty text.
+        """
+        by_name = {option.name: option for option in known}
+        values: dict[str, Any] = {option.name: "" for option in known if option.required}
+        table = self.mapping(value, path=path, allowed="a table of options")
+        for key, entry in table.items():
+            option = by_name.get(key)
+            if option is None:
+                allowed = one_of(key, by_name, what="options here")
+                self.findings.add((*path, key), found="an unknown option", allowed=allowed)
+            elif self.accepts(option.kind, entry, path=(*path, key)):
+                values[key] = entry
+        for name in values.keys() - table.keys():
+            if isinstance(value, dict):
+                self.findings.add((*path, name), found="nothing", allowed=by_name[name].kind.allowed)
+        return values
+
+    def named(self, document: Mapping[str, object], section: str, *, names: Kind) -> Iterator[tuple[str, object]]:
+        """The tables of a section, such as ``functions``; a name that is not allowed is noted."""
+        allowed = f"tables, each as [{section}.NAME]"
+        for name, value in self.mapping(document.get(section, {}), path=(section,), allowed=allowed).items():
+            if not names.accepts(name):
+                found = f"the name {kinds.spell(name)}"
+                self.findings.add((section, name), found=found, allowed=names.allowed)
+            yield name, value
+
+
+def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> Server:
+    """The ``[server]`` table, with what the environment overrides."""
+    values = reader.table(document.get("server", {}), path=("server",), known=options.SERVER)
+    kind_of = {option.name: option.kind for option in options.SERVER}
+    for variable, name in options.ENVIRONMENT_VARIABLES.items():
+        if not (text := environ.get(variable)):
+            continue
+        is_number = name == "port" and re.fullmatch(r"[0-9]{1,9}", text)
+        value = int(text) if is_number else text
+        if kind_of[name].accepts(value):
+            values[name] = value
+        else:
+            found, allowed = kind_of[name].describe(value), kind_of[name].allowed
+            reader.findings.add_environment(variable, found=found, allowed=allowed)
+    data = reader.absolute(values.pop("data", ".thawd"))
+    server = Server(data=data, **values)
+    given = document.get("server")
+    has_key = environ.get("THAWD_KEY") or (isinstance(given, dict) and "key" in given)
+    if not has_key and not kinds.is_loopback(server.host):
+        reader.findings.add(
+            ("server", "key"),
+            found=f"no key, though other machines can reach {server.host}",
+            allowed="a key of at least 8 characters in the environment variable THAWD_KEY, "
+            'or host = "127.0.0.1", which only this machine can reach',
+        )
+    return server
+
+
+def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
+    """The ``[functions.*]`` tables."""
+    functions = {}
+    for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
+        path = ("functions", name)
+        values = reader.table(table, path=path, known=options.FUNCTION)
+        values["code"] = reader.absolute(values.get("code", "."))
+        if "requirements" in values:
+            values["requirements"] = reader.absolute(values["requirements"])
+        if "environment" in values:
+            values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
+        for outcome in ("on_success", "on_failure"):
+            if outcome in values:
+                values[outcome] = Destination(*values[outcome].split(":", 1))
+        functions[name] = Function(name=name, **values)
+    return functions
+
+
+def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:
+    variables = {}
+    for name, value in table.items():
+        if name in _RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
+            allowed = "names that neither Lambda (AWS_LAMBDA_*, AWS_REGION, _HANDLER, ...) nor thawd (THAWD_*) sets"
+            reader.findings.add((*path, name), found="a reserved name", allowed=allowed)
+        elif not options.VARIABLE_NAME.accepts(name):
+            found = f"the name {kinds.spell(name)}"
+            reader.findings.add((*path, name), found=found, allowed=options.VARIABLE_NAME.allowed)
+        elif reader.accepts(options.VARIABLE_VALUE, value, path=(*path, name)):
+            variables[name] = str(value)
+    size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
+    if size_bytes > options.MAX_ENVIRONMENT_BYTES:
+        allowed = f"names and values of at most {options.MAX_ENVIRONMENT_BYTES} bytes together"
+        reader.findings.add(path, found=f"{size_bytes} bytes", allowed=allowed)
+    return variables
+
+
+def read_buckets(document: Mapping[str, object], reader: Reader) -> dict[str, Bucket]:
+    """The ``[buckets.*]`` tables."""
+    buckets = {}
+    for name, table in reader.named(document, "buckets", names=options.BUCKET_NAME):
+        path = ("buckets", name)
+        values = reader.table(table, path=path, known=options.BUCKET)
+        notify = tuple(
+            _notification(entry, reader, path=(*path, "notify", index))
+            for index, entry in enumerate(values.get("notify", []))
+        )
+        folder = reader.absolute(values.get("path", name))
+        buckets[name] = Bucket(name=name, path=folder, notify=notify)
+    return buckets
+
+
+def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notification:
+    values = reader.table(table, path=path, known=options.NOTIFICATION)
+    if "events" in values:
+        for index, event in enumerate(values["events"]):
+            if event not in options.EVENT_TYPES:
+                allowed = one_of(str(event), options.EVENT_TYPES, what="event types")
+                reader.findings.add((*path, "events", index), found=kinds.spell(event), allowed=allowed)
+        values["events"] = tuple(values["events"])
+    return Notification(**values)
+
+
+def read_tables(document: Mapping[str, object], reader: Reader, *, data: Path) -> dict[str, Table]:
+    """The ``[tables.*]`` tables; `data` is the folder for those without a path."""
+    tables = {}
+    for name, table in reader.named(document, "tables", names=options.TABLE_NAME):
+        values = reader.table(table, path=("tables", name), known=options.TABLE)
+        file = reader.absolute(values["path"]) if "path" in values else data / "tables" / f"{name}.db"
+        if len(file.name.encode()) > _LONGEST_TABLE_FILE:
+            found = f"a file name of {len(file.name.encode())} bytes"
+            allowed = f"a path whose last part has at most {_LONGEST_TABLE_FILE} bytes"
+            reader.findings.add(("tables", name, "path"), found=found, allowed=allowed)
+        tables[name] = Table(name=name, path=file)
+    return tables
+
+
+def read_routes(document: Mapping[str, object], reader: Reader) -> tuple[Route, ...]:
+    """The ``[routes]`` table; the keys are checked with the references."""
+    allowed = 'a table of route keys and functions, such as "POST /classify" = "classify"'
+    table = reader.mapping(document.get("routes", {}), path=("routes",), allowed=allowed)
+    return tuple(
+        Route(
+            key=key,
+            function=str(function) if reader.accepts(options.ROUTE.kind, function, path=("routes", key)) else "",
+        )
+        for key, function in table.items()
+    )

@@ -1,0 +1,75 @@
+"""What `thawd.config.load` returns: the whole configuration as frozen structs, valid and with absolute paths.
+
+Owns the settings of the server itself; what users declare (functions, buckets, ...) is in `thawd.resources`.
+The defaults of the server's options stand here and nowhere else.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from thawd.resources import Bucket, Function, Route, Table
+
+_SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
+
+
+class Server(msgspec.Struct, frozen=True, kw_only=True):
+    """The server's own settings.
+
+    Attributes:
+        data: folder for everything thawd stores, absolute; made when missing.
+        host: address to listen on.
+        port: TCP port to listen on, 0-65,535; 0: any free one.
+        key: what callers must present; None: nothing, and then the host is a loopback address.
+        grace_s: how long invocations in flight may go on at a stop, seconds, 0-3,600.
+        max_environments: most execution environments at once; None: derived from the machine.
+        memory_mb: memory budget of all environments together, MiB; None: derived from the machine.
+        max_waiting: most requests of one function that wait for an environment, 1-100,000.
+        queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
+        retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second's is twice it.
+        log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
+    """
+
+    data: Path
+    host: str = "127.0.0.1"
+    port: int = 8350
+    key: str | None = None
+    grace_s: float = 30.0
+    max_environments: int | None = None
+    memory_mb: int | None = None
+    max_waiting: int = 1000
+    queue_timeout_s: float = 30.0
+    retry_wait_s: float = 60.0
+    log_max_mb: int = 10
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole configuration.
+
+    Attributes:
+        path: the file it was read from, absolute; relative paths in it were taken from this file's folder.
+        server: the server's own settings.
+        functions: by name, in file order; at least one.
+        buckets: by name, in file order.
+        tables: by name, in file order.
+        routes: in file order.
+    """
+
+    path: Path
+    server: Server
+    functions: dict[str, Function]
+    buckets: dict[str, Bucket]
+    tables: dict[str, Table]
+    routes: tuple[Route, ...]
+
+    def not_code(self) -> frozenset[Path]:
+        """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
+
+        What a running server writes would otherwise be copied with the code, and pass for a change of it.
+        """
+        written = {self.server.data, *(bucket.path for bucket in self.buckets.values())}
+        for table in self.tables.values():
+            written |= {table.path.with_name(table.path.name + suffix) for suffix in _SQLITE_SUFFIXES}
+        return frozenset(written)

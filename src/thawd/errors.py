@@ -1,0 +1,144 @@
+"""Every error the platform raises on purpose: its AWS error type, its HTTP status, and whether a retry can help.
+
+The names of the ``*Exception`` classes are the error codes of the Lambda API, so that clients can catch them by name.
+This module imports nothing of thawd.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar
+
+
+class ThawdError(Exception):
+    """Base of all errors thawd raises on purpose.
+
+    Attributes:
+        type: AWS error code, sent as ``x-amzn-ErrorType``.
+        status: HTTP status the gateway answers with.
+        retryable: whether the same request may succeed later.
+        reason: the ``Reason`` field of a throttling error, else None.
+    """
+
+    type: ClassVar[str] = "ServiceException"
+    status: ClassVar[int] = 500
+    retryable: ClassVar[bool] = True
+
+    def __init__(self, message: str, *, reason: str | None = None) -> None:
+        super().__init__(message)
+        self.message = message
+        self.reason = reason
+
+
+class ServiceException(ThawdError):
+    """The platform failed, not the caller and not the function (HTTP 500)."""
+
+
+class ResourceNotFoundException(ThawdError):
+    """The named function, version, bucket or table does not exist (HTTP 404)."""
+
+    type = "ResourceNotFoundException"
+    status = 404
+    retryable = False
+
+
+class InvalidRequestContentException(ThawdError):
+    """The request body is not JSON (HTTP 400)."""
+
+    type = "InvalidRequestContentException"
+    status = 400
+    retryable = False
+
+
+class InvalidParameterValueException(ThawdError):
+    """A header or query parameter has a value outside its range (HTTP 400)."""
+
+    type = "InvalidParameterValueException"
+    status = 400
+    retryable = False
+
+
+class RequestTooLargeException(ThawdError):
+    """The request body exceeds the invocation payload limit (HTTP 413)."""
+
+    type = "RequestTooLargeException"
+    status = 413
+    retryable = False
+
+
+class TooManyRequestsException(ThawdError):
+    """A concurrency limit, or the bound of the waiting queue, was reached (HTTP 429)."""
+
+    type = "TooManyRequestsException"
+    status = 429
+
+
+class ResourceConflictException(ThawdError):
+    """The resource is in a state that does not allow the operation, for example still being published (HTTP 409)."""
+
+    type = "ResourceConflictException"
+    status = 409
+
+
+class ResourceNotReadyException(ThawdError):
+    """The function is inactive or failed to be published; its last problem is in the message (HTTP 502)."""
+
+    type = "ResourceNotReadyException"
+    status = 502
+
+
+class AccessDeniedException(ThawdError):
+    """The request carries no key, or a wrong one (HTTP 403)."""
+
+    type = "AccessDeniedException"
+    status = 403
+    retryable = False
+
+
+class StoreError(ThawdError):
+    """A durable store (queue, catalog, table) cannot be read or written; the message names file and cause (HTTP 500)."""
+
+    type = "ServiceException"
+
+
+class StoreFullError(StoreError):
+    """The disk under the data folder is full; nothing was accepted (HTTP 507 is not in AWS's set: 503)."""
+
+    status = 503
+
+
+class EnvironmentBuildError(ThawdError):
+    """A function's interpreter is missing or its requirements cannot be installed."""
+
+    retryable = False
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One mistake in a configuration file.
+
+    Attributes:
+        file: path of the file, as given by the user.
+        key: dotted key path, for example ``functions.classify.memory_mb``; empty for the file as a whole.
+        found: what stands there, in words, for example ``96``.
+        allowed: what may stand there, in words, for example ``a whole number from 128 to 10240``.
+    """
+
+    file: str
+    key: str
+    found: str
+    allowed: str
+
+    def __str__(self) -> str:
+        where = f"{self.file}: {self.key}" if self.key else self.file
+        return f"{where}: found {self.found}; allowed: {self.allowed}"
+
+
+class ConfigurationError(ThawdError):
+    """The configuration cannot be used; ``problems`` holds every mistake found, not only the first."""
+
+    retryable = False
+
+    def __init__(self, problems: list[Problem]) -> None:
+        super().__init__("\n".join(map(str, problems)))
+        self.problems = problems

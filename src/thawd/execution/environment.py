@@ -1,0 +1,406 @@
+"""One execution environment: a process, one invocation at a time, a time limit enforced by killing.
+
+The platform's end of the control channel is a plain asyncio protocol; one frame out, one frame in. What the process
+writes to its standard output and error comes through a pipe, and is drained before an answer counts as complete, so
+that an invocation's log is whole when its result is returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import socket
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thawd import wire
+from thawd.execution.children import Child
+from thawd.execution.memory import MemoryLimit
+from thawd.execution.version import Version
+from thawd.invocation import LOG_TAIL_BYTES, Invocation, Result, StartKind
+from thawd.telemetry.logs import LogStream
+
+_READ_BYTES = 1 << 18
+_LAST_WORDS_S = 0.5
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class InitError(Exception):
+    """The function's init phase failed; `document` is the error document that its callers get."""
+
+    def __init__(self, message: str, document: bytes) -> None:
+        super().__init__(message)
+        self.document = document
+
+
+@dataclass(slots=True)
+class Ends:
+    """Both ends of the descriptors between the platform and one process.
+
+    Attributes:
+        control: platform's end of the invocation channel, non-blocking.
+        services: platform's end of the channel for `thawd.table`, non-blocking.
+        lifeline: platform's (write) end of the pipe whose end is the process's death.
+        output: platform's (read) end of the log pipe, non-blocking.
+        theirs: the other ends in the order the process is told them: control, services, lifeline, output.
+    """
+
+    control: socket.socket
+    services: socket.socket
+    lifeline: int
+    output: int
+    theirs: tuple[int, int, int, int]
+
+    @classmethod
+    def open(cls) -> Ends:
+        """Make all four pairs.
+
+        Raises:
+            OSError: no descriptors left.
+        """
+        control, their_control = socket.socketpair()
+        services, their_services = socket.socketpair()
+        their_lifeline, lifeline = os.pipe()
+        output, their_output = os.pipe()
+        control.setblocking(False)
+        services.setblocking(False)
+        os.set_blocking(output, False)
+        theirs = (their_control.detach(), their_services.detach(), their_lifeline, their_output)
+        return cls(control, services, lifeline, output, theirs)
+
+    def close_theirs(self) -> None:
+        """Close the process's ends in this process; call it once the process has them."""
+        for fd in self.theirs:
+            os.close(fd)
+        self.theirs = (-1, -1, -1, -1)
+
+    def close(self) -> None:
+        """Close everything that is still open here, for a process that never came to be."""
+        self.control.close()
+        self.services.close()
+        os.close(self.lifeline)
+        os.close(self.output)
+        for fd in self.theirs:
+            if fd >= 0:
+                os.close(fd)
+
+
+ServiceHandler = Callable[[dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes]]]
+
+
+class FrameProtocol(asyncio.Protocol):
+    """Cuts a socket's bytes into frames and hands each to `on_frame`; `on_lost` is called once at the end."""
+
+    def __init__(self, on_frame: Callable[[int, Any, bytes], None], on_lost: Callable[[], None]) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._decoder = wire.Decoder()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self._decoder.feed(data)
+        try:
+            while (frame := self._decoder.take()) is not None:
+                self._on_frame(*frame)
+        except (wire.WireError, KeyError, TypeError):
+            # User code wrote to our descriptor: nothing it says can be trusted any more.
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._on_lost()
+
+    def send(self, kind: int, head: bytes, body: bytes = b"") -> None:
+        """Send one frame; `head` is JSON text."""
+        if self.transport is not None:
+            self.transport.write(wire.HEADER.pack(len(head), len(body), kind) + head + body)
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self.transport is not None:
+            self.transport.abort()
+
+
+class Environment:
+    """A live execution environment; made by the spawner, used by the pool.
+
+    Attributes:
+        version: what it runs.
+        identifier: 32 hexadecimal digits, unique.
+        kind: how it was started.
+        provisioned: whether it is kept however long it is idle.
+        idle_since: ``time.monotonic()`` seconds of its last release.
+        ended: set when it can no longer be used.
+        init_ms: time from spawning to ready, milliseconds.
+        served: invocations begun.
+    """
+
+    def __init__(self, version: Version, *, identifier: str, kind: StartKind, stream: LogStream, ends: Ends) -> None:
+        self.version = version
+        self.identifier = identifier
+        self.kind = kind
+        self.provisioned = False
+        self.idle_since = 0.0
+        self.init_ms = 0.0
+        self.served = 0
+        self.stream = stream
+        self.on_end: Callable[[Environment], None] = lambda environment: None
+        self.memory_limit: MemoryLimit | None = None
+        self.busy_since: float | None = None
+        self.child: Child | None = None
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[dict[str, Any]] = loop.create_future()
+        self.ended = asyncio.Event()
+        self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
+        self._timed_out = False
+        self._ends = ends
+        self._control = FrameProtocol(self._on_frame, self._on_control_lost)
+        self._control_lost = False
+        self._services: FrameProtocol | None = None
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def connect(self, services: ServiceHandler) -> None:
+        """Attach to the channels, and serve the process's calls by `services`."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._ends.output, self._drain)
+        await loop.create_unix_connection(lambda: self._control, sock=self._ends.control)
+        on_call = self._make_on_call(services)
+        self._services = FrameProtocol(on_call, lambda: None)
+        protocol = self._services
+        await loop.create_unix_connection(lambda: protocol, sock=self._ends.services)
+
+    def adopt(self, child: Child) -> None:
+        """The process is `child`: when it ends, so does the environment."""
+        self.child = child
+        child.ended.add_done_callback(self._on_exit)
+
+    def kill(self) -> None:
+        """End the environment now; what runs in it fails with ``Runtime.ExitError``."""
+        if self.child is not None:
+            self.child.kill()
+
+    async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
+        """Run `invocation`; always a result, an error document when the function failed.
+
+        Args:
+            invocation: what to run; the time limit starts now.
+            init_ms: time of the start to report with it, None when it did not wait for one.
+        """
+        function = self.version.function
+        stream = self.stream
+        self.served += 1
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        self._timed_out = False
+        self.busy_since = time.monotonic()
+        if invocation.want_log_tail:
+            stream.begin_tail(LOG_TAIL_BYTES)
+        stream.line(f"START RequestId: {invocation.request_id} Version: {self.version.qualifier}")
+        timer = loop.call_later(function.timeout_s, self._on_timeout)
+        self._send(invocation)
+        try:
+            head, body = await self._answer
+        except _Ended as ended:
+            head, body = self._failure(invocation, ended.status)
+        finally:
+            timer.cancel()
+            self._answer = None
+            self.busy_since = None
+        self._drain()
+        return self._result(invocation, head, body, init_ms=init_ms)
+
+    def _send(self, invocation: Invocation) -> None:
+        function = self.version.function
+        head = {
+            "id": invocation.request_id,
+            "arn": function.arn,
+            "left_ms": function.timeout_s * 1000,
+        }
+        if invocation.trace_id:
+            head["trace"] = invocation.trace_id
+        if invocation.client_context:
+            head["client"] = invocation.client_context
+        if self.ended.is_set():
+            assert self._answer is not None
+            self._answer.set_exception(_Ended(self.child.ended.result() if self.child is not None else None))
+            return
+        self._control.send(wire.INVOKE, _encode(head), invocation.payload)
+
+    def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
+        """The answer for an invocation whose environment ended under it. Source: Lambda's wording, lambda-facts."""
+        timeout_s = self.version.function.timeout_s
+        prefix = f"RequestId: {invocation.request_id} Error: "
+        started = self.busy_since or time.monotonic()
+        head = {"duration_ms": (time.monotonic() - started) * 1000, "peak_kib": 0, "failed": True}
+        if self._timed_out:
+            head["duration_ms"] = timeout_s * 1000.0
+            message = f"Task timed out after {timeout_s:.2f} seconds"
+            self.stream.line(f"{_now_text()} {invocation.request_id} {message}")
+            return head, _document("Sandbox.Timedout", prefix + message)
+        message = describe_exit(status)
+        self.stream.line(prefix + message)
+        return head, _document("Runtime.ExitError", prefix + message)
+
+    def _result(self, invocation: Invocation, head: dict[str, Any], body: bytes, *, init_ms: float | None) -> Result:
+        duration_ms = head["duration_ms"]
+        memory_mib = math.ceil(head["peak_kib"] / 1024)
+        billed_ms = math.ceil(duration_ms + (init_ms or 0.0))
+        stream = self.stream
+        stream.line(f"END RequestId: {invocation.request_id}")
+        init = "" if init_ms is None else f"Init Duration: {init_ms:.2f} ms\t"
+        stream.line(
+            f"REPORT RequestId: {invocation.request_id}\tDuration: {duration_ms:.2f} ms\t"
+            f"Billed Duration: {billed_ms} ms\tMemory Size: {self.version.function.memory_mb} MB\t"
+            f"Max Memory Used: {memory_mib} MB\t{init}"
+        )
+        return Result(
+            payload=body,
+            function_error="Unhandled" if head["failed"] else None,
+            executed_version=self.version.qualifier,
+            start_kind=StartKind.WARM if init_ms is None else self.kind,
+            duration_ms=duration_ms,
+            init_ms=init_ms,
+            max_memory_mib=memory_mib,
+            log_tail=stream.end_tail() if invocation.want_log_tail else b"",
+        )
+
+    def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
+        if kind == wire.RESULT and self._answer is not None:
+            if not self._answer.done():
+                float(head["duration_ms"]), int(head["peak_kib"]), bool(head["failed"])
+                self._answer.set_result((head, body))
+        elif kind == wire.READY and not self.ready.done():
+            self.ready.set_result(head)
+        elif kind == wire.INIT_ERROR and not self.ready.done():
+            self.ready.set_exception(InitError(head["message"], body))
+        else:
+            self.kill()
+
+    def _on_timeout(self) -> None:
+        self._timed_out = True
+        self.kill()
+
+    def _on_control_lost(self) -> None:
+        self._control_lost = True
+        if self.child is not None and self.child.ended.done():
+            self._on_gone()
+        else:
+            self.kill()
+
+    def _on_exit(self, _: asyncio.Future[int | None]) -> None:
+        # What it sent before it died is still in the socket; the end of the stream comes after that. A process that
+        # inherited the descriptor could hold the stream open, so there is a limit to the patience.
+        if self._control_lost:
+            self._on_gone()
+        else:
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._on_gone)
+
+    def _on_gone(self) -> None:
+        """The process is dead: whoever waits is told, descriptors are closed, the pool is told. Once."""
+        if self.ended.is_set():
+            return
+        self._drain()
+        self.ended.set()
+        status = self.child.ended.result() if self.child is not None else None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(_Ended(status))
+        if not self.ready.done():
+            message = describe_exit(status)
+            self.ready.set_exception(InitError(message, _document("Runtime.ExitError", f"Error: {message}")))
+            self.ready.exception()  # nobody may be waiting any more
+        self._close()
+        self.on_end(self)
+
+    def _close(self) -> None:
+        asyncio.get_running_loop().remove_reader(self._ends.output)
+        os.close(self._ends.output)
+        os.close(self._ends.lifeline)
+        self._control.close()
+        if self._services is not None:
+            self._services.close()
+        if self.memory_limit is not None:
+            self.memory_limit.close()
+
+    def _drain(self) -> None:
+        """Take what the process has written so far."""
+        if self.ended.is_set():
+            return
+        try:
+            while data := os.read(self._ends.output, _READ_BYTES):
+                self.stream.output(data)
+                if len(data) < _READ_BYTES:
+                    return
+            asyncio.get_running_loop().remove_reader(self._ends.output)  # end of file: all writers are gone
+        except BlockingIOError:
+            return
+
+    def _make_on_call(self, services: ServiceHandler) -> Callable[[int, Any, bytes], None]:
+        async def answer(head: dict[str, Any], body: bytes) -> None:
+            reply, data = await services(head, body)
+            if self._services is not None:
+                self._services.send(wire.REPLY, _encode(reply), data)
+
+        def on_call(kind: int, head: Any, body: bytes) -> None:
+            if kind != wire.CALL or not isinstance(head, dict):
+                self.kill()
+                return
+            task = asyncio.get_running_loop().create_task(answer(head, body))
+            self._calls.add(task)
+            task.add_done_callback(self._calls.discard)
+
+        return on_call
+
+
+class _Ended(Exception):
+    """The process ended while an invocation ran in it; `status` is the wait status, None when unknown."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+def describe_exit(status: int | None) -> str:
+    """Lambda's words for a wait status."""
+    if status is None:
+        return "Runtime exited without providing a reason"
+    if os.WIFSIGNALED(status):
+        return f"Runtime exited with error: signal: {_SIGNALS.get(os.WTERMSIG(status), os.WTERMSIG(status))}"
+    code = os.WEXITSTATUS(status)
+    if code == 0:
+        return "Runtime exited without providing a reason"
+    return f"Runtime exited with error: exit status {code}"
+
+
+# Go's names of signals, which Lambda prints.
+_SIGNALS = {
+    2: "interrupt",
+    4: "illegal instruction",
+    6: "aborted",
+    7: "bus error",
+    8: "floating point exception",
+    9: "killed",
+    11: "segmentation fault",
+    13: "broken pipe",
+    15: "terminated",
+}
+
+
+def _document(error_type: str, message: str) -> bytes:
+    return _encode({"errorType": error_type, "errorMessage": message})
+
+
+def _now_text() -> str:
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"

@@ -1,0 +1,314 @@
+"""The environments of one version: who gets an idle one, when another is started, when an idle one ends.
+
+Guarantees:
+- the environment used last is used first, so that those a quiet function no longer needs grow old and end;
+- as many environments start as requests wait, at once, within what the node has room for;
+- a request takes whatever comes first, a start or an environment that became free;
+- synchronous requests go before asynchronous ones;
+- a start that fails is told to whoever waits, once, and is not repeated before `_Failure.until_s`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.execution.environment import Environment, InitError
+from thawd.execution.node import Node
+from thawd.execution.version import Version
+from thawd.invocation import Invocation
+
+_BACKOFF_FIRST_S = 1.0
+_BACKOFF_LAST_S = 60.0
+_EXPIRY_RECHECK_S = 0.5
+
+
+class PoolRetiredError(Exception):
+    """A newer version has taken over; ask its pool."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    """The last start failed: how, until when no other is tried, and how long to wait after the next failure."""
+
+    error: InitError | ServiceException
+    until_s: float
+    backoff_s: float
+
+
+@dataclass(slots=True)
+class Lease:
+    """An environment in use, to be given back by `Pool.release`.
+
+    Attributes:
+        environment: it.
+        init_ms: time of its start when this request is the first it serves, else None.
+    """
+
+    environment: Environment
+    init_ms: float | None
+
+
+class Pool:
+    """The environments of one version.
+
+    Attributes:
+        version: it.
+        retired: whether a newer version has taken over; environments end as they become free.
+        empty: set while there is no environment and no start.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        node: Node,
+        *,
+        max_waiting: int,
+        spawn_task: Callable[[Coroutine[None, None, None]], object],
+    ) -> None:
+        self.version = version
+        self.retired = False
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self._node = node
+        self._max_waiting = max_waiting
+        self._spawn_task = spawn_task
+        self._idle: list[Environment] = []
+        self._busy: set[Environment] = set()
+        self._starting = 0
+        self._starting_provisioned = 0
+        self._waiting: deque[asyncio.Future[Lease]] = deque()
+        self._waiting_asynchronous: deque[asyncio.Future[Lease]] = deque()
+        self._failure: _Failure | None = None
+        self._reaper: asyncio.TimerHandle | None = None
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for an environment."""
+        return len(self._waiting) + len(self._waiting_asynchronous)
+
+    def counts(self) -> dict[str, int]:
+        """Environments by state."""
+        return {"idle": len(self._idle), "busy": len(self._busy), "starting": self._starting}
+
+    def all(self) -> list[Environment]:
+        """All environments that are ready."""
+        return [*self._idle, *self._busy]
+
+    async def acquire(self, invocation: Invocation) -> Lease:
+        """An environment for `invocation`: idle, else whichever is started or freed first.
+
+        Raises:
+            InitError: the function's init fails.
+            ServiceException: no process can be started (500).
+            TooManyRequestsException: the queue is full, or the deadline passed (429).
+        """
+        if self._idle:
+            environment = self._idle.pop()
+            self._busy.add(environment)
+            return Lease(environment, None)
+        if self.retired:
+            raise PoolRetiredError
+        if self._backs_off() and not self.all():
+            assert self._failure is not None
+            raise self._failure.error
+        if self.waiting >= self._max_waiting:
+            raise _throttled("the queue of waiting requests is full")
+        queue = self._waiting_asynchronous if invocation.asynchronous else self._waiting
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Lease] = loop.create_future()
+        queue.append(waiter)
+        self.grow()
+        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter)
+        try:
+            return await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(waiter.result())  # the caller went away just as it was served
+            raise
+        finally:
+            timer.cancel()
+            if waiter in queue:
+                queue.remove(waiter)
+
+    def _expire(self, waiter: asyncio.Future[Lease]) -> None:
+        """The waiter's deadline has passed: throttled, unless a start is under way that may be for it."""
+        if waiter.done():
+            return
+        if self._starting:
+            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter)
+        else:
+            waiter.set_exception(_throttled("no execution environment became free in time"))
+
+    def release(self, lease: Lease) -> None:
+        """Give the environment back; the first in the queue gets it."""
+        environment = lease.environment
+        self._busy.discard(environment)
+        if environment.ended.is_set():
+            return
+        if self.retired:
+            environment.kill()
+            return
+        self._available(environment, init_ms=None)
+
+    def grow(self) -> None:
+        """Start as many environments as requests wait and as provisioned ones are missing, within the node's room."""
+        if self.retired or self._backs_off():
+            return
+        while self._missing_provisioned() > 0 and self._node.reserve(self):
+            self._spawn_task(self._begin_start(provisioned=True))
+        while self._starting < self.waiting and self._node.reserve(self):
+            self._spawn_task(self._begin_start(provisioned=False))
+
+    async def provision(self) -> None:
+        """Start the provisioned environments and wait until they are ready, or have failed."""
+        starts = []
+        while self._missing_provisioned() > 0 and self._node.reserve(self):
+            starts.append(self._begin_start(provisioned=True))
+        await asyncio.gather(*starts)
+
+    def seed_failure(self, error: InitError | ServiceException) -> None:
+        """Init was tried when the version was published, and failed."""
+        self._failed(error)
+
+    def retire(self) -> None:
+        """End idle environments now, busy ones when they become free, and start none any more."""
+        self.retired = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for environment in list(self._idle):
+            self._end_idle(environment)
+        for queue in (self._waiting, self._waiting_asynchronous):
+            for waiter in queue:
+                if not waiter.done():
+                    waiter.set_exception(PoolRetiredError())
+        self._settle()
+
+    def oldest_idle_s(self) -> float | None:
+        """See `Tenant`."""
+        return next((e.idle_since for e in self._idle if not e.provisioned), None)
+
+    def end_oldest_idle(self) -> None:
+        """See `Tenant`."""
+        oldest = next((e for e in self._idle if not e.provisioned), None)
+        if oldest is not None:
+            self._end_idle(oldest)
+
+    def _missing_provisioned(self) -> int:
+        alive = sum(environment.provisioned for environment in self.all())
+        return self.version.function.provisioned_concurrency - alive - self._starting_provisioned
+
+    def _backs_off(self) -> bool:
+        return self._failure is not None and time.monotonic() < self._failure.until_s
+
+    def _begin_start(self, *, provisioned: bool) -> Coroutine[None, None, None]:
+        """Count a start, in room reserved before; the coroutine does it."""
+        self._starting += 1
+        self._starting_provisioned += provisioned
+        self.empty.clear()
+        return self._start(provisioned=provisioned)
+
+    async def _start(self, *, provisioned: bool) -> None:
+        """Start one environment; its failure is told to those who wait, never raised."""
+        environment: Environment | None = None
+        failure: InitError | ServiceException | None = None
+        try:
+            environment = await self._node.start(self.version, provisioned=provisioned)
+        except (InitError, ServiceException) as error:
+            failure = error
+        except Exception as error:  # a bug of ours must not take the server down: the waiting are told
+            failure = ServiceException(f"an execution environment could not be started: {error!r}")
+        finally:
+            self._starting -= 1
+            self._starting_provisioned -= provisioned
+            if environment is None:
+                self._node.release(self)
+        if environment is None:
+            if failure is not None:
+                self._failed(failure)
+            self._settle()
+            return
+        self._failure = None
+        environment.provisioned = provisioned
+        environment.on_end = self._on_end
+        if environment.ended.is_set():  # it died between its first word and now
+            self._on_end(environment)
+        elif self.retired:
+            environment.kill()
+        else:
+            self._available(environment, init_ms=None if provisioned else environment.init_ms)
+
+    def _failed(self, error: InitError | ServiceException) -> None:
+        """Tell all who wait: each would start the same init again, and it has just failed."""
+        backoff_s = _BACKOFF_FIRST_S if self._failure is None else self._failure.backoff_s
+        now_s = time.monotonic()
+        if self._failure is None or now_s >= self._failure.until_s:
+            self._failure = _Failure(error, now_s + backoff_s, min(2 * backoff_s, _BACKOFF_LAST_S))
+            asyncio.get_running_loop().call_later(backoff_s, self.grow)
+        if self._starting == 0 and not self._busy:
+            for queue in (self._waiting, self._waiting_asynchronous):
+                for waiter in queue:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+
+    def _available(self, environment: Environment, *, init_ms: float | None) -> None:
+        for queue in (self._waiting, self._waiting_asynchronous):
+            while queue:
+                waiter = queue.popleft()
+                if not waiter.done():
+                    self._busy.add(environment)
+                    waiter.set_result(Lease(environment, init_ms))
+                    return
+        environment.idle_since = time.monotonic()
+        self._idle.append(environment)
+        if not environment.provisioned:
+            if self._node.is_wanted(self):
+                self._end_idle(environment)
+            else:
+                self._schedule_reaping()
+
+    def _end_idle(self, environment: Environment) -> None:
+        """End an idle environment; its room is free at once, not only when the kernel is done with it."""
+        self._idle.remove(environment)
+        environment.on_end = lambda environment: self._settle()
+        environment.kill()
+        self._node.release(self)
+
+    def _on_end(self, environment: Environment) -> None:
+        """An environment died, by our hand or its own."""
+        if environment in self._idle:
+            self._idle.remove(environment)
+        self._busy.discard(environment)
+        self._node.release(self)
+        self.grow()
+        self._settle()
+
+    def _settle(self) -> None:
+        if not self._idle and not self._busy and not self._starting:
+            self.empty.set()
+
+    def _schedule_reaping(self) -> None:
+        if self._reaper is None:
+            loop = asyncio.get_running_loop()
+            self._reaper = loop.call_later(self.version.function.idle_timeout_s, self._reap)
+
+    def _reap(self) -> None:
+        """End what has been idle too long; sleep until the next one is due."""
+        self._reaper = None
+        idle_timeout_s = self.version.function.idle_timeout_s
+        now_s = time.monotonic()
+        # The list is ordered by idle_since: environments are appended as they become idle, taken from the end.
+        for environment in [e for e in self._idle if not e.provisioned]:
+            due_s = environment.idle_since + idle_timeout_s
+            if due_s > now_s + 0.001:
+                self._reaper = asyncio.get_running_loop().call_later(due_s - now_s, self._reap)
+                return
+            self._end_idle(environment)
+
+
+def _throttled(why: str) -> TooManyRequestsException:
+    return TooManyRequestsException(f"Rate Exceeded. ({why})", reason="ConcurrentInvocationLimitExceeded")

@@ -1,0 +1,285 @@
+"""Starting execution environments the fastest way that is possible: a fork of the version's template, else cold.
+
+Nothing here decides whether one may be started; that is `node` and `pool`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import subprocess
+import sys
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from thawd.errors import ServiceException
+from thawd.execution.children import Child, Children
+from thawd.execution.environment import Ends, Environment, InitError, ServiceHandler
+from thawd.execution.memory import MemoryLimit, MemoryLimiter, Watcher
+from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
+from thawd.execution.version import Version, variables_of_environment
+from thawd.invocation import StartKind
+from thawd.telemetry.logs import FunctionLog, LogStream, log_path
+from thawd.telemetry.metrics import Metrics
+
+# A template that dies so often without having forked is not started again for this version.
+_TEMPLATE_TRIES = 3
+
+
+class Origin:
+    """Where a version's environments come from: its template, or why there is none.
+
+    Attributes:
+        refused: why this version starts cold, None while it is forked.
+    """
+
+    def __init__(self, version: Version) -> None:
+        self.version = version
+        self.refused: str | None = None if version.function.snapshot else "snapshot = false"
+        self.template: Template | None = None
+        self.starting: asyncio.Task[Template] | None = None
+        self.deaths = 0
+
+
+class Spawner:
+    """Starts environments of any version on this machine."""
+
+    def __init__(
+        self,
+        *,
+        limiter: MemoryLimiter,
+        services: ServiceHandler,
+        metrics: Metrics,
+        log_folder: Path,
+        log_max_bytes: int,
+        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+    ) -> None:
+        self.children = Children()
+        self._limiter = limiter
+        self._services = services
+        self._metrics = metrics
+        self._log_folder = log_folder
+        self._log_max_bytes = log_max_bytes
+        self._report = report
+        self._logs: dict[str, FunctionLog] = {}
+        self._origins: dict[tuple[str, int], Origin] = {}
+        self._alive: set[str] = set()
+
+    def log(self, function: str) -> FunctionLog:
+        """The log of `function`."""
+        if function not in self._logs:
+            path = log_path(self._log_folder, function)
+            self._logs[function] = FunctionLog(path, max_bytes=self._log_max_bytes)
+        return self._logs[function]
+
+    def flush_logs(self) -> None:
+        """Write out what the logs hold back."""
+        for log in self._logs.values():
+            log.flush()
+
+    def origin(self, version: Version) -> Origin:
+        """Where environments of `version` come from."""
+        return self._origins.setdefault((version.function.name, version.generation), Origin(version))
+
+    async def prepare(self, version: Version) -> None:
+        """Run the function's init once, so that environments can be forked from there, if the version allows it.
+
+        Raises:
+            InitError: init failed.
+        """
+        await self._template(self.origin(version))
+
+    def retire(self, version: Version) -> None:
+        """End the version's template; its environments live on."""
+        origin = self._origins.pop((version.function.name, version.generation), None)
+        if origin is not None:
+            origin.refused = "the version is retired"
+            if origin.starting is not None:
+                origin.starting.cancel()
+            if origin.template is not None:
+                origin.template.kill()
+
+    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
+        """Start one environment and wait until it can serve.
+
+        Raises:
+            InitError: the function's init failed.
+            ServiceException: the machine could not start a process.
+        """
+        started_s = time.monotonic()
+        try:
+            template = await self._template(self.origin(version))
+            if template is not None:
+                try:
+                    return await self._fork(version, template, provisioned=provisioned, started_s=started_s)
+                except TemplateLostError as error:
+                    self._fall_back(version, str(error))
+            return await self._start_cold(version, provisioned=provisioned, started_s=started_s)
+        except InitError:
+            self._metrics.function(version.function.name).init_failures += 1
+            raise
+        except OSError as error:
+            raise ServiceException(f"an execution environment could not be started: {error}") from error
+
+    def _fall_back(self, version: Version, why: str) -> None:
+        self._metrics.function(version.function.name).fallbacks += 1
+        self._report(f"thawd: {version.function.name}: started cold: {why}")
+
+    async def _template(self, origin: Origin) -> Template | None:
+        """The version's template, started when it must be; None when the version is not to be forked."""
+        if origin.refused is not None:
+            return None
+        if origin.template is not None and not origin.template.ended.is_set():
+            return origin.template
+        if origin.starting is None:
+            if origin.template is not None:
+                origin.deaths += 1
+            if origin.deaths >= _TEMPLATE_TRIES:
+                self._refuse(origin, f"its template ended by itself {origin.deaths} times")
+                return None
+            origin.starting = asyncio.get_running_loop().create_task(self._start_template(origin.version))
+            origin.starting.add_done_callback(lambda task: self._template_started(origin, task))
+        try:
+            return await asyncio.shield(origin.starting)
+        except ForkRefusedError as error:
+            self._refuse(origin, str(error))
+            return None
+
+    def _template_started(self, origin: Origin, task: asyncio.Task[Template]) -> None:
+        origin.starting = None
+        if not task.cancelled() and task.exception() is None:
+            origin.template = task.result()
+
+    def _refuse(self, origin: Origin, why: str) -> None:
+        if origin.refused is None:
+            origin.refused = why
+            self._fall_back(origin.version, why)
+
+    async def _start_template(self, version: Version) -> Template:
+        identifier = uuid.uuid4().hex
+        stream = self._stream(version, identifier)
+        ends = Ends.open()
+        pid = self._spawn(version, "template", ends, identifier=identifier, stream=stream)
+        template = Template(version, identifier=identifier, stream=stream, ends=ends, children=self.children)
+        await template.connect()
+        template.adopt(self._watch(pid, identifier))
+        try:
+            async with asyncio.timeout(version.function.init_timeout_s):
+                await asyncio.shield(template.ready)
+            template.check_forkable()
+        except TimeoutError:
+            template.kill()
+            raise _init_timed_out(version) from None
+        except BaseException:
+            template.kill()
+            raise
+        return template
+
+    async def _start_cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
+        identifier = uuid.uuid4().hex
+        stream = self._stream(version, identifier)
+        ends = Ends.open()
+        pid = self._spawn(version, "environment", ends, identifier=identifier, stream=stream, provisioned=provisioned)
+        environment = Environment(version, identifier=identifier, kind=StartKind.COLD, stream=stream, ends=ends)
+        return await self._ready(environment, pid, started_s=started_s)
+
+    async def _fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
+        identifier = uuid.uuid4().hex
+        stream = self._stream(version, identifier)
+        variables = variables_of_environment(log_stream=stream.name, provisioned=provisioned, identifier=identifier)
+        ends = Ends.open()
+        try:
+            pid = await template.fork(ends, variables)
+        except BaseException:
+            ends.close()
+            raise
+        environment = Environment(version, identifier=identifier, kind=StartKind.FORK, stream=stream, ends=ends)
+        return await self._ready(environment, pid, started_s=started_s)
+
+    def _watch(self, pid: int, identifier: str) -> Child:
+        """Follow the process; when it ends, what it left behind outside its process group ends too."""
+        child = self.children.watch(pid)
+        self._alive.add(identifier)
+
+        def forget(_: object) -> None:
+            self._alive.discard(identifier)
+            asyncio.get_running_loop().call_soon(self.sweep)
+
+        child.ended.add_done_callback(forget)
+        return child
+
+    async def _ready(self, environment: Environment, pid: int, *, started_s: float) -> Environment:
+        """Adopt the process and wait for its word that it can serve."""
+        version = environment.version
+        await environment.connect(self._services)
+        environment.adopt(self._watch(pid, environment.identifier))
+        environment.memory_limit = self._limit(environment, pid)
+        try:
+            async with asyncio.timeout(version.function.init_timeout_s):
+                await asyncio.shield(environment.ready)
+        except TimeoutError:
+            environment.kill()
+            raise _init_timed_out(version) from None
+        except BaseException:
+            environment.kill()
+            raise
+        environment.init_ms = (time.monotonic() - started_s) * 1000
+        self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
+        return environment
+
+    def _limit(self, environment: Environment, pid: int) -> MemoryLimit:
+        limit_mib = environment.version.function.memory_mb
+        try:
+            return self._limiter.limit(pid, identifier=environment.identifier, limit_mib=limit_mib)
+        except OSError:  # the process is dead already, or the group cannot be made: watch instead
+            return Watcher().limit(pid, identifier=environment.identifier, limit_mib=limit_mib)
+
+    def _stream(self, version: Version, identifier: str) -> LogStream:
+        return LogStream(self.log(version.function.name), version=version.qualifier, identifier=identifier)
+
+    def _spawn(
+        self,
+        version: Version,
+        mode: str,
+        ends: Ends,
+        *,
+        identifier: str,
+        stream: LogStream,
+        provisioned: bool = False,
+    ) -> int:
+        """Execute the runtime; its process id. Closes `ends` when it fails.
+
+        Raises:
+            OSError: the interpreter is gone, or there is no memory or process left.
+        """
+        stream.line(f"INIT_START Runtime Version: python:{version.python_version}")
+        control, services, lifeline, output = ends.theirs
+        variables = variables_of_environment(log_stream=stream.name, provisioned=provisioned, identifier=identifier)
+        try:
+            process = subprocess.Popen(
+                version.argv(mode, (control, services, lifeline)),
+                env={**version.variables, **variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(control, services, lifeline),
+                cwd=version.task_root,
+                start_new_session=True,
+            )
+        except OSError:
+            ends.close()
+            raise
+        process.returncode = 0  # `Children` reaps it, not Popen
+        ends.close_theirs()
+        return process.pid
+
+    def sweep(self) -> int:
+        """Kill what functions left behind outside their process groups; how many processes."""
+        return self.children.kill_strays(lambda identifier: identifier in self._alive)
+
+
+def _init_timed_out(version: Version) -> InitError:
+    message = f"Init timed out after {version.function.init_timeout_s} seconds"
+    document = f'{{"errorType":"Sandbox.Timedout","errorMessage":"{message}"}}'
+    return InitError(message, document.encode())

@@ -1,0 +1,182 @@
+"""The platform's side of a version's template: the process that ran init once and forks environments from there."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+
+from thawd import wire
+from thawd.execution.children import Child, Children
+from thawd.execution.environment import Ends, FrameProtocol, InitError, describe_exit
+from thawd.execution.version import Version
+from thawd.telemetry.logs import LogStream
+
+_encode = msgspec.json.Encoder().encode
+_READ_BYTES = 1 << 18
+
+
+class ForkRefusedError(Exception):
+    """This version cannot be forked; the message says why, and the way out."""
+
+
+class TemplateLostError(Exception):
+    """The template ended before it had forked what it was asked to."""
+
+
+class Template:
+    """A version's template.
+
+    Attributes:
+        identifier: 32 hexadecimal digits, unique.
+        init_ms: how long the function's init took in it, milliseconds.
+        ended: set when it can no longer fork.
+        ready: its word that init has run; fails with InitError.
+        child: its process, None until `adopt`.
+    """
+
+    def __init__(self, version: Version, *, identifier: str, stream: LogStream, ends: Ends, children: Children) -> None:
+        self.version = version
+        self.identifier = identifier
+        self.init_ms = 0.0
+        self.ended = asyncio.Event()
+        self.child: Child | None = None
+        self._children = children
+        self._stream = stream
+        self._ends = ends
+        self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self._forks: dict[int, asyncio.Future[int]] = {}
+        self._numbers = itertools.count(1)
+        # Descriptors travel by sendmsg, which asyncio's transport does not offer: same socket, second descriptor.
+        self._sender = socket.socket(fileno=os.dup(ends.control.fileno()))
+        self._sender.setblocking(False)
+        self._control = FrameProtocol(self._on_frame, self._on_control_lost)
+        self._to_send: list[tuple[bytes, tuple[int, ...], Callable[[], None]]] = []
+
+    async def connect(self) -> None:
+        """Attach to the channels."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._ends.output, self._drain)
+        await loop.create_unix_connection(lambda: self._control, sock=self._ends.control)
+
+    def adopt(self, child: Child) -> None:
+        """The process is `child`."""
+        self.child = child
+        child.ended.add_done_callback(lambda _: self._on_exit())
+
+    def check_forkable(self) -> None:
+        """Once `ready`: whether copies of it work.
+
+        Raises:
+            ForkRefusedError: init succeeded, but a copy of the process would not work.
+        """
+        head = self.ready.result()
+        self.init_ms = head["init_ms"]
+        if head["fork_refused"] is not None:
+            raise ForkRefusedError(head["fork_refused"])
+
+    async def fork(self, ends: Ends, variables: dict[str, str]) -> int:
+        """Fork one environment that gets `ends` and `variables`; its process id.
+
+        Raises:
+            TemplateLostError: the template died.
+            OSError: the fork itself failed, for want of memory or processes.
+        """
+        if self.ended.is_set():
+            raise TemplateLostError("the template has ended")
+        number = next(self._numbers)
+        forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+        self._forks[number] = forked
+        head = _encode({"n": number, "environ": variables})
+        frame = wire.HEADER.pack(len(head), 0, wire.FORK) + head
+        self._to_send.append((frame, ends.theirs, ends.close_theirs))
+        self._send()
+        return await forked
+
+    def kill(self) -> None:
+        """End the template; environments forked from it live on."""
+        if self.child is not None:
+            self.child.kill()
+
+    def _send(self) -> None:
+        loop = asyncio.get_running_loop()
+        while self._to_send:
+            frame, fds, sent = self._to_send[0]
+            try:
+                socket.send_fds(self._sender, [frame], fds)
+            except BlockingIOError:
+                loop.add_writer(self._sender.fileno(), self._send_again)
+                return
+            except OSError:
+                return  # the template is dead; _on_gone tells whoever waits
+            del self._to_send[0]
+            sent()
+
+    def _send_again(self) -> None:
+        asyncio.get_running_loop().remove_writer(self._sender.fileno())
+        self._send()
+
+    def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
+        if kind == wire.FORKED:
+            forked = self._forks.pop(head["n"], None)
+            if forked is not None and not forked.done():
+                if "error" in head:
+                    forked.set_exception(OSError(head["error"]))
+                else:
+                    forked.set_result(int(head["pid"]))
+        elif kind == wire.EXITED:
+            self._children.told(int(head["pid"]), int(head["status"]))
+        elif kind == wire.READY and not self.ready.done():
+            self.ready.set_result(head)
+        elif kind == wire.INIT_ERROR and not self.ready.done():
+            self.ready.set_exception(InitError(head["message"], body))
+        else:
+            self.kill()
+
+    def _on_control_lost(self) -> None:
+        if self.child is not None and self.child.ended.done():
+            self._on_gone()
+        else:
+            self.kill()
+
+    def _on_exit(self) -> None:
+        asyncio.get_running_loop().call_later(0.1, self._on_gone)
+
+    def _on_gone(self) -> None:
+        if self.ended.is_set():
+            return
+        self._drain()
+        self.ended.set()
+        status = self.child.ended.result() if self.child is not None else None
+        if not self.ready.done():
+            message = describe_exit(status)
+            document = _encode({"errorType": "Runtime.ExitError", "errorMessage": f"Error: {message}"})
+            self.ready.set_exception(InitError(message, document))
+            self.ready.exception()
+        for forked in self._forks.values():
+            if not forked.done():
+                forked.set_exception(TemplateLostError(f"the template ended: {describe_exit(status)}"))
+        self._forks.clear()
+        loop = asyncio.get_running_loop()
+        loop.remove_writer(self._sender.fileno())
+        loop.remove_reader(self._ends.output)
+        self._sender.close()
+        self._control.close()
+        self._ends.services.close()
+        os.close(self._ends.output)
+        os.close(self._ends.lifeline)
+
+    def _drain(self) -> None:
+        if self.ended.is_set():
+            return
+        try:
+            while data := os.read(self._ends.output, _READ_BYTES):
+                self._stream.output(data)
+            asyncio.get_running_loop().remove_reader(self._ends.output)
+        except BlockingIOError:
+            return

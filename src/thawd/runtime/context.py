@@ -1,0 +1,87 @@
+"""The context object a handler receives as its second argument.
+
+Source: AWS Lambda developer guide, "Using the Lambda context object to retrieve Python function information".
+"""
+
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, Optional
+
+
+class CognitoIdentity:
+    """Identity of the caller, for applications with Amazon Cognito; always empty here."""
+
+    __slots__ = ("cognito_identity_id", "cognito_identity_pool_id")
+
+    def __init__(self) -> None:
+        self.cognito_identity_id: Optional[str] = None
+        self.cognito_identity_pool_id: Optional[str] = None
+
+
+class Client:
+    """The application that called, as a mobile SDK describes it."""
+
+    __slots__ = ("app_package_name", "app_title", "app_version_code", "app_version_name", "installation_id")
+
+    def __init__(self, described: Dict[str, Any]) -> None:
+        for name in self.__slots__:
+            setattr(self, name, described.get(name))
+
+
+class ClientContext:
+    """What the caller sent as ``X-Amz-Client-Context``.
+
+    Attributes:
+        custom: values set by the calling application.
+        env: values set by the AWS SDK.
+        client: the calling application, or None.
+    """
+
+    __slots__ = ("client", "custom", "env")
+
+    def __init__(self, described: Dict[str, Any]) -> None:
+        self.custom = described.get("custom")
+        self.env = described.get("env")
+        client = described.get("client")
+        self.client = Client(client) if isinstance(client, dict) else None
+
+
+class LambdaContext:
+    """Facts about one invocation.
+
+    Attributes:
+        memory_limit_in_mb: a string, as on Lambda.
+        invoked_function_arn: the ARN by which the function was called.
+    """
+
+    def __init__(self, request_id: str, *, arn: str, deadline_s: float, client_context: Optional[str]) -> None:
+        environ = os.environ
+        self.aws_request_id = request_id
+        self.invoked_function_arn = arn
+        self.function_name = environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
+        self.function_version = environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
+        self.memory_limit_in_mb = environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
+        self.log_group_name = environ.get("AWS_LAMBDA_LOG_GROUP_NAME", "")
+        self.log_stream_name = environ.get("AWS_LAMBDA_LOG_STREAM_NAME", "")
+        self.tenant_id: Optional[str] = None
+        self.identity = CognitoIdentity()
+        self.client_context = ClientContext(json.loads(client_context)) if client_context else None
+        self._deadline_s = deadline_s
+
+    def get_remaining_time_in_millis(self) -> int:
+        """Milliseconds left before the invocation times out, never below 0. Not moved by changes of the clock."""
+        return max(0, int((self._deadline_s - time.monotonic()) * 1000))
+
+    def log(self, message: Any) -> None:
+        """Write `message` to the function's log as it is, without a newline."""
+        sys.stdout.write(str(message))
+
+    def __repr__(self) -> str:
+        return "LambdaContext([aws_request_id=%s,function_name=%s,function_version=%s,invoked_function_arn=%s])" % (
+            self.aws_request_id,
+            self.function_name,
+            self.function_version,
+            self.invoked_function_arn,
+        )

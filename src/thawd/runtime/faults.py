@@ -1,0 +1,100 @@
+"""Lambda's error documents from Python exceptions, with a stack trace that shows the user's frames only.
+
+Source: AWS Lambda developer guide, "Python function errors"; field names as the runtime API documents them.
+"""
+
+import json
+import os
+import sys
+from typing import Any, List, Optional
+
+_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+
+
+class Fault(Exception):
+    """A failure the runtime itself found, with the error type that Lambda gives it.
+
+    Attributes:
+        error_type: for example ``Runtime.HandlerNotFound``.
+        message: what happened.
+        cause: the exception behind it, whose frames are shown; None when there are none worth showing.
+    """
+
+    def __init__(self, error_type: str, message: str, cause: Optional[BaseException] = None) -> None:
+        super().__init__(message)
+        self.error_type = error_type
+        self.message = message
+        self.cause = cause
+
+
+class Report:
+    """What is told about a failure: to the caller as `document`, in the log as `text`."""
+
+    def __init__(self, error_type: str, message: str, frames: List[str], request_id: str = "") -> None:
+        self.error_type = error_type
+        self.message = message
+        self.frames = frames
+        self.request_id = request_id
+
+    @property
+    def document(self) -> bytes:
+        """The error document, JSON text: errorMessage, errorType, requestId, stackTrace."""
+        return json.dumps(
+            {
+                "errorMessage": self.message,
+                "errorType": self.error_type,
+                "requestId": self.request_id,
+                "stackTrace": self.frames,
+            }
+        ).encode()
+
+    @property
+    def text(self) -> str:
+        """The lines for the log, ending in a newline."""
+        lines = ["[ERROR] %s: %s\n" % (self.error_type, self.message)]
+        if self.frames:
+            lines.append("Traceback (most recent call last):\n")
+            lines.extend(self.frames)
+        return "".join(lines)
+
+
+def report(error: BaseException, request_id: str = "") -> Report:
+    """What to tell about `error`, ours or the user's."""
+    if isinstance(error, Fault):
+        return Report(error.error_type, error.message, _frames(error.cause), request_id)
+    return Report(type(error).__name__, _message(error), _frames(error), request_id)
+
+
+def _message(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # a user's __str__ may itself fail
+        return "<no message: __str__ raised %s>" % type(failure).__name__
+
+
+def _frames(error: Optional[BaseException]) -> List[str]:
+    """The formatted frames of `error` from the user's first frame on, import machinery left out."""
+    if error is None:
+        return []
+    import linecache
+    import traceback
+
+    linecache.checkcache()
+    frames: List[Any] = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
+    lines = traceback.format_list(frames)
+    if isinstance(error, SyntaxError) and not any(error.filename == frame.filename for frame in frames):
+        # The frame of a file that does not parse exists only inside the exception.
+        lines.extend(line for line in traceback.format_exception_only(type(error), error)[:-1])
+    return lines
+
+
+def _is_users(filename: str) -> bool:
+    if filename.startswith("<frozen importlib"):
+        return False
+    return not filename.startswith(_OWN_FOLDER) and filename != sys.modules["importlib"].__file__
+
+
+def write_log(text: str) -> None:
+    """Write to the function's log as the function itself would."""
+    sys.stderr.write(text)
+    sys.stderr.flush()

@@ -1,0 +1,56 @@
+"""The init phase: find and import the function's handler, as Lambda's Python runtime does.
+
+Source: error types and wording as observed with `awslambdaric` 4.2.2.
+"""
+
+import importlib
+import os
+import sys
+from typing import Any, Callable
+
+from thawd.runtime.faults import Fault
+
+Handler = Callable[[Any, Any], Any]
+
+
+def load(name: str, task_root: str) -> Handler:
+    """Import the handler `name`, ``module.function`` with a module that may be dotted or have slashes.
+
+    Args:
+        name: the ``_HANDLER`` variable.
+        task_root: folder of the function's code; becomes the working directory and the first place of imports.
+
+    Raises:
+        Fault: with Lambda's error type: the name is malformed, the module cannot be imported or does not parse, the
+            function is missing or cannot be called.
+        BaseException: whatever the module itself raised while it was imported.
+    """
+    os.chdir(task_root)
+    sys.path.insert(0, task_root)
+    sys.argv = [name]
+    module_name, dot, function_name = name.rpartition(".")
+    if not dot or not module_name or not function_name:
+        raise Fault("Runtime.MalformedHandlerName", "Bad handler '%s': it must be module.function" % name)
+    module_name = module_name.replace("/", ".")
+    module = _import(module_name)
+    handler = getattr(module, function_name, None)
+    if handler is None:
+        raise Fault("Runtime.HandlerNotFound", "Handler '%s' missing on module '%s'" % (function_name, module_name))
+    if not callable(handler):
+        raise Fault(
+            "Runtime.HandlerNotFound",
+            "Handler '%s' on module '%s' cannot be called: it is a %s"
+            % (function_name, module_name, type(handler).__name__),
+        )
+    return handler  # type: ignore[no-any-return]
+
+
+def _import(module_name: str) -> Any:
+    try:
+        return importlib.import_module(module_name)
+    except ImportError as error:
+        message = "Unable to import module '%s': %s" % (module_name, error)
+        raise Fault("Runtime.ImportModuleError", message, error) from error
+    except SyntaxError as error:
+        message = "Syntax error in module '%s': %s" % (module_name, error)
+        raise Fault("Runtime.UserCodeSyntaxError", message, error) from error

@@ -1,0 +1,115 @@
+"""What the runtime arranges for its own process: its death with the platform's, its output, its peak memory."""
+
+import fcntl
+import os
+import signal
+import sys
+import time
+from typing import List, Optional
+
+# Descriptors that belong to this process alone: a child that user code forks must neither hold nor use them.
+private_fds: List[int] = []
+# True around the template's own forks, which hand descriptors to the child on purpose.
+forking_environment = False
+
+
+def die_with_platform(lifeline: int) -> None:
+    """Have the kernel kill this process group when the platform's end of the pipe `lifeline` closes.
+
+    The platform never writes to it; when the platform dies, however it dies, the pipe hangs up and the kernel sends
+    the chosen signal to the descriptor's owner. Unlike PR_SET_PDEATHSIG this is tied to the platform and not to the
+    parent, which for a forked environment is the template, and it takes the children of the handler along.
+
+    Source: fcntl(2), F_SETOWN, F_SETSIG and O_ASYNC; pipe(7).
+    """
+    os.set_inheritable(lifeline, False)
+    if not hasattr(fcntl, "F_SETSIG"):
+        return  # not Linux: an idle environment still ends at the end of its control channel
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
+    fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+    fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def keep_private(fds: List[int]) -> None:
+    """Close `fds` in every child that user code forks from now on."""
+    private_fds[:] = fds
+    os.register_at_fork(after_in_child=_close_private)
+
+
+def _close_private() -> None:
+    if not forking_environment:
+        while private_fds:
+            os.close(private_fds.pop())
+
+
+def set_up_output() -> None:
+    """UTF-8, whole lines, nothing that a handler prints can raise; a crash in native code leaves a traceback."""
+    for stream in (sys.stdout, sys.stderr):
+        stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
+    import faulthandler
+
+    faulthandler.enable()
+
+
+def flush_output() -> None:
+    """Hand all that was printed to the platform, also when the handler closed or replaced the streams."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            stream.flush()
+        except (AttributeError, OSError, ValueError):
+            pass
+
+
+class PeakMemory:
+    """Peak resident memory of this process, read at most every 100 ms: the kernel takes 15 us to format it."""
+
+    def __init__(self) -> None:
+        self._fd: Optional[int] = None
+        self._kib = 0
+        self._read_at_s = 0.0
+
+    def kib(self) -> int:
+        """Peak resident memory in KiB, 0 where the system does not tell.
+
+        VmHWM and not getrusage: ru_maxrss survives exec and would report the parent's size.
+        """
+        now_s = time.monotonic()
+        if self._kib and now_s - self._read_at_s < 0.1:
+            return self._kib
+        self._read_at_s = now_s
+        try:
+            with open("/proc/self/status", "rb", buffering=0) as status:
+                text = status.read()
+        except OSError:
+            return self._kib
+        at = text.find(b"VmHWM:")
+        if at >= 0:
+            self._kib = int(text[at + 6 : at + 40].split()[0])
+        return self._kib
+
+
+def reseed() -> None:
+    """Make this copy's random numbers differ from its siblings' where the library does not do so by itself at a fork.
+
+    Python's ``random``, ``secrets``, ``uuid`` and OpenSSL reseed themselves.
+    """
+    numpy_random = sys.modules.get("numpy.random")
+    if numpy_random is not None:
+        numpy_random.seed()
+    torch = sys.modules.get("torch")
+    if torch is not None and hasattr(torch, "seed"):
+        torch.seed()
+
+
+def native_threads() -> List[str]:
+    """Names of this process's threads but the calling one, for example ``["python", "ORT intra"]``; [] if unknown."""
+    try:
+        own = os.getpid()
+        names = []
+        for task in os.listdir("/proc/self/task"):
+            if int(task) != own:
+                with open("/proc/self/task/%s/comm" % task) as comm:
+                    names.append(comm.read().strip())
+        return sorted(names)
+    except (OSError, ValueError):
+        return []

@@ -1,0 +1,141 @@
+"""What ``import thawd`` offers a handler: tables by a call to the platform, buckets by their folders."""
+
+import json
+import os
+import tempfile
+import threading
+from typing import Any, Dict, Iterator, Optional, Tuple
+
+from thawd import wire
+from thawd.runtime.channel import Channel
+
+
+class ServiceError(Exception):
+    """The platform refused or failed a call; the message says why."""
+
+
+class _Connection:
+    """The second channel to the platform: one call, one reply, in turn."""
+
+    def __init__(self) -> None:
+        self._channel: Optional[Channel] = None
+        self._lock = threading.Lock()
+        self._owner = 0
+
+    def open(self, fd: int) -> None:
+        self._channel = Channel(fd)
+        self._lock = threading.Lock()
+        self._owner = os.getpid()
+
+    def call(self, head: Dict[str, Any], body: bytes = b"") -> Tuple[Any, bytes]:
+        if self._channel is None:
+            raise ServiceError("thawd.table works inside a function that thawd runs; here there is no platform to ask")
+        if os.getpid() != self._owner:
+            raise ServiceError(
+                "thawd.table was called in a child process of the handler; return the data to the handler and call it there"
+            )
+        with self._lock:
+            self._channel.send(wire.CALL, head, body)
+            frame = self._channel.receive()
+        if frame is None:
+            raise ServiceError("the platform closed the connection; it is stopping")
+        if frame.head.get("error"):
+            raise ServiceError(frame.head["error"])
+        return frame.head, frame.body
+
+
+_connection = _Connection()
+
+
+def connect(fd: int) -> None:
+    """Use the descriptor `fd` for calls from now on."""
+    _connection.open(fd)
+
+
+class Table:
+    """A table of the platform: JSON objects by key."""
+
+    def __init__(self, name: str) -> None:
+        self.name = name
+
+    def put(self, key: str, item: Dict[str, Any]) -> None:
+        """Store `item`, a dict that JSON can hold, under `key`, in place of what was there. Durable on return.
+
+        Raises:
+            ServiceError: there is no such table, or the item or key is not storable.
+        """
+        _connection.call({"op": "table.put", "table": self.name, "key": key}, json.dumps(item).encode())
+
+    def get(self, key: str) -> Optional[Dict[str, Any]]:
+        """The item under `key`, or None."""
+        head, body = _connection.call({"op": "table.get", "table": self.name, "key": key})
+        item: Optional[Dict[str, Any]] = json.loads(body) if head["found"] else None
+        return item
+
+    def delete(self, key: str) -> None:
+        """Remove the item under `key`, if there is one."""
+        _connection.call({"op": "table.delete", "table": self.name, "key": key})
+
+    def scan(self) -> Iterator[Tuple[str, Dict[str, Any]]]:
+        """All items as (key, item), in order of their keys, fetched a page at a time."""
+        after: Optional[str] = None
+        while True:
+            head, body = _connection.call({"op": "table.scan", "table": self.name, "after": after})
+            page = json.loads(body)
+            for key, item in page:
+                yield key, item
+            if not head["more"]:
+                return
+            after = page[-1][0]
+
+
+class Bucket:
+    """A bucket of the platform: a folder whose files are objects."""
+
+    def __init__(self, name: str) -> None:
+        folders = json.loads(os.environ.get("THAWD_BUCKETS", "{}"))
+        if name not in folders:
+            known = ", ".join(sorted(folders)) or "none"
+            raise ServiceError("there is no bucket %r; thawd.toml has: %s" % (name, known))
+        self.name = name
+        self.folder: str = folders[name]
+
+    def path(self, key: str) -> str:
+        """Path of the file behind the object `key`, as decoded from the event by ``urllib.parse.unquote_plus``."""
+        path = os.path.normpath(os.path.join(self.folder, key))
+        if not path.startswith(self.folder + os.sep):
+            raise ServiceError("the key %r leads out of the bucket %s" % (key, self.name))
+        return path
+
+    def read(self, key: str) -> bytes:
+        """The object's bytes.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+        """
+        with open(self.path(key), "rb") as file:
+            return file.read()
+
+    def write(self, key: str, data: bytes) -> None:
+        """Store the object so that it appears at once and whole, in place of what was there."""
+        path = self.path(key)
+        os.makedirs(os.path.dirname(path), exist_ok=True)
+        # Dot files are not objects, so the bucket's notifications never see the half-written file.
+        fd, staged = tempfile.mkstemp(prefix=".thawd-", dir=os.path.dirname(path))
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+            os.replace(staged, path)
+        except BaseException:
+            os.unlink(staged)
+            raise
+
+
+def table(name: str) -> Table:
+    """The table `name` of thawd.toml."""
+    return Table(name)
+
+
+def bucket(name: str) -> Bucket:
+    """The bucket `name` of thawd.toml."""
+    return Bucket(name)

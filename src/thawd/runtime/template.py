@@ -1,0 +1,157 @@
+"""The template: a process that has run init and forks execution environments from there.
+
+A fork copies one thread. Libraries that keep native threads and do not know forks (ONNX Runtime's and OpenMP's pools)
+would leave the copy waiting for threads that do not exist; so the template tries a fork first and looks which threads
+are left afterwards: those that their library did not take down are the dangerous ones, and fork is refused by name.
+"""
+
+import gc
+import os
+import select
+import sys
+import time
+from typing import Dict, List, NoReturn, Optional, Tuple
+
+from thawd import wire
+from thawd.runtime import process, services
+from thawd.runtime.channel import Channel
+
+DESCRIPTORS_PER_FORK = 4
+
+
+def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Tuple[Channel, float]:
+    """Fork on request; returns only in the forked environments, with their channel and the time the start took, ms.
+
+    Args:
+        channel: to the platform.
+        init_ms: how long init took.
+        own_fds: descriptors of the template that a forked environment must not keep.
+    """
+    # What init left is shared by all environments; the collector must not write to it, page by page, in each of them.
+    gc.collect()
+    gc.freeze()
+    refused = fork_refusal()
+    channel.send(wire.READY, {"pid": os.getpid(), "init_ms": init_ms, "fork_refused": refused})
+    if refused is not None:
+        os._exit(0)
+    return _Template(channel, own_fds).serve()
+
+
+def fork_refusal() -> Optional[str]:
+    """Why a copy of this process would not work, with the way out; None when it would."""
+    import threading
+
+    others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
+    if others:
+        return "init left Python threads running (%s); start them on the first invocation instead" % ", ".join(others)
+    process.flush_output()
+    pid = os.fork()
+    if pid == 0:
+        os._exit(0)
+    os.waitpid(pid, 0)
+    # Libraries that handle forks, OpenBLAS for one, have stopped their threads before it and start them when needed.
+    names = process.native_threads()
+    if names:
+        return (
+            "init left native threads running (%s) that a copy would lack; limit the library to one thread "
+            "(ONNX Runtime: SessionOptions.intra_op_num_threads = 1; OpenMP: OMP_NUM_THREADS=1) or set snapshot = false"
+            % ", ".join(names)
+        )
+    return None
+
+
+class _Template:
+    def __init__(self, channel: Channel, own_fds: List[int]) -> None:
+        import socket
+
+        self._channel = channel
+        self._own_fds = own_fds
+        self._socket = socket.socket(fileno=os.dup(channel.fd))
+        self._recv_fds = socket.recv_fds
+        self._children: Dict[int, int] = {}  # pidfd -> pid
+        self._unwatched: List[int] = []  # children where there are no pidfds: before Linux 5.3, or elsewhere
+        self._poll = select.poll()
+        self._poll.register(channel.fd, select.POLLIN)
+
+    def serve(self) -> Tuple[Channel, float]:
+        """Fork and reap until the platform closes the channel; returns only in a child."""
+        while True:
+            for pid in list(self._unwatched):
+                self._report(pid, os.WNOHANG)
+            for fd, _ in self._poll.poll(1000 if self._unwatched else None):
+                if fd in self._children:
+                    self._poll.unregister(fd)
+                    self._report(self._children.pop(fd), 0)
+                    os.close(fd)
+                else:
+                    forked = self._fork()
+                    if forked is not None:
+                        return forked
+
+    def _fork(self) -> Optional[Tuple[Channel, float]]:
+        """Take one FORK frame with its descriptors; in the child the new channel and the time taken, else None."""
+        data, fds, _, _ = self._recv_fds(self._socket, 1 << 16, DESCRIPTORS_PER_FORK)
+        if not data:
+            self._end()
+        started_s = time.monotonic()
+        head_bytes, _, kind = wire.sizes(data)
+        head = wire.decode_head(data[wire.HEADER.size : wire.HEADER.size + head_bytes])
+        if kind != wire.FORK or len(fds) != DESCRIPTORS_PER_FORK:
+            self._end()
+        process.forking_environment = True
+        try:
+            pid = os.fork()
+        except OSError as error:
+            for fd in fds:
+                os.close(fd)
+            self._channel.send(wire.FORKED, {"n": head["n"], "error": str(error)})
+            return None
+        finally:
+            process.forking_environment = False
+        if pid == 0:
+            return self._become_environment(fds, head["environ"]), (time.monotonic() - started_s) * 1000
+        for fd in fds:
+            os.close(fd)
+        self._watch(pid)
+        self._channel.send(wire.FORKED, {"n": head["n"], "pid": pid})
+        return None
+
+    def _watch(self, pid: int) -> None:
+        try:
+            pidfd = os.pidfd_open(pid)
+        except (AttributeError, OSError):
+            self._unwatched.append(pid)
+            return
+        self._children[pidfd] = pid
+        self._poll.register(pidfd, select.POLLIN)
+
+    def _report(self, pid: int, options: int) -> None:
+        """Reap the child and tell the platform its wait status."""
+        reaped, status = os.waitpid(pid, options)
+        if reaped:
+            if pid in self._unwatched:
+                self._unwatched.remove(pid)
+            self._channel.send(wire.EXITED, {"pid": pid, "status": status})
+
+    def _end(self) -> NoReturn:
+        os._exit(0)
+
+    def _become_environment(self, fds: List[int], environ: Dict[str, str]) -> Channel:
+        """In the child: leave the template's descriptors behind and take the environment's own."""
+        control, service, lifeline, output = fds
+        os.setsid()
+        process.die_with_platform(lifeline)
+        for fd in [self._channel.fd, *self._own_fds, *self._children]:
+            os.close(fd)
+        self._socket.close()
+        os.dup2(output, 1)
+        os.dup2(output, 2)
+        os.close(output)
+        process.private_fds[:] = [control, service, lifeline]
+        os.environ.update(environ)
+        services.connect(service)
+        process.reseed()
+        tempfile = sys.modules.get("tempfile")
+        if tempfile is not None:
+            tempfile.tempdir = None  # type: ignore[attr-defined]
+        return Channel(control)

@@ -1,0 +1,80 @@
+"""The schema of thawd's own state file, ``thawd.db``: the event queue and the catalog of objects, in one file.
+
+They share a file so that "this object has been seen" and "these are its events" are one transaction. Append
+migrations, never change one that has been released.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from thawd.state.database import Database
+
+QUEUED, LEASED, DEAD = 0, 1, 2
+"""States of an event. QUEUED with ``available_at`` 0 is ready; with a time it waits for that time."""
+
+# Payloads stand apart so that a change of state does not write up to 1 MiB anew. Depths are counted by triggers, so
+# that asking for them costs the same with ten events as with ten million.
+_QUEUE = """
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    function TEXT NOT NULL,
+    state INTEGER NOT NULL DEFAULT 0,
+    available_at REAL NOT NULL DEFAULT 0,
+    accepted_at REAL NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    request_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    row_key TEXT,
+    client_context TEXT,
+    trace_id TEXT,
+    error TEXT,
+    condition TEXT
+) STRICT;
+CREATE INDEX events_by_turn ON events (function, state, available_at);
+CREATE TABLE payloads (event INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE depths (
+    function TEXT NOT NULL, state INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (function, state)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER events_inserted AFTER INSERT ON events BEGIN
+    INSERT INTO depths VALUES (NEW.function, NEW.state, 1)
+        ON CONFLICT (function, state) DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
+    UPDATE depths SET count = count - 1 WHERE function = OLD.function AND state = OLD.state;
+    DELETE FROM payloads WHERE event = OLD.id;
+END;
+CREATE TRIGGER events_moved AFTER UPDATE OF state ON events WHEN NEW.state <> OLD.state BEGIN
+    UPDATE depths SET count = count - 1 WHERE function = OLD.function AND state = OLD.state;
+    INSERT INTO depths VALUES (NEW.function, NEW.state, 1)
+        ON CONFLICT (function, state) DO UPDATE SET count = count + 1;
+END;
+"""
+
+# A key is bytes: file names need not be UTF-8. An inode number is kept as a signed 64-bit integer.
+_OBJECTS = """
+CREATE TABLE objects (
+    bucket TEXT NOT NULL,
+    key BLOB NOT NULL,
+    inode INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    ctime_ns INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    sequencer INTEGER NOT NULL,
+    PRIMARY KEY (bucket, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sequencer (last INTEGER NOT NULL) STRICT;
+INSERT INTO sequencer VALUES (0);
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS,)
+
+
+def open_state(path: Path) -> Database:
+    """Open ``thawd.db``, making it when missing.
+
+    Raises:
+        StoreError: the file cannot be used.
+    """
+    return Database(path, migrations=MIGRATIONS)

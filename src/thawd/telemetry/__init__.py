@@ -1,0 +1,1 @@
+"""What the platform measures and writes down: metrics (`metrics`) and functions' logs (`logs`)."""

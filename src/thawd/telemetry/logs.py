@@ -1,0 +1,156 @@
+"""Functions' logs: one file per function, a line each: time, log stream, message, separated by tabs.
+
+What the handler prints and Lambda's START, END and REPORT lines go through `FunctionLog`. Lines are gathered and
+written every `FLUSH_S`, so that a log line costs no system call; files rotate at a size, so that they are bounded.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+import time
+from collections.abc import Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+
+FLUSH_S = 0.05
+KEPT_FILES = 3
+MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
+
+
+class FunctionLog:
+    """The log file of one function.
+
+    A write that fails (disk full) is dropped and told once on standard error: an invocation must not fail because its
+    log cannot be kept.
+    """
+
+    def __init__(self, path: Path, *, max_bytes: int) -> None:
+        self.path = path
+        self._max_bytes = max_bytes
+        self._pending: list[bytes] = []
+        self._timer: asyncio.TimerHandle | None = None
+        self._dropping = False
+        self._second = -1
+        self._second_text = ""
+
+    def write(self, stream: bytes, message: bytes) -> None:
+        """Add one line; `message` has no newline."""
+        now = time.time()
+        second = int(now)
+        if second != self._second:
+            self._second = second
+            self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
+        stamp = b"%s.%03dZ" % (self._second_text.encode(), int((now - second) * 1000))
+        self._pending.append(b"%s\t%s\t%s\n" % (stamp, stream, message))
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
+
+    def flush(self) -> None:
+        """Write what is gathered."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if not self._pending:
+            return
+        data = b"".join(self._pending)
+        self._pending.clear()
+        try:
+            self._append(data)
+            self._dropping = False
+        except OSError as error:
+            if not self._dropping:
+                print(f"thawd: log lines of {self.path.stem} are lost: {error}", file=sys.stderr)
+            self._dropping = True
+
+    def _append(self, data: bytes) -> None:
+        fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        try:
+            size = os.fstat(fd).st_size
+            view = memoryview(data)
+            while view:
+                view = view[os.write(fd, view) :]
+        finally:
+            os.close(fd)
+        if size + len(data) > self._max_bytes:
+            self._rotate()
+
+    def _rotate(self) -> None:
+        for number in range(KEPT_FILES - 1, 0, -1):
+            older = rotated(self.path, number)
+            if older.exists():
+                older.replace(rotated(self.path, number + 1))
+        self.path.replace(rotated(self.path, 1))
+
+
+class LogStream:
+    """The output of one execution environment, cut into lines; keeps the tail of the current invocation when asked.
+
+    Attributes:
+        name: Lambda's log stream name, for example ``2026/11/20/[$LATEST]5a1c…``.
+    """
+
+    def __init__(self, log: FunctionLog, *, version: str, identifier: str) -> None:
+        self.name = f"{datetime.now(UTC):%Y/%m/%d}/[{version}]{identifier}"
+        self._log = log
+        self._stream = self.name.encode()
+        self._partial = b""
+        self._tail: bytearray | None = None
+        self._tail_bytes = 0
+
+    def begin_tail(self, limit_bytes: int) -> None:
+        """Keep the last `limit_bytes` from now on."""
+        self._tail = bytearray()
+        self._tail_bytes = limit_bytes
+
+    def end_tail(self) -> bytes:
+        """What was kept."""
+        tail, self._tail = self._tail, None
+        return bytes(tail[-self._tail_bytes :]) if tail else b""
+
+    def output(self, data: bytes) -> None:
+        """Take bytes that the function wrote, in whatever pieces they come."""
+        self._keep(data)
+        *lines, self._partial = (self._partial + data).split(b"\n")
+        for line in lines:
+            self._log.write(self._stream, line)
+        while len(self._partial) > MAX_LINE_BYTES:
+            self._log.write(self._stream, self._partial[:MAX_LINE_BYTES])
+            self._partial = self._partial[MAX_LINE_BYTES:]
+
+    def line(self, text: str) -> None:
+        """Add a line of the platform's own, after an unfinished one of the function."""
+        if self._partial:
+            self._log.write(self._stream, self._partial)
+            self._partial = b""
+            self._keep(b"\n")
+        data = text.encode()
+        self._keep(data + b"\n")
+        self._log.write(self._stream, data)
+
+    def _keep(self, data: bytes) -> None:
+        if self._tail is not None:
+            self._tail += data
+            if len(self._tail) > 4 * self._tail_bytes:
+                del self._tail[: -self._tail_bytes]
+
+
+def rotated(path: Path, number: int) -> Path:
+    """Name of the log `number` rotations ago."""
+    return path.with_name(f"{path.name}.{number}")
+
+
+def log_path(folder: Path, function: str) -> Path:
+    """Where the log of `function` is, under the logs' `folder`."""
+    return folder / f"{function}.log"
+
+
+def read_lines(path: Path) -> Iterator[bytes]:
+    """All lines kept, oldest first, rotated files included."""
+    for file in [*(rotated(path, number) for number in range(KEPT_FILES, 0, -1)), path]:
+        try:
+            with file.open("rb") as lines:
+                yield from lines
+        except FileNotFoundError:
+            continue

@@ -1,0 +1,170 @@
+"""Every metric of the platform: name, unit, help. Numbers arrive in result frames; environments export nothing.
+
+One set of counters per function feeds both ``/metrics`` (Prometheus) and ``/_thawd/status``.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric, SummaryMetricFamily
+from prometheus_client.registry import Collector
+
+from thawd.invocation import StartKind
+
+_RATIO = math.log(1.02)
+_SMALLEST_MS = 0.001
+
+
+class Distribution:
+    """Durations in logarithmic buckets 2 % wide: any quantile to 1 %, a few hundred integers at most.
+
+    Attributes:
+        count: how many were recorded.
+        sum_ms: their sum, milliseconds.
+        max_ms: the largest, milliseconds.
+    """
+
+    __slots__ = ("_buckets", "count", "max_ms", "sum_ms")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.sum_ms = 0.0
+        self.max_ms = 0.0
+        self._buckets: dict[int, int] = {}
+
+    def record(self, value_ms: float) -> None:
+        """Add one duration, milliseconds."""
+        self.count += 1
+        self.sum_ms += value_ms
+        self.max_ms = max(self.max_ms, value_ms)
+        bucket = int(math.log(max(value_ms, _SMALLEST_MS) / _SMALLEST_MS) / _RATIO)
+        self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
+
+    def quantile_ms(self, fraction: float) -> float:
+        """The duration below which `fraction` (0-1) of those recorded lie, milliseconds; 0 when there is none."""
+        rank = fraction * self.count
+        seen = 0
+        for bucket in sorted(self._buckets):
+            seen += self._buckets[bucket]
+            if seen >= rank:
+                return min(self.max_ms, _SMALLEST_MS * math.exp((bucket + 0.5) * _RATIO))
+        return 0.0
+
+    def summary(self) -> dict[str, float]:
+        """Count, median, 99th percentile and maximum, for ``/_thawd/status``."""
+        return {
+            "count": self.count,
+            "p50_ms": round(self.quantile_ms(0.5), 3),
+            "p99_ms": round(self.quantile_ms(0.99), 3),
+            "max_ms": round(self.max_ms, 3),
+        }
+
+
+class FunctionMetrics:
+    """Counters of one function, kept across its versions.
+
+    Attributes:
+        starts: time from spawning an environment to its being ready, by how it was started.
+        invocations: time from lease request to answer, by what served it.
+        errors: invocations that ended in a function error.
+        timeouts: of these, those that ran into the time limit.
+        exits: of these, those whose environment ended under them.
+        throttles: requests refused by a concurrency limit or a full queue.
+        init_failures: starts that ended in an init error.
+        fallbacks: starts that could not use the template and went cold.
+    """
+
+    __slots__ = (
+        "errors",
+        "exits",
+        "fallbacks",
+        "init_failures",
+        "invocations",
+        "starts",
+        "throttles",
+        "timeouts",
+    )
+
+    def __init__(self) -> None:
+        self.starts: dict[StartKind, Distribution] = {k: Distribution() for k in (StartKind.COLD, StartKind.FORK)}
+        self.invocations = {kind: Distribution() for kind in StartKind}
+        self.errors = 0
+        self.timeouts = 0
+        self.exits = 0
+        self.throttles = 0
+        self.init_failures = 0
+        self.fallbacks = 0
+
+    def summary(self) -> dict[str, Any]:
+        """The function's part of ``/_thawd/status``."""
+        return {
+            "starts": {kind.value: d.summary() for kind, d in self.starts.items() if d.count},
+            "invocations": {kind.value: d.summary() for kind, d in self.invocations.items() if d.count},
+            **{name: getattr(self, name) for name in COUNTERS},
+        }
+
+
+# Name of the attribute -> help of the metric; the metric is thawd_<name>_total.
+COUNTERS: Mapping[str, str] = {
+    "errors": "Invocations that ended in a function error.",
+    "timeouts": "Invocations that ran into the function's time limit.",
+    "exits": "Invocations whose execution environment ended under them.",
+    "throttles": "Requests refused by a concurrency limit or a full queue.",
+    "init_failures": "Starts of an execution environment that ended in an init error.",
+    "fallbacks": "Starts that could not use the template and went cold.",
+}
+DISTRIBUTIONS: Mapping[str, str] = {
+    "starts": "Time from spawning an execution environment to its being ready, by start kind, in seconds.",
+    "invocations": "Time from asking for an execution environment to its answer, by start kind, in seconds.",
+}
+GAUGES: Mapping[str, str] = {
+    "environments": "Execution environments alive, by state.",
+    "waiting": "Requests waiting for an execution environment.",
+    "queued": "Asynchronous events stored and not yet begun.",
+}
+
+
+class Metrics(Collector):
+    """All metrics, by function; a Prometheus collector."""
+
+    def __init__(self) -> None:
+        self.functions: dict[str, FunctionMetrics] = {}
+        self.gauges: dict[str, dict[tuple[str, str], float]] = {}
+        self._registry = CollectorRegistry()
+        self._registry.register(self)
+
+    def function(self, name: str) -> FunctionMetrics:
+        """The counters of the function `name`, made when there are none yet."""
+        return self.functions.setdefault(name, FunctionMetrics())
+
+    def set_gauge(self, name: str, *, function: str, state: str = "", value: float) -> None:
+        """Set one gauge of `GAUGES`."""
+        self.gauges.setdefault(name, {})[function, state] = value
+
+    def exposition(self) -> bytes:
+        """The metrics in Prometheus' text format."""
+        return generate_latest(self._registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Called by the Prometheus client at each scrape."""
+        for name, text in COUNTERS.items():
+            counter = CounterMetricFamily(f"thawd_{name}", text, labels=["function"])
+            for function, metrics in self.functions.items():
+                counter.add_metric([function], getattr(metrics, name))
+            yield counter
+        for name, text in DISTRIBUTIONS.items():
+            summary = SummaryMetricFamily(f"thawd_{name}_seconds", text, labels=["function", "kind"])
+            for function, metrics in self.functions.items():
+                for kind, distribution in getattr(metrics, name).items():
+                    labels = [function, kind.value]
+                    summary.add_metric(labels, distribution.count, distribution.sum_ms / 1000)
+            yield summary
+        for name, text in GAUGES.items():
+            gauge = GaugeMetricFamily(f"thawd_{name}", text, labels=["function", "state"])
+            for (function, state), value in self.gauges.get(name, {}).items():
+                gauge.add_metric([function, state], value)
+            yield gauge

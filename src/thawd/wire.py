@@ -1,0 +1,103 @@
+"""Frames between the platform and the runtime, over a socketpair. Standard library only; runs on Python 3.9.
+
+A frame is a 9-byte header (``<IIB``: length of the head, length of the body, kind), the head (JSON, small: ids,
+deadline, measurements) and the body (the event or the answer, opaque bytes). Both sides trust the other's lengths only
+up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`: user code can write to the descriptor, so a broken frame must end the
+environment, never the platform.
+
+Way of the frames: the platform sends INVOKE or FORK; the runtime sends READY once (or INIT_ERROR), then RESULT for each
+INVOKE; a template sends FORKED for each FORK and EXITED when a child has ended. On the second socketpair the runtime
+sends CALL and the platform answers REPLY.
+"""
+
+import json
+import struct
+from typing import Any, NamedTuple, Optional
+
+HEADER = struct.Struct("<IIB")
+MAX_HEAD_BYTES = 1 << 20
+MAX_BODY_BYTES = 64 << 20
+
+READY = 1
+INIT_ERROR = 2
+INVOKE = 3
+RESULT = 4
+FORK = 5
+FORKED = 6
+EXITED = 7
+CALL = 8
+REPLY = 9
+
+
+class Frame(NamedTuple):
+    """One frame, taken apart."""
+
+    kind: int
+    head: Any
+    body: bytes
+
+
+class WireError(Exception):
+    """The bytes received are not a frame."""
+
+
+def encode(kind: int, head: Any, body: bytes = b"") -> bytes:
+    """The bytes of a frame; `head` is anything JSON can hold."""
+    text = json.dumps(head, separators=(",", ":")).encode()
+    return HEADER.pack(len(text), len(body), kind) + text + body
+
+
+def sizes(header: bytes) -> "tuple[int, int, int]":
+    """Head length, body length and kind from the first `HEADER.size` bytes.
+
+    Raises:
+        WireError: a length beyond the limits.
+    """
+    head_bytes, body_bytes, kind = HEADER.unpack_from(header)
+    if head_bytes > MAX_HEAD_BYTES or body_bytes > MAX_BODY_BYTES:
+        raise WireError("frame of %d + %d bytes is over the limit; the stream is broken" % (head_bytes, body_bytes))
+    return head_bytes, body_bytes, kind
+
+
+def decode_head(text: bytes) -> Any:
+    """The head from its JSON text.
+
+    Raises:
+        WireError: it is not JSON.
+    """
+    try:
+        return json.loads(text) if text else None
+    except ValueError as error:
+        raise WireError("frame head is not JSON: %s" % error) from None
+
+
+class Decoder:
+    """Cuts a stream of bytes into frames. Feed it what arrives, then take frames until there is none."""
+
+    __slots__ = ("_buffer",)
+
+    def __init__(self) -> None:
+        self._buffer = bytearray()
+
+    def feed(self, data: bytes) -> None:
+        """Append received bytes."""
+        self._buffer += data
+
+    def take(self) -> Optional[Frame]:
+        """The next complete frame, or None.
+
+        Raises:
+            WireError: the stream is broken.
+        """
+        buffer = self._buffer
+        if len(buffer) < HEADER.size:
+            return None
+        head_bytes, body_bytes, kind = sizes(bytes(buffer[: HEADER.size]))
+        body_at = HEADER.size + head_bytes
+        end = body_at + body_bytes
+        if len(buffer) < end:
+            return None
+        head = decode_head(bytes(buffer[HEADER.size : body_at]))
+        body = bytes(buffer[body_at:end])
+        del buffer[:end]
+        return Frame(kind, head, body)

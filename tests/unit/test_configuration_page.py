@@ -1,0 +1,101 @@
+"""The page ``docs/configuration.md`` against the table of options: what users read is what thawd does."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from thawd import config
+from thawd.resources import Destination, Function, Notification, Route
+
+PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+
+
+def blocks(page: str) -> list[str]:
+    return re.findall(r"```toml\n(.*?)```", page, flags=re.DOTALL)
+
+
+def documented_rows() -> dict[str, str]:
+    """Each option's row of the page, by its key path."""
+    rows = {}
+    section = ""
+    for line in PAGE.read_text().splitlines():
+        if heading := re.match(r"## `\[(.+)\]`", line):
+            section = heading[1]
+        elif line == "Each entry of `notify`:":
+            section += ".notify[]"
+        elif (row := re.match(r"\| `(.+?)` \|", line)) and not row[1].startswith("THAWD_"):
+            rows[f"{section}.{row[1]}"] = line.replace("\\*", "*")
+    return rows
+
+
+def test_the_example_of_the_documentation_is_read_as_it_stands(tmp_path: Path) -> None:
+    example = next(block for block in blocks(PAGE.read_text()) if "[functions.classify]" in block)
+    (tmp_path / "requirements.txt").touch()
+
+    (tmp_path / "thawd.toml").write_text(example)
+    settings = config.load(tmp_path / "thawd.toml", environ={})
+
+    classify = settings.functions["classify"]
+    assert classify == Function(
+        name="classify",
+        handler="classify.handler",
+        code=tmp_path,
+        requirements=tmp_path / "requirements.txt",
+        python="3.11",
+        memory_mb=512,
+        timeout_s=30,
+        environment={"LABELS": "labels.txt"},
+        reserved_concurrency=4,
+        provisioned_concurrency=1,
+        snapshot=True,
+        on_success=Destination("table", "labels"),
+        on_failure=Destination("bucket", "failed"),
+    )
+    assert settings.buckets["uploads"].path == tmp_path / "uploads"
+    assert settings.buckets["uploads"].notify == (Notification(function="classify", suffix=".png"),)
+    assert settings.buckets["failed"].path == tmp_path / "failed"
+    assert settings.routes[1] == Route(key="GET /items/{id}", function="classify")
+    assert settings.tables["labels"].path == tmp_path / ".thawd" / "tables" / "labels.db"
+
+
+def test_every_option_is_documented_as_it_is_and_no_other() -> None:
+    rows = documented_rows()
+
+    described = {option.key: option for option in config.describe_options()}
+    assert rows.keys() == described.keys()
+    for key, option in described.items():
+        _, allowed, default, meaning = (cell.strip() for cell in rows[key].strip("|").split(" | "))
+        assert (allowed, meaning) == (option.allowed, option.meaning), key
+        assert default.strip("`") == option.default.strip("`"), key
+
+
+def test_every_environment_variable_is_documented() -> None:
+    page = PAGE.read_text()
+
+    for variable, option in config.ENVIRONMENT_VARIABLES.items():
+        assert f"| `{variable}` | `{option}` |" in page
+
+
+def test_options_are_the_fields_of_the_structs() -> None:
+    keys = {option.key for option in config.describe_options()}
+
+    for section, struct in (
+        ("server", config.Server),
+        ("functions.NAME", Function),
+        ("buckets.NAME.notify[]", Notification),
+    ):
+        for field in struct.__struct_fields__:
+            assert f"{section}.{field}" in keys or field == "name"
+
+
+def test_every_example_of_the_documentation_is_free_of_mistakes(tmp_path: Path) -> None:
+    (tmp_path / "requirements.txt").touch()
+    functions = "".join(f"[functions.{name}]\nhandler = 'a.b'\n" for name in ("classify", "forget", "lookup"))
+
+    for block in blocks(PAGE.read_text()):
+        text = block if "[functions." in block else functions + block
+        if "table:labels" in block and "[tables.labels]" not in block:
+            text += "[tables.labels]\n"
+        (tmp_path / "thawd.toml").write_text(text)
+        assert config.load(tmp_path / "thawd.toml", environ={"THAWD_KEY": "a-long-key", "HOME": str(tmp_path)})
