@@ -21,9 +21,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the named benchmarks, or all; the exit status."""
     unknown = set(arguments) - set(BENCHMARKS)
     if unknown:
-        print(
-            f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr
-        )
+        print(f"no benchmark {', '.join(sorted(unknown))}; there are: {', '.join(BENCHMARKS)}", file=sys.stderr)
         return 2
     results: dict[str, Sequence[Figure]] = {}
     failed: list[str] = []

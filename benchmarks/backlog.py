@@ -75,9 +75,7 @@ def measure() -> Sequence[Figure]:
         loads = [_drop(served, files, number) for number, files in enumerate(LOADS)]
         invocations = _settled(served) - 1
     small, middle, large = (_median(loads, files) for files in (SMALL, MIDDLE, LARGE))
-    peak_mib = {
-        files: max(load.peak_mib for load in loads if load.files == files) for files in (MIDDLE, LARGE)
-    }
+    peak_mib = {files: max(load.peak_mib for load in loads if load.files == files) for files in (MIDDLE, LARGE)}
     rates = f"{large:.2f} ms an event against {{:.2f}} ms"
     return [
         Figure("invocations per file", invocations / sum(LOADS), "x", EXACTLY, 1.0, f"{sum(LOADS):,} files"),
@@ -143,9 +141,7 @@ def _await(served: serving.Served, expected: int) -> float:
         if processed != seen:
             seen, seen_at = processed, time.monotonic()
         if time.monotonic() - seen_at > STALLED_S:
-            raise BenchmarkError(
-                f"{expected - processed} of the events were not processed; {served.function('noop')}"
-            )
+            raise BenchmarkError(f"{expected - processed} of the events were not processed; {served.function('noop')}")
         time.sleep(LOOK_EVERY_S)
 
 

@@ -33,7 +33,14 @@ def main(ready: Path) -> None:
     listener = socket.create_server(("127.0.0.1", 0), backlog=2048)
     app = Starlette(routes=[Route(PATH, echo, methods=["POST"])])
     config = uvicorn.Config(
-        app, http="httptools", loop="uvloop", access_log=False, log_level="warning", lifespan="off"
+        app,
+        http="httptools",
+        loop="uvloop",
+        ws="none",
+        lifespan="off",
+        access_log=False,
+        log_config=None,
+        server_header=False,
     )
     # The kernel accepts from here on; uvicorn answers as soon as its loop runs.
     announced = {"url": f"http://127.0.0.1:{listener.getsockname()[1]}", "pid": os.getpid()}

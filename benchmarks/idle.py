@@ -45,13 +45,9 @@ def measure() -> Sequence[Figure]:
         after_s = serving.cpu_s(served.pid), sum(map(serving.cpu_s, children))
         resident_mib = serving.resident_mib(served.pid)
         children_mib = sum(map(serving.resident_mib, children))
-    server, others = (
-        (after - before) / WATCHED_S * 100 for before, after in zip(before_s, after_s, strict=True)
-    )
+    server, others = ((after - before) / WATCHED_S * 100 for before, after in zip(before_s, after_s, strict=True))
     return [
-        Figure(
-            "processor share of the server", server, "%", AT_MOST, MOST_CPU_PERCENT, f"over {WATCHED_S:.0f} s"
-        ),
+        Figure("processor share of the server", server, "%", AT_MOST, MOST_CPU_PERCENT, f"over {WATCHED_S:.0f} s"),
         Figure("resident memory of the server", resident_mib, "MiB", AT_MOST, MOST_RESIDENT_MIB),
         Figure(
             f"processor share of its {len(children)} processes",

@@ -73,8 +73,7 @@ def write(path: Path, results: dict[str, Sequence[Figure]]) -> None:
         "machine": {"cpus": os.cpu_count(), "kernel": platform.release(), "arch": platform.machine()},
         "python": platform.python_version(),
         "benchmarks": {
-            name: [{**asdict(figure), "holds": figure.holds} for figure in figures]
-            for name, figures in results.items()
+            name: [{**asdict(figure), "holds": figure.holds} for figure in figures] for name, figures in results.items()
         },
     }
     path.parent.mkdir(parents=True, exist_ok=True)

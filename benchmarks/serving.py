@@ -97,9 +97,7 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
             (folder / path).write_text(text)
         ready = folder / "ready.json"
         command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
-        with _process(
-            [*command, "--port", "0", "--ready-file", str(ready)], folder / "server.log"
-        ) as process:
+        with _process([*command, "--port", "0", "--ready-file", str(ready)], folder / "server.log") as process:
             announced = await_ready(ready, process, folder / "server.log")
             yield Served(announced["url"], announced["pid"], folder)
 
@@ -130,9 +128,7 @@ def _process(command: list[str], log: Path) -> Iterator[subprocess.Popen[bytes]]
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
-            raise BenchmarkError(
-                f"{' '.join(command[1:4])} was still there {STOP_S:.0f} s after SIGTERM"
-            ) from None
+            raise BenchmarkError(f"{' '.join(command[1:4])} was still there {STOP_S:.0f} s after SIGTERM") from None
 
 
 def await_ready(ready: Path, process: subprocess.Popen[bytes], log: Path) -> dict[str, Any]:

@@ -112,7 +112,5 @@ def _starts(served: serving.Served, name: str, kind: str, expected: int) -> dict
     """The function's starts of this kind, all of them."""
     starts: dict[str, dict[str, float]] = served.function(name)["starts"]
     if starts.get(kind, {}).get("count", 0) < expected:
-        raise BenchmarkError(
-            f"{expected} starts of {name} should have been of kind {kind}; there were {starts}"
-        )
+        raise BenchmarkError(f"{expected} starts of {name} should have been of kind {kind}; there were {starts}")
     return starts[kind]

@@ -8,6 +8,7 @@ the function's packages), stops what it started and removes what it put into the
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
@@ -29,9 +30,11 @@ CONFIGURATION = HERE / "thawd.toml"
 MODEL = HERE / "function" / "digits.onnx"
 TRAINING = HERE / "train.py"
 HELD_OUT = HERE / "held-out"
+LABELS = HELD_OUT / "labels.json"
 BUCKET = HERE / "uploads"
 DATA = HERE / ".thawd"
 PACKAGES = DATA / "environments"
+LOCK = DATA / "lock"
 
 FEWEST_RIGHT = 350
 ROWS_SHOWN = 5
@@ -92,3 +95,290 @@ class Server:
         request = urllib.request.Request(self.url + path, data=body, headers={"Content-Type": "image/png"})
         with urllib.request.urlopen(request, timeout=30) as response:
             return response.status, json.load(response)
+
+
+def main() -> int:
+    """Run all steps; the exit status."""
+    screen = Screen()
+    signal.signal(signal.SIGTERM, _interrupt)
+    # Options of a thawd that the user runs elsewhere are not meant for this one.
+    for variable in [name for name in os.environ if name.startswith("THAWD_")]:
+        del os.environ[variable]
+    screen.line("thawd: handwritten digits, from a bucket through a function into a table\n")
+    try:
+        train(screen)
+        labels: dict[str, int] = json.loads(LABELS.read_text())
+        start_empty(labels)
+        try:
+            with running(screen) as server:
+                upload(screen, labels)
+                classify(screen, server, len(labels))
+                score(screen, labels)
+                show_starts(screen, server)
+                ask(screen, server, labels)
+        finally:
+            empty_bucket(labels)
+    except DemoError as error:
+        screen.line(f"\nthe demo failed: {error}")
+        return 1
+    except KeyboardInterrupt:
+        screen.line("\nstopped")
+        return 130
+    show_what_next(screen)
+    return 0
+
+
+def _interrupt(number: int, frame: FrameType | None) -> None:
+    raise KeyboardInterrupt
+
+
+def train(screen: Screen) -> None:
+    """Make the model and the held-out pictures, unless they are there and as new as the script that makes them."""
+    if LABELS.exists() and MODEL.exists() and MODEL.stat().st_mtime >= TRAINING.stat().st_mtime:
+        screen.step("model", "there from an earlier run")
+        return
+    screen.working("model", "training ...")
+    done = subprocess.run([sys.executable, TRAINING], capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise DemoError(f"{TRAINING.name} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    screen.step("model", done.stdout.strip())
+
+
+def start_empty(labels: dict[str, int]) -> None:
+    """Forget what an earlier run left: its rows, events and logs; its packages stay.
+
+    Raises:
+        DemoError: a server works there, or the bucket holds what this demo did not put there.
+    """
+    empty_bucket(labels)
+    if BUCKET.exists() and (others := [path.name for path in BUCKET.iterdir() if not path.name.startswith(".")]):
+        raise DemoError(f"{BUCKET} holds files that are not the demo's ({others[0]}, ...); move them away first")
+    DATA.mkdir(exist_ok=True, mode=0o700)
+    with LOCK.open("a+") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            raise DemoError(f"thawd serves this example already, as process {file.read()}; stop it first") from None
+        for path in set(DATA.iterdir()) - {PACKAGES, LOCK}:
+            if path.is_dir():
+                shutil.rmtree(path)
+            else:
+                path.unlink()
+
+
+def empty_bucket(labels: dict[str, int]) -> None:
+    """Remove the demo's pictures from the bucket, and the bucket when nothing else is in it."""
+    for name in labels:
+        (BUCKET / name).unlink(missing_ok=True)
+    try:
+        BUCKET.rmdir()
+    except OSError:  # not there, or not empty: then it is not ours to remove
+        pass
+
+
+@contextmanager
+def running(screen: Screen) -> Iterator[Server]:
+    """`thawd up`, from when it serves until it has left no process behind."""
+    began_s = time.monotonic()
+    first = not PACKAGES.exists()
+    with tempfile.TemporaryDirectory(prefix="thawd-demo-") as name:
+        ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
+        command = [*thawd("up"), "--port", "0", "--ready-file", str(ready)]
+        with log.open("wb") as output:
+            # Its own session: Ctrl-C reaches the demo alone, which then stops the server in order.
+            process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
+        try:
+            server = await_ready(screen, process, ready, log)
+            check_published(server, log)
+            taken_s = time.monotonic() - began_s
+            made = ", with the function's packages installed" if first else ""
+            screen.step("server", f"{server.url} after {taken_s:.1f} s{made}")
+            yield server
+        finally:
+            screen.working("stop", "...")
+            stop(process, log)
+        screen.step("stop", "done, no process left")
+
+
+def thawd(*arguments: str) -> list[str]:
+    """Command line of a thawd verb for this example."""
+    return [sys.executable, "-m", "thawd", *arguments, "--config", str(CONFIGURATION)]
+
+
+def await_ready(screen: Screen, process: subprocess.Popen[bytes], ready: Path, log: Path) -> Server:
+    """Wait until the server serves, showing the last line it wrote."""
+    deadline = time.monotonic() + START_S
+    while time.monotonic() < deadline:
+        if process.poll() is not None:
+            raise DemoError(f"thawd up ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+        if ready.exists():
+            announced = json.loads(ready.read_text())
+            return Server(announced["url"], announced["pid"])
+        written = log.read_text(errors="replace").split("\n")
+        screen.working("server", next((line.strip() for line in reversed(written) if line.strip()), "starting ..."))
+        time.sleep(POLL_S)
+    raise DemoError(f"thawd up was not ready after {START_S:.0f} s:\n{log.read_text()[-2000:]}")
+
+
+def check_published(server: Server, log: Path) -> None:
+    """A server serves even when a function is broken; this demo cannot do without its own.
+
+    Raises:
+        DemoError: the function is not usable.
+    """
+    function = server.get("/_thawd/status")["functions"]["classify"]
+    if function["state"] != "Active":
+        raise DemoError(f"the function is {function['state']}: {function['reason']}\n{log.read_text()[-2000:]}")
+
+
+def stop(process: subprocess.Popen[bytes], log: Path) -> None:
+    """End the server the way an operator does, and see that everything it started has ended too.
+
+    Raises:
+        DemoError: something is still there; it has been killed.
+    """
+    process.send_signal(signal.SIGTERM)
+    try:
+        status = process.wait(STOP_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise DemoError(f"thawd was still there {STOP_S:.0f} s after SIGTERM:\n{log.read_text()[-2000:]}") from None
+    left = left_behind()
+    for pid in left:
+        os.kill(pid, signal.SIGKILL)
+    if left:
+        raise DemoError(f"thawd left processes behind: {left}")
+    if status != 0:
+        raise DemoError(f"thawd ended with {status}:\n{log.read_text()[-2000:]}")
+
+
+def left_behind() -> list[int]:
+    """Processes of this example's functions that are still there, whoever their parent is by now."""
+    marker = b"\0LAMBDA_TASK_ROOT=" + os.fsencode(DATA)
+    found = []
+    for environ in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            if marker in environ.read_bytes():
+                found.append(int(environ.parent.name))
+        except OSError:  # it has ended, or is not ours
+            continue
+    return found
+
+
+def upload(screen: Screen, labels: dict[str, int]) -> None:
+    """Copy the held-out pictures into the bucket; a bucket is a folder."""
+    for name in labels:
+        shutil.copyfile(HELD_OUT / name, BUCKET / name)
+    screen.step("upload", f"{len(labels)} PNG files copied to {shown(BUCKET)}")
+
+
+def classify(screen: Screen, server: Server, expected: int) -> None:
+    """Wait until every picture has its row in the table.
+
+    Raises:
+        DemoError: nothing happened for a while; the function's last log lines are in the message.
+    """
+    began_s = changed_s = time.monotonic()
+    count = -1
+    while count < expected:
+        now_s = time.monotonic()
+        seen = server.get("/_thawd/tables/labels")["count"]
+        if seen != count:
+            count, changed_s = seen, now_s
+        elif now_s - changed_s > STALLED_S:
+            tail = subprocess.run(thawd("logs", "classify"), capture_output=True, text=True, check=False).stdout
+            lines = "\n".join(tail.splitlines()[-20:])
+            raise DemoError(f"{count} of {expected} rows, and none for {STALLED_S:.0f} s; the log ends:\n{lines}")
+        done = round(30 * count / expected)
+        screen.working("classify", f"[{'#' * done}{'.' * (30 - done)}] {count}/{expected}")
+        time.sleep(POLL_S)
+    taken_s = time.monotonic() - began_s
+    screen.step("classify", f"{count} rows in the table after {taken_s:.1f} s, {count / taken_s:.0f} a second")
+
+
+def score(screen: Screen, labels: dict[str, int]) -> None:
+    """Hold the rows against what the pictures show; show a few.
+
+    Raises:
+        DemoError: too many are wrong.
+    """
+    read = subprocess.run([*thawd("table", "labels"), "--json"], capture_output=True, text=True, check=False)
+    if read.returncode != 0:
+        raise DemoError(f"thawd table labels ended with {read.returncode}: {read.stderr}")
+    rows = {row["_key"]: row for row in map(json.loads, read.stdout.splitlines())}
+    if set(rows) != set(labels):
+        raise DemoError(f"the table has {len(rows)} rows where {len(labels)} pictures were put into the bucket")
+    right = sum(rows[name]["digit"] == digit for name, digit in labels.items())
+    screen.step("accuracy", f"{right} of {len(labels)} right, {right / len(labels):.1%}")
+    wrong = [name for name, digit in labels.items() if rows[name]["digit"] != digit]
+    screen.line(f"\n    {'key':<16} {'digit':>5} {'label':>6} {'confidence':>11}")
+    for name in [*list(labels)[:ROWS_SHOWN], *wrong[:1]]:
+        mark = "   wrong" if name in wrong else ""
+        row = rows[name]
+        screen.line(f"    {name:<16} {row['digit']:>5} {labels[name]:>6} {row['confidence']:>11.4f}{mark}")
+    screen.line()
+    if right < FEWEST_RIGHT:
+        raise DemoError(f"{right} right are fewer than the {FEWEST_RIGHT} that this model reaches")
+
+
+def show_starts(screen: Screen, server: Server) -> None:
+    """How the environments came to be, how many invocations each kind served, and how long both took."""
+    function = server.get("/_thawd/status")["functions"]["classify"]
+    screen.line(f"    {'start':<6} {'environments':>13} {'p50':>10} {'invocations':>13} {'p50':>10}")
+    for kind in ("cold", "fork", "warm"):
+        starts, served = (function[what].get(kind) for what in ("starts", "invocations"))
+        if starts or served:
+            screen.line(
+                f"    {kind:<6} {_count(starts):>13} {_p50(starts):>10} {_count(served):>13} {_p50(served):>10}"
+            )
+    screen.line()
+
+
+def _count(distribution: dict[str, float] | None) -> str:
+    return f"{distribution['count']:.0f}" if distribution else "-"
+
+
+def _p50(distribution: dict[str, float] | None) -> str:
+    return f"{distribution['p50_ms']:.1f} ms" if distribution else "-"
+
+
+def ask(screen: Screen, server: Server, labels: dict[str, int]) -> None:
+    """One picture by HTTP instead of the bucket."""
+    name = next(iter(labels))
+    began_s = time.monotonic()
+    status, answer = server.post("/classify", (HELD_OUT / name).read_bytes())
+    taken_ms = (time.monotonic() - began_s) * 1000
+    screen.step("HTTP", f"POST /classify with {name}: {status} {json.dumps(answer)} in {taken_ms:.1f} ms")
+    if status != 200 or set(answer) != {"digit", "confidence"}:
+        raise DemoError(f"POST /classify was answered {status} {answer}")
+
+
+def shown(path: Path) -> str:
+    """The path as someone who called the demo would type it."""
+    return os.path.relpath(path)
+
+
+def show_what_next(screen: Screen) -> None:
+    """The commands to go on with."""
+    config = shown(CONFIGURATION)
+    picture = shown(HELD_OUT / "digit-0001.png")
+    program = shown(Path(sys.executable).parent / "thawd")
+    url = "http://127.0.0.1:8350"
+    screen.line(f"""
+  The rows and logs are still there; to go on:
+
+    {program} table labels --config {config}
+    {program} logs classify --config {config}
+
+    {program} up --config {config}
+    cp {picture} {shown(BUCKET)}/
+    curl --data-binary @{picture} -H 'Content-Type: image/png' {url}/classify
+    aws lambda invoke --endpoint-url {url} --function-name classify --cli-binary-format raw-in-base64-out \\
+        --payload '{{"body": "no picture", "isBase64Encoded": false}}' /dev/stdout
+""")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -61,9 +61,7 @@ def load() -> tuple[Digits, Digits]:
     """The pictures for training and those held out, always the same, each digit equally frequent in both."""
     data = load_digits()
     images = np.rint(data.images * (255 / 16)).astype(np.uint8)
-    split = train_test_split(
-        images, data.target, test_size=HELD_OUT_COUNT, stratify=data.target, random_state=SEED
-    )
+    split = train_test_split(images, data.target, test_size=HELD_OUT_COUNT, stratify=data.target, random_state=SEED)
     return Digits(split[0], split[2]), Digits(split[1], split[3])
 
 
@@ -74,9 +72,7 @@ def pixels(images: npt.NDArray[np.uint8]) -> npt.NDArray[np.float32]:
 
 def fit(digits: Digits) -> bytes:
     """The trained model as ONNX: input ``pixels`` (n, 64), outputs ``label``, ``probabilities`` (n, 10)."""
-    model = make_pipeline(
-        PCA(30, svd_solver="full"), PolynomialFeatures(2), LogisticRegression(C=3, max_iter=300)
-    )
+    model = make_pipeline(PCA(30, svd_solver="full"), PolynomialFeatures(2), LogisticRegression(C=3, max_iter=300))
     model.fit(pixels(digits.images), digits.labels)
     pixels_type = FloatTensorType([None, 64])
     onnx = to_onnx(

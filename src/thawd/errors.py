@@ -102,7 +102,7 @@ class StoreError(ThawdError):
 
 
 class StoreFullError(StoreError):
-    """The disk under the data folder is full; nothing was accepted (HTTP 507 is not in AWS's set: 503)."""
+    """The disk under the data folder is full; nothing was accepted (HTTP 503)."""
 
     status = 503
 

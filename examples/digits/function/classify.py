@@ -14,9 +14,7 @@ import thawd
 
 # Out here is the init phase: it runs once, and environments that are forked find the model loaded.
 options = onnxruntime.SessionOptions()
-options.intra_op_num_threads = (
-    1  # an environment has one invocation at a time, and threads do not survive a fork
-)
+options.intra_op_num_threads = 1  # an environment has one invocation at a time, and threads do not survive a fork
 session = onnxruntime.InferenceSession(str(Path(__file__).with_name("digits.onnx")), options)
 
 

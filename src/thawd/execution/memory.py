@@ -1,4 +1,4 @@
-"""The memory limit of an execution environment: by a cgroup where one may be written, else by watching.
+"""The memory limit of an execution environment: by watching, and by a cgroup where one may be written.
 
 Either way a process over its limit is killed, and its invocation ends as on Lambda: ``Runtime.ExitError``,
 "signal: killed". Memory that a forked environment shares with its template is charged once, to the template.
@@ -7,93 +7,28 @@ Either way a process over its limit is killed, and its invocation ends as on Lam
 from __future__ import annotations
 
 import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import Protocol
 
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
 
 
-class MemoryLimit(Protocol):
-    """Holds one environment to its limit."""
+class MemoryLimit:
+    """Holds one environment to its limit.
 
-    def check(self) -> bool:
-        """Whether the environment is within its limit as far as this side has to look; called while it is busy."""
-
-    def close(self) -> None:
-        """Forget the environment, which has ended."""
-
-
-class MemoryLimiter(Protocol):
-    """A way to limit memory on this machine."""
-
-    kind: str
-
-    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
-        """Hold the process `pid` and its descendants to `limit_mib`."""
-
-
-class Cgroup:
-    """Limits by the memory controller, version 1 or 2; the kernel kills.
-
-    Attributes:
-        kind: ``cgroup v1`` or ``cgroup v2``.
+    Watched from the first moment; a cgroup, where there is one, takes over as soon as the process has been moved there,
+    and kills at once instead of within a tenth of a second.
     """
 
-    def __init__(self, parent: Path, *, v2: bool) -> None:
-        self.kind = "cgroup v2" if v2 else "cgroup v1"
-        self._parent = parent
-        self._limit_file = "memory.max" if v2 else "memory.limit_in_bytes"
-        self._swap_file = "memory.swap.max" if v2 else "memory.memsw.limit_in_bytes"
-
-    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
-        """Make a group for the process; see `MemoryLimiter.limit`.
-
-        Raises:
-            OSError: the group could not be made.
-        """
-        group = self._parent / f"thawd-{os.getpid()}-{identifier}"
-        group.mkdir(exist_ok=True)
-        (group / self._limit_file).write_text(str(limit_mib * MIB))
-        try:
-            (group / self._swap_file).write_text("0" if self.kind == "cgroup v2" else str(limit_mib * MIB))
-        except OSError:
-            pass  # no swap accounting: the limit holds for memory alone
-        (group / "cgroup.procs").write_text(str(pid))
-        return _Group(group)
-
-
-class _Group:
-    def __init__(self, group: Path) -> None:
-        self._group = group
-
-    def check(self) -> bool:
-        return True
-
-    def close(self) -> None:
-        try:
-            self._group.rmdir()
-        except OSError:
-            pass  # a process is still on its way out; remove_left_over() takes the empty group at the next start
-
-
-class Watcher:
-    """Limits by reading private memory while an invocation runs; kills within about a tenth of a second."""
-
-    kind = "watching"
-
-    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
-        """See `MemoryLimiter.limit`."""
-        del identifier
-        return _Watched(pid, limit_mib * MIB)
-
-
-class _Watched:
-    def __init__(self, pid: int, limit_bytes: int) -> None:
+    def __init__(self, pid: int, *, limit_mib: int) -> None:
         self._pid = pid
-        self._limit_bytes = limit_bytes
+        self._limit_bytes = limit_mib * MIB
 
     def check(self) -> bool:
+        """Whether the environment and its descendants are within the limit; called while it is busy."""
         # The cheap figure counts pages shared with the template too; only above the limit is the exact one worth it.
         processes = _with_descendants(self._pid)
         if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
@@ -101,7 +36,92 @@ class _Watched:
         return sum(map(private_bytes, processes)) <= self._limit_bytes
 
     def close(self) -> None:
-        pass
+        """Forget the environment, which has ended."""
+
+
+class MemoryLimiter:
+    """Limits memory by watching; the way that works everywhere.
+
+    Attributes:
+        kind: in words, for the operator.
+    """
+
+    kind = "watching"
+
+    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
+        """Hold the process `pid` and its descendants to `limit_mib` from now on. Does not block."""
+        del identifier
+        return MemoryLimit(pid, limit_mib=limit_mib)
+
+    def close(self) -> None:
+        """Finish what is under way. Blocks."""
+
+
+class Cgroup(MemoryLimiter):
+    """Limits by the memory controller, version 1 or 2; the kernel kills.
+
+    Moving a process into a group waits for a grace period of the kernel (13 ms measured) and would stall every request
+    on the event loop, so all of it happens in one thread, in order.
+    """
+
+    def __init__(self, parent: Path, *, v2: bool) -> None:
+        self.kind = "cgroup v2" if v2 else "cgroup v1"
+        self.parent = parent
+        self._limit_file = "memory.max" if v2 else "memory.limit_in_bytes"
+        self._swap_file, self._swap = ("memory.swap.max", "0") if v2 else ("memory.memsw.limit_in_bytes", None)
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup")
+
+    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
+        """See `MemoryLimiter.limit`."""
+        group = self.parent / f"thawd-{os.getpid()}-{identifier}"
+        self._thread.submit(self._enter, group, pid, limit_mib * MIB)
+        return _Grouped(pid, limit_mib=limit_mib, on_close=lambda: self._thread.submit(_remove, group))
+
+    def close(self) -> None:
+        """See `MemoryLimiter.close`."""
+        self._thread.shutdown()
+
+    def make(self, group: Path, limit_bytes: int) -> None:
+        """Make a group with a limit.
+
+        Raises:
+            OSError: it cannot be made or limited.
+        """
+        group.mkdir(exist_ok=True)
+        (group / self._limit_file).write_text(str(limit_bytes))
+        try:
+            (group / self._swap_file).write_text(self._swap or str(limit_bytes))
+        except OSError:
+            pass  # no swap accounting: the limit holds for memory alone
+
+    def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
+        try:
+            self.make(group, limit_bytes)
+            (group / "cgroup.procs").write_text(str(pid))
+        except OSError:
+            pass  # it has ended already, or the group is refused: it stays watched
+
+
+class _Grouped(MemoryLimit):
+    def __init__(self, pid: int, *, limit_mib: int, on_close: Callable[[], object]) -> None:
+        super().__init__(pid, limit_mib=limit_mib)
+        self._on_close = on_close
+
+    def close(self) -> None:
+        self._on_close()
+
+
+def _remove(group: Path) -> None:
+    """Remove an environment's group once its last process is gone."""
+    for _ in range(20):
+        try:
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:
+            time.sleep(0.01)
+        else:
+            return
 
 
 def _with_descendants(pid: int) -> list[int]:
@@ -137,7 +157,7 @@ def find_limiter() -> MemoryLimiter:
     for limiter in (_cgroup_v2(), _cgroup_v1()):
         if limiter is not None and _works(limiter):
             return limiter
-    return Watcher()
+    return MemoryLimiter()
 
 
 def _own_group(controller: str) -> str | None:
@@ -194,15 +214,13 @@ def _cgroup_v1() -> Cgroup | None:
 
 def _works(limiter: Cgroup) -> bool:
     """Whether a group can be made and limited here; removes what earlier servers left."""
-    parent = limiter._parent
     try:
-        for left_over in parent.glob("thawd-[0-9]*"):
+        for left_over in limiter.parent.glob("thawd-[0-9]*"):
             if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():
                 left_over.rmdir()
-        probe = parent / f"thawd-{os.getpid()}-probe"
-        probe.mkdir(exist_ok=True)
+        probe = limiter.parent / f"thawd-{os.getpid()}-probe"
         try:
-            (probe / limiter._limit_file).write_text(str(64 * MIB))
+            limiter.make(probe, 64 * MIB)
         finally:
             probe.rmdir()
     except OSError:

@@ -16,7 +16,7 @@ from pathlib import Path
 from thawd.errors import ServiceException
 from thawd.execution.children import Child, Children
 from thawd.execution.environment import Ends, Environment, InitError, ServiceHandler
-from thawd.execution.memory import MemoryLimit, MemoryLimiter, Watcher
+from thawd.execution.memory import MemoryLimiter
 from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
 from thawd.execution.version import Version, variables_of_environment
 from thawd.invocation import StartKind
@@ -214,7 +214,8 @@ class Spawner:
         version = environment.version
         await environment.connect(self._services)
         environment.adopt(self._watch(pid, environment.identifier))
-        environment.memory_limit = self._limit(environment, pid)
+        limit_mib = version.function.memory_mb
+        environment.memory_limit = self._limiter.limit(pid, identifier=environment.identifier, limit_mib=limit_mib)
         try:
             async with asyncio.timeout(version.function.init_timeout_s):
                 await asyncio.shield(environment.ready)
@@ -227,13 +228,6 @@ class Spawner:
         environment.init_ms = (time.monotonic() - started_s) * 1000
         self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
         return environment
-
-    def _limit(self, environment: Environment, pid: int) -> MemoryLimit:
-        limit_mib = environment.version.function.memory_mb
-        try:
-            return self._limiter.limit(pid, identifier=environment.identifier, limit_mib=limit_mib)
-        except OSError:  # the process is dead already, or the group cannot be made: watch instead
-            return Watcher().limit(pid, identifier=environment.identifier, limit_mib=limit_mib)
 
     def _stream(self, version: Version, identifier: str) -> LogStream:
         return LogStream(self.log(version.function.name), version=version.qualifier, identifier=identifier)

@@ -1,4 +1,4 @@
-"""Blocking frames over one end of a socketpair, by descriptor: the socket module alone would cost 4 ms of each start."""
+"""Blocking frames over one end of a socketpair, by descriptor: the socket module would cost 4 ms of each start."""
 
 import os
 from typing import Any, Optional

@@ -41,9 +41,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
 def _init(channel: Channel) -> Handler:
     """Load the handler, or tell the platform why not and end."""
     try:
-        handler = load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
-        process.flush_output()
-        return handler
+        return load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
     except SystemExit as error:
         process.flush_output()
         fault = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % _status(error), error)

@@ -107,7 +107,7 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
 
 
 class EventQueue:
-    """The queue in the state file. All times are seconds since the epoch; the ``now`` parameters default to the clock."""
+    """The queue in the state file. Times are seconds since the epoch; a ``now`` left out is the clock's."""
 
     def __init__(self, db: Database) -> None:
         self._db = db

@@ -48,12 +48,7 @@ def open_writer(
     connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=len(migrations))
-        journal = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
-        if journal != "wal":
-            raise StoreError(
-                f"{path}: this file system allows no write-ahead log (journal mode stayed {journal!r}); "
-                "put the data folder on a local disk"
-            )
+        _require_log(connection, path)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")
         _migrate(connection, path, migrations=migrations, application_id=application_id)
@@ -204,6 +199,15 @@ def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id:
         raise StoreError(
             f"{path}: was written by a newer thawd (schema version {version}, this one knows up to {newest}); "
             "use that version, or give another path"
+        )
+
+
+def _require_log(connection: sqlite3.Connection, path: Path) -> None:
+    journal = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if journal != "wal":
+        raise StoreError(
+            f"{path}: this file system allows no write-ahead log (journal mode stayed {journal!r}); "
+            "put the data folder on a local disk"
         )
 
 

@@ -131,7 +131,8 @@ class Tables:
         if table is None:
             known = ", ".join(sorted(self._tables)) or "none"
             raise ResourceNotFoundException(
-                f"Table not found: {name!r}; tables in the configuration: {known}. Add [tables.{name}] or correct the name"
+                f"Table not found: {name!r}; tables in the configuration: {known}. "
+                f"Add [tables.{name}] or correct the name"
             )
         async with self._opening.setdefault(name, asyncio.Lock()):
             if name not in self._open:

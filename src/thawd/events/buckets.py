@@ -1,0 +1,389 @@
+"""A bucket is a folder: every object that appears in it, is overwritten or removed becomes exactly one event.
+
+The truth is the folder compared with the catalog; the kernel's notices only say where to look. The whole folder is
+compared at start and from time to time, as a net for notices that were lost. What is recorded and queued here is run
+by the dispatcher; what is complete is judged by `object_file`.
+
+Way of a file: a notice or a scan names its key -> it is looked at (25 ms later, again and again while somebody writes
+to it) -> its record and its events are one transaction (`recorder`) -> the functions concerned are woken.
+"""
+# Keys and paths are bytes here, which pathlib does not take.
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
+from functools import partial
+from typing import TypeVar
+
+from thawd.errors import StoreError
+from thawd.events import folder_scan
+from thawd.events.inotify import Kind, TreeWatch
+from thawd.events.object_file import REST_S, Trusted, leases_work
+from thawd.events.pending import Due, Pending
+from thawd.events.recorder import BATCH_KEYS, Again, FolderLost, Recorder
+from thawd.resources import Bucket
+from thawd.state.bucket_folder import is_hidden
+from thawd.state.objects import ObjectCatalog, ObjectRecord
+
+T = TypeVar("T")
+
+_WORKERS = 2
+_PAGE_KEYS = 1000
+_MOST_DIRTY = 1000
+_FULL_RETRY_S = 2.0
+_RETURN_POLL_S = 1.0
+_INGEST_LOOKS = 5
+
+
+@dataclass(frozen=True, slots=True)
+class WatchSettings:
+    """How a bucket is watched.
+
+    Attributes:
+        settle_s: where the kernel cannot tell writers, a file unchanged for so long is complete; seconds.
+        scan_interval_s: shortest time between two full scans, seconds.
+        unwatched_interval_s: the same when the kernel's notices are missing for some folders, seconds.
+        scan_share: a full scan that takes one second is followed by this many seconds without.
+        held_keys: most keys waiting for a look; of what exceeds it, only the folders are remembered.
+    """
+
+    settle_s: float = 1.0
+    scan_interval_s: float = 30.0
+    unwatched_interval_s: float = 2.0
+    scan_share: float = 50.0
+    held_keys: int = 8192
+
+
+@dataclass(slots=True)
+class _Session:
+    """The time between finding the bucket's folder and losing it.
+
+    Attributes:
+        tree: the kernel's notices, or None when there are none.
+        pending: keys to look at.
+        dirty: folders to scan, and when; the empty name is the whole bucket.
+        dirtied: set when `dirty` grew.
+        lost: set when the folder is lost; `reason` says how.
+        unwatched: whether some folder gets no notices.
+    """
+
+    tree: TreeWatch | None
+    pending: Pending
+    dirty: dict[bytes, float] = field(default_factory=dict)
+    dirtied: asyncio.Event = field(default_factory=asyncio.Event)
+    lost: asyncio.Event = field(default_factory=asyncio.Event)
+    reason: str = ""
+    unwatched: bool = False
+
+    def lose(self, reason: str) -> None:
+        self.reason = self.reason or reason
+        self.lost.set()
+
+    def scan_folder(self, folder: bytes, due: float) -> None:
+        """Have `folder` scanned at `due` or earlier."""
+        if len(self.dirty) >= _MOST_DIRTY:
+            self.dirty.clear()
+            folder = b""
+        self.dirty[folder] = min(due, self.dirty.get(folder, due))
+        self.dirtied.set()
+
+    def look_at(self, key: bytes, due: float) -> None:
+        """Have `key` looked at; when too many wait, have its folder scanned instead."""
+        if not self.pending.push(key, due):
+            self.scan_folder(os.path.dirname(key), due)
+
+    def look_again(self, again: list[Again]) -> None:
+        """Have keys looked at later; when too many wait, have their folders scanned later."""
+        now = time.monotonic()
+        for key, wait_s, patience in again:
+            if not self.pending.push(key, now + wait_s, patience=patience):
+                self.scan_folder(os.path.dirname(key), now + max(wait_s, _FULL_RETRY_S))
+
+
+class BucketWatcher:
+    """Watches one bucket.
+
+    Attributes:
+        initial_scan_done: set once all objects that were complete at start have been recorded and their events queued.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        objects: ObjectCatalog,
+        log: Callable[[str], None],
+        on_events: Callable[[set[str]], None],
+        settings: WatchSettings | None = None,
+    ) -> None:
+        """Prepare; nothing is opened before `run`.
+
+        Args:
+            bucket: the bucket.
+            objects: the catalog of objects.
+            log: takes lines for the operator; may be called from other threads.
+            on_events: told the functions that have new events in the queue; called in the event loop.
+            settings: None: the defaults.
+        """
+        self.initial_scan_done = asyncio.Event()
+        self._bucket = bucket
+        self._objects = objects
+        self._log = log
+        self._on_events = on_events
+        self._settings = settings or WatchSettings()
+        self._recorder = Recorder(
+            bucket, objects=objects, log=log, on_events=on_events, settle_s=self._settings.settle_s
+        )
+        self._scan_thread = ThreadPoolExecutor(1, thread_name_prefix=f"bucket {bucket.name} scan")
+        self._session: _Session | None = None
+        self._ended = False
+
+    async def run(self) -> None:
+        """Watch until cancelled. A folder that is missing at start is made; one that goes away is waited for."""
+        said = False
+        try:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(partial(self._bucket.path.mkdir, parents=True, exist_ok=True))
+            while True:
+                try:
+                    await asyncio.to_thread(self._recorder.bind)
+                except OSError as error:
+                    reason = f"cannot be used ({error.strerror or error})"
+                else:
+                    if said:
+                        self._log(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
+                        said = False
+                    reason = await self._watch()
+                if not said:
+                    said = True
+                    self._log(
+                        f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it "
+                        "was and readable: what arrives is found then, and nothing counts as removed until then"
+                    )
+                await asyncio.sleep(_RETURN_POLL_S)
+        finally:
+            self._ended = True
+            self._recorder.close()
+            self._scan_thread.shutdown(wait=False, cancel_futures=True)
+
+    async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
+        """Look at one key now, after the platform wrote or removed the object; returns when that is recorded.
+
+        Trouble with the store raises nothing: the object is there, and is recorded when the store works again.
+
+        Args:
+            key: the key.
+            stat: of the complete file, before it was given its name; with `etag` it need not be read again.
+            etag: MD5 of its content in hexadecimal digits.
+        """
+        if self._ended or is_hidden(key):
+            return
+        trusted = {key: Trusted(stat, etag)} if stat is not None and etag is not None else None
+        again: list[Again] = []
+        try:
+            for _ in range(_INGEST_LOOKS):
+                again = await self._recorder.look([Due(key, None)], trusted=trusted)
+                if not again or again[0].wait_s > 0:
+                    break
+        except FolderLost:
+            return
+        if again and self._session is not None:
+            self._session.look_again(again)
+
+    async def lookup(self, key: bytes) -> ObjectRecord | None:
+        """The object's record, or None.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+        return (await self._objects.lookup(self._bucket.name, [key])).get(key)
+
+    async def listing(self, *, prefix: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
+        """Recorded objects in the order of their keys' bytes: those that begin with `prefix` and follow `after`.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+        return await self._objects.page(self._bucket.name, prefix=prefix, after=after, limit=limit)
+
+    async def _watch(self) -> str:
+        """Watch until the folder is lost; says how."""
+        self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
+        if not self._recorder.leases:
+            self._log(
+                f"bucket {self._bucket.name}: this file system does not tell who is writing; "
+                f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
+            )
+        session = self._session = _Session(self._open_tree(), Pending(self._settings.held_keys))
+        loop = asyncio.get_running_loop()
+        if session.tree is None:
+            session.unwatched = True
+        else:
+            loop.add_reader(session.tree.fileno(), self._take_notices, session, session.tree)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._scan_when_due(session))]
+                tasks += [group.create_task(self._look_when_due(session)) for _ in range(_WORKERS)]
+                await session.lost.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._session = None
+            if session.tree is not None:
+                loop.remove_reader(session.tree.fileno())
+                session.tree.close()
+            # A task may have been cancelled between the commit of its events and the call that announces them.
+            self._on_events({notification.function for notification in self._bucket.notify})
+        return session.reason
+
+    def _open_tree(self) -> TreeWatch | None:
+        try:
+            return TreeWatch(self._recorder.root)
+        except OSError as error:
+            self._log(
+                f"bucket {self._bucket.name}: the kernel gives no notices ({error.strerror}); it is scanned every "
+                f"{self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_instances"
+            )
+            return None
+
+    def _take_notices(self, session: _Session, tree: TreeWatch) -> None:
+        due = time.monotonic() + REST_S
+        try:
+            notices = tree.read()
+        except OSError as error:
+            session.lose(f"gives no notices any more ({error.strerror})")
+            return
+        for notice in notices:
+            if notice.kind is Kind.FILE:
+                session.look_at(notice.path, due)
+            elif notice.kind is Kind.ROOT_GONE:
+                session.lose("was moved or removed")
+            else:
+                session.scan_folder(notice.path, due)
+
+    async def _look_when_due(self, session: _Session) -> None:
+        pending = session.pending
+        while True:
+            now = time.monotonic()
+            dues = pending.take(now, BATCH_KEYS)
+            if dues:
+                try:
+                    session.look_again(await self._recorder.look(dues))
+                except FolderLost as lost:
+                    session.lose(str(lost))
+                continue
+            due = pending.next_due()
+            await pending.wait(None if due is None else max(0.0, due - now))
+
+    async def _scan_when_due(self, session: _Session) -> None:
+        next_full = 0.0
+        while True:
+            session.dirtied.clear()
+            now = time.monotonic()
+            folder = next((folder for folder, due in session.dirty.items() if due <= now), None)
+            if now < next_full and folder is None:
+                until = min([next_full, *session.dirty.values()])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(until - now):
+                        await session.dirtied.wait()
+                continue
+            if folder is None or now >= next_full:
+                folder = b""
+            if folder:
+                del session.dirty[folder]
+            else:
+                session.dirty.clear()
+            try:
+                cost_s = await self._reconcile(session, folder)
+            except StoreError as error:
+                self._recorder.complain_of_store(error)
+                session.scan_folder(folder, now + _FULL_RETRY_S)
+                continue
+            except FolderLost as lost:
+                session.lose(str(lost))
+                return
+            if not folder:
+                least_s = self._settings.unwatched_interval_s if session.unwatched else self._settings.scan_interval_s
+                next_full = time.monotonic() + max(least_s, self._settings.scan_share * cost_s)
+                self.initial_scan_done.set()
+
+    async def _reconcile(self, session: _Session, folder: bytes) -> float:
+        """Compare a folder, and all below it, with the catalog, and record what differs.
+
+        Returns:
+            Seconds it took, without what was spent on objects that differ.
+        """
+        begun = time.monotonic()
+        recorded = await self._objects.count(self._bucket.name) if not folder else -1
+        await self._in_scan_thread(self._recorder.require_folder)
+        met = 0
+        spent_s = 0.0
+        keys = folder_scan.walk(
+            self._recorder.root, folder, enter=partial(self._enter, session), report=self._recorder.complain
+        )
+        try:
+            while chunk := await self._next_chunk(keys):
+                known = await self._objects.lookup(self._bucket.name, chunk)
+                met += len(known)
+                spent_s += await self._record_differing(session, chunk, known)
+        finally:
+            self._scan_thread.submit(_close, keys)
+        if met != recorded:
+            spent_s += await self._sweep(session, folder)
+        return time.monotonic() - begun - spent_s
+
+    async def _sweep(self, session: _Session, folder: bytes) -> float:
+        """Find recorded objects in and below a folder whose files are gone."""
+        spent_s = 0.0
+        after = b""
+        prefix = folder + b"/" if folder else b""
+        while page := await self._objects.page(self._bucket.name, prefix=prefix, after=after, limit=_PAGE_KEYS):
+            known = {record.key: record for record in page}
+            spent_s += await self._record_differing(session, list(known), known)
+            after = page[-1].key
+        return spent_s
+
+    async def _record_differing(self, session: _Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
+        """Look at those of `keys` that are not as recorded; how long that took, seconds."""
+        found = await self._in_scan_thread(
+            partial(folder_scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
+        )
+        begun = time.monotonic()
+        for at in range(0, len(found), BATCH_KEYS):
+            dues = [Due(key, None) for key in found[at : at + BATCH_KEYS]]
+            session.look_again(await self._recorder.look(dues))
+        return time.monotonic() - begun
+
+    def _enter(self, session: _Session, folder: bytes) -> None:
+        """Ask for notices of a folder about to be scanned. Runs on the scanning thread."""
+        if session.tree is None or session.unwatched:
+            return
+        try:
+            session.tree.watch(folder)
+        except OSError as error:
+            session.unwatched = True
+            self._log(
+                f"bucket {self._bucket.name}: the kernel watches no more folders ({error.strerror}); the bucket is "
+                f"scanned every {self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_watches"
+            )
+
+    async def _next_chunk(self, keys: Iterator[list[bytes]]) -> list[bytes]:
+        try:
+            return await self._in_scan_thread(partial(next, keys, []))
+        except OSError as error:
+            raise FolderLost(f"cannot be read ({error.strerror})") from error
+
+    async def _in_scan_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._scan_thread, work)
+
+
+def _close(keys: Iterator[list[bytes]]) -> None:
+    if hasattr(keys, "close"):
+        keys.close()

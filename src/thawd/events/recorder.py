@@ -1,0 +1,224 @@
+"""From a look at files to recorded objects and queued events, for one bucket; one transaction for each batch.
+
+A file's record is looked up before the file is looked at, and the change is stored only if that record is still the
+one in the catalog. So two looks at the same change, for example after a PUT and after the kernel's notice of it, give
+one event, and a look that was overtaken is repeated.
+"""
+# The root is bytes here, which pathlib does not take.
+# ruff: noqa: PTH116
+
+from __future__ import annotations
+
+import asyncio
+import os
+import stat
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import NamedTuple
+
+from thawd.errors import StoreError
+from thawd.events import s3_event
+from thawd.events.object_file import Finding, Looker, Patience, State, Trusted
+from thawd.events.pending import Due
+from thawd.invocation import new_request_id
+from thawd.resources import Bucket
+from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
+from thawd.state.queue import NewEvent
+
+BATCH_KEYS = 100
+"""Keys looked at, and recorded, together."""
+_BATCH_BYTES = 64 * 1024 * 1024
+"""A batch ends once this much was read, so that small files do not wait behind several large ones."""
+_THREADS = 4
+_STORE_RETRY_S = 2.0
+_REMEMBERED_COMPLAINTS = 1000
+
+
+class Again(NamedTuple):
+    """A key that is to be looked at again in `wait_s` seconds."""
+
+    key: bytes
+    wait_s: float
+    patience: Patience | None
+
+
+class FolderLost(Exception):  # noqa: N818 - a condition, not a mistake
+    """The bucket's folder is not there, or is another one than before: nothing may be concluded from what is missing."""
+
+
+class Recorder:
+    """Looks at keys, records what changed, queues the events.
+
+    Args:
+        bucket: the bucket.
+        objects: the catalog.
+        log: takes lines for the operator.
+        on_events: told the functions that have new events in the queue.
+        settle_s: see `Looker`.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        objects: ObjectCatalog,
+        log: Callable[[str], None],
+        on_events: Callable[[set[str]], None],
+        settle_s: float,
+    ) -> None:
+        self.root = os.fsencode(bucket.path)
+        self.leases = True
+        self._bucket = bucket
+        self._objects = objects
+        self._log = log
+        self._on_events = on_events
+        self._settle_s = settle_s
+        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"bucket {bucket.name}")
+        self._stop = threading.Event()
+        self._complaints: set[bytes] = set()
+        self._store_complaint = ""
+        self._identity: tuple[int, int] | None = None
+
+    def bind(self) -> None:
+        """From now on the folder counts as lost when it is not the one that is there at this moment. Blocks.
+
+        Raises:
+            OSError: there is no folder, or it cannot be told.
+        """
+        now = os.stat(self.root)
+        if not stat.S_ISDIR(now.st_mode):
+            raise NotADirectoryError(20, "is not a folder", os.fsdecode(self.root))
+        self._identity = (now.st_dev, now.st_ino)
+
+    def require_folder(self) -> None:
+        """Check that the folder is there and the same as when `bind` was called. Blocks.
+
+        Raises:
+            FolderLost: it is not.
+        """
+        try:
+            now = os.stat(self.root)
+        except OSError as error:
+            raise FolderLost(f"cannot be reached ({error.strerror})") from error
+        if self._identity not in (None, (now.st_dev, now.st_ino)):
+            raise FolderLost("was replaced by another folder")
+
+    async def look(self, dues: Sequence[Due], *, trusted: Mapping[bytes, Trusted] | None = None) -> list[Again]:
+        """Look at up to `BATCH_KEYS` keys and record what changed; when it returns, that is durable.
+
+        Returns:
+            The keys that are to be looked at again. Trouble with the store is logged and makes that all of them.
+
+        Raises:
+            FolderLost: keys are missing because the folder is.
+        """
+        try:
+            known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
+            findings = await asyncio.get_running_loop().run_in_executor(
+                self._threads, partial(self._look_at_all, dues, known, trusted or {})
+            )
+            conflicts = await self._record(findings, known)
+        except StoreError as error:
+            self.complain_of_store(error)
+            return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
+        if self._store_complaint:
+            self._store_complaint = ""
+            self._log(f"bucket {self._bucket.name}: the state file can be written again")
+        again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
+        again += [Again(key, 0.0, None) for key in conflicts]
+        again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is State.UNFINISHED]
+        return again
+
+    def complain(self, key: bytes, error: OSError) -> None:
+        """Log once that a file or folder cannot be read. From any thread."""
+        if key not in self._complaints and len(self._complaints) < _REMEMBERED_COMPLAINTS:
+            self._complaints.add(key)
+            self._log(
+                f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
+                "make it readable for the user thawd runs as. It is tried again with every scan"
+            )
+
+    def complain_of_store(self, error: StoreError) -> None:
+        """Log trouble with the state file, once for each different one."""
+        if error.message != self._store_complaint:
+            self._store_complaint = error.message
+            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {error.message}")
+
+    def close(self) -> None:
+        """Let the threads end; what they are reading is given up."""
+        self._stop.set()
+        self._threads.shutdown(wait=False, cancel_futures=True)
+
+    def _look_at_all(
+        self, dues: Sequence[Due], known: Mapping[bytes, ObjectRecord], trusted: Mapping[bytes, Trusted]
+    ) -> list[Finding]:
+        """Findings for the first of `dues`, as far as the bytes to be read allow. Runs on a thread."""
+        looker = Looker(self.root, leases=self.leases, settle_s=self._settle_s, stop=self._stop)
+        findings: list[Finding] = []
+        read_bytes = 0
+        for due in dues:
+            finding = looker.look(
+                due.key, known=known.get(due.key), patience=due.patience, trusted=trusted.get(due.key)
+            )
+            findings.append(finding)
+            if finding.record is not None and due.key not in trusted:
+                read_bytes += finding.record.size
+                if read_bytes > _BATCH_BYTES:
+                    break
+        if any(finding.state is State.GONE and finding.key in known for finding in findings):
+            self.require_folder()
+        return findings
+
+    async def _record(self, findings: Sequence[Finding], known: Mapping[bytes, ObjectRecord]) -> list[bytes]:
+        changes = []
+        for finding in findings:
+            record = known.get(finding.key)
+            if finding.state is State.UNREADABLE and finding.error is not None:
+                self.complain(finding.key, finding.error)
+            elif finding.state is State.CHANGED or (finding.state is State.GONE and record is not None):
+                self._complaints.discard(finding.key)
+                changes.append(
+                    ObjectChange(
+                        key=finding.key,
+                        expected=record.sequencer if record else 0,
+                        now=finding.record,
+                        announce=finding.announce or finding.record is None,
+                    )
+                )
+        if not changes:
+            return []
+        at_s = time.time()
+        applied = await self._objects.apply(
+            self._bucket.name, changes, events_for=partial(self._events_for, at_s=at_s), now=at_s
+        )
+        if applied.functions:
+            self._on_events(applied.functions)
+        return applied.conflicts
+
+    def _events_for(self, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
+        name = s3_event.REMOVED if change.now is None else s3_event.CREATED
+        events = []
+        for function in s3_event.functions_for(self._bucket.notify, key=change.key, event_name=name):
+            happened = s3_event.ObjectEvent(
+                name=name,
+                bucket=self._bucket.name,
+                key=change.key,
+                size=change.now.size if change.now else None,
+                etag=change.now.etag if change.now else None,
+                sequencer=sequencer,
+                at_s=at_s,
+                request_id=new_request_id(),
+            )
+            events.append(
+                NewEvent(
+                    function=function,
+                    payload=s3_event.encode(happened, configuration_id=function),
+                    request_id=happened.request_id,
+                    source=f"bucket:{self._bucket.name}",
+                    row_key=s3_event.row_key(change.key),
+                )
+            )
+        return events

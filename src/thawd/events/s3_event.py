@@ -1,0 +1,114 @@
+"""S3's event notifications: their JSON, and which notification wants which event. Pure: no clock, no files.
+
+Source: Amazon S3 user guide, "Event message structure" and "Event notification types and destinations".
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from urllib.parse import quote_plus
+
+import msgspec
+
+from thawd.resources import ACCOUNT_ID, REGION, Notification
+
+CREATED = "ObjectCreated:Put"
+REMOVED = "ObjectRemoved:Delete"
+
+
+class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """Something that happened to an object.
+
+    Attributes:
+        name: event name, for example ``ObjectCreated:Put``.
+        bucket: name of the bucket.
+        key: the object's key, the bytes of the file system.
+        size: bytes, or None when it was removed.
+        etag: MD5 of the content in hexadecimal digits, or None when it was removed.
+        sequencer: grows with every event of a key.
+        at_s: when, seconds since the epoch.
+        request_id: request id of the invocation it causes.
+    """
+
+    name: str
+    bucket: str
+    key: bytes
+    size: int | None
+    etag: str | None
+    sequencer: int
+    at_s: float
+    request_id: str
+
+
+def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
+    """The event as the JSON text a function receives: a list of one record.
+
+    Args:
+        event: what happened.
+        configuration_id: names the notification that asked for it.
+    """
+    described: dict[str, object] = {"key": quote_plus(event.key, safe="/")}
+    if event.size is not None:
+        described["size"] = event.size
+    if event.etag is not None:
+        described["eTag"] = event.etag
+    described["sequencer"] = f"{event.sequencer:016X}"
+    at = datetime.fromtimestamp(event.at_s, UTC).isoformat(timespec="milliseconds")
+    proof = hashlib.sha256(event.request_id.encode())
+    record = {
+        "eventVersion": "2.1",
+        "eventSource": "aws:s3",
+        "awsRegion": REGION,
+        "eventTime": at.removesuffix("+00:00") + "Z",
+        "eventName": event.name,
+        "userIdentity": {"principalId": f"AWS:{ACCOUNT_ID}"},
+        "requestParameters": {"sourceIPAddress": "127.0.0.1"},
+        "responseElements": {
+            "x-amz-request-id": proof.hexdigest()[:16].upper(),
+            "x-amz-id-2": base64.b64encode(proof.digest()).decode(),
+        },
+        "s3": {
+            "s3SchemaVersion": "1.0",
+            "configurationId": configuration_id,
+            "bucket": {
+                "name": event.bucket,
+                "ownerIdentity": {"principalId": ACCOUNT_ID},
+                "arn": f"arn:aws:s3:::{event.bucket}",
+            },
+            "object": described,
+        },
+    }
+    return msgspec.json.encode({"Records": [record]})
+
+
+def matches(pattern: str, event_name: str) -> bool:
+    """Whether an event type as configured, for example ``s3:ObjectCreated:*``, covers an event name."""
+    wanted = pattern.removeprefix("s3:")
+    if wanted.endswith("*"):
+        return event_name.startswith(wanted[:-1])
+    return wanted == event_name
+
+
+def functions_for(notifications: Sequence[Notification], *, key: bytes, event_name: str) -> list[str]:
+    """The functions to invoke, each once even when several of its notifications match, in the order of configuration.
+
+    Prefixes and suffixes are compared with the key as it is, not URL-encoded.
+    """
+    found: dict[str, None] = {}
+    for notification in notifications:
+        if (
+            any(matches(pattern, event_name) for pattern in notification.events)
+            and key.startswith(notification.prefix.encode())
+            and key.endswith(notification.suffix.encode())
+        ):
+            found[notification.function] = None
+    return list(found)
+
+
+def row_key(key: bytes) -> str:
+    """The key under which a table stores what came of an object: the key as text, bytes that are no UTF-8 as ``%FF``."""
+    text = key.decode("utf-8", "surrogateescape")
+    return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in text)

@@ -1,0 +1,100 @@
+"""Reading a request's body and writing an answer, on the bare ASGI interface.
+
+The invoke path goes without Starlette's request and response objects, which cost it a quarter of its rate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+from typing import Any
+
+import msgspec
+
+from thawd.errors import RequestTooLargeException, ThawdError
+
+Scope = MutableMapping[str, Any]
+Message = MutableMapping[str, Any]
+Receive = Callable[[], Awaitable[Message]]
+Send = Callable[[Message], Awaitable[None]]
+Headers = list[tuple[bytes, bytes]]
+
+JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
+
+
+class ClientGoneError(Exception):
+    """The client closed the connection before it had sent its request."""
+
+
+def header(scope: Scope, name: bytes) -> bytes | None:
+    """The first header `name` (lower case), or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value)
+    return None
+
+
+async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operation: str) -> bytes:
+    """The request's body, whole.
+
+    Raises:
+        RequestTooLargeException: it is over `limit_bytes` (413); what is left of it is not read.
+        ClientGoneError: the client went away.
+    """
+    announced = header(scope, b"content-length")
+    if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
+        raise _too_large(limit_bytes, operation)
+    message = await receive()
+    body: bytes = message.get("body", b"")
+    if message["type"] == "http.disconnect":
+        raise ClientGoneError
+    if not message.get("more_body"):
+        if len(body) > limit_bytes:
+            raise _too_large(limit_bytes, operation)
+        return body
+    parts = [body]
+    size = len(body)
+    while message.get("more_body"):
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        parts.append(message.get("body", b""))
+        size += len(parts[-1])
+        if size > limit_bytes:
+            raise _too_large(limit_bytes, operation)
+    return b"".join(parts)
+
+
+def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:
+    return RequestTooLargeException(f"Request must be smaller than {limit_bytes} bytes for the {operation} operation")
+
+
+async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> None:
+    """Send a whole answer."""
+    headers = [*headers, (b"content-length", str(len(body)).encode())]
+    await send({"type": "http.response.start", "status": status, "headers": headers})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_json(send: Send, status: int, value: Any) -> None:
+    """Send `value` as JSON."""
+    await respond(send, status, [JSON], msgspec.json.encode(value))
+
+
+async def respond_error(send: Send, error: ThawdError, *, request_id: str) -> None:
+    """Send `error` the way the Lambda API does: ``x-amzn-ErrorType``, and a JSON body with Type, Message and Reason."""
+    document = {
+        "Type": "User" if error.status < 500 else "Service",
+        # AWS spells the field differently from shape to shape; clients read either.
+        "Message": error.message,
+        "message": error.message,
+    }
+    if error.reason is not None:
+        document["Reason"] = error.reason
+    headers = [
+        JSON,
+        (b"x-amzn-errortype", error.type.encode()),
+        (b"x-amzn-requestid", request_id.encode()),
+    ]
+    if error.status == 429:
+        headers.append((b"retry-after", b"1"))
+    await respond(send, error.status, headers, msgspec.json.encode(document))

@@ -1,0 +1,167 @@
+"""The Invoke API: ``POST /2015-03-31/functions/{name}/invocations``.
+
+Source: AWS Lambda API reference, "Invoke"; limits from "Lambda quotas".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import re
+import time
+from collections.abc import Awaitable, Callable
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from thawd.errors import (
+    InvalidParameterValueException,
+    InvalidRequestContentException,
+    ResourceNotFoundException,
+    ThawdError,
+)
+from thawd.execution.dispatcher import Dispatcher
+from thawd.gateway.http import JSON, ClientGoneError, Receive, Scope, Send, header, read_body, respond, respond_error
+from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
+from thawd.resources import ACCOUNT_ID, LATEST, REGION
+
+PREFIX = "/2015-03-31/functions/"
+SUFFIX = "/invocations"
+# Source: API reference, Invoke, X-Amz-Client-Context: "up to 3,583 bytes of base64-encoded data".
+MAX_CLIENT_CONTEXT_BYTES = 3583
+_TYPES = ("Event", "RequestResponse", "DryRun")
+# Source: API reference, Invoke, FunctionName: name, partial ARN, full ARN, each with an optional qualifier.
+_NAME = re.compile(
+    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:[a-z0-9-]*:)?(?:(?P<account>\d{12}):)?(?:function:)?"
+    r"(?P<name>[a-zA-Z0-9-_]{1,64})(?::(?P<qualifier>\$LATEST|[a-zA-Z0-9-_]+))?"
+)
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+Accept = Callable[[Invocation], Awaitable[None]]
+"""Stores an asynchronous invocation durably; returns when it is."""
+
+
+class InvokeApi:
+    """Serves Invoke.
+
+    Args:
+        dispatcher: runs synchronous invocations.
+        accept: stores asynchronous ones.
+        queue_timeout_s: how long a synchronous one may wait for an environment, seconds.
+    """
+
+    def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float) -> None:
+        self._dispatcher = dispatcher
+        self._accept = accept
+        self._queue_timeout_s = queue_timeout_s
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; errors are answered, not raised."""
+        request_id = new_request_id()
+        try:
+            await self._serve(scope, receive, send, request_id)
+        except ThawdError as error:
+            await respond_error(send, error, request_id=request_id)
+        except ClientGoneError:
+            return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        if scope["method"] != "POST":
+            raise ResourceNotFoundException(f"Invoke takes POST, not {scope['method']}")
+        function = resolve(scope)
+        kind = (header(scope, b"x-amz-invocation-type") or b"RequestResponse").decode("latin-1")
+        if kind not in _TYPES:
+            raise InvalidParameterValueException(
+                f"1 validation error detected: Value '{kind}' at 'invocationType' failed to satisfy constraint: "
+                f"Member must satisfy enum value set: [{', '.join(_TYPES)}]"
+            )
+        self._dispatcher.entry(function)
+        limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
+        body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="InvokeFunction")
+        invocation = Invocation(
+            function,
+            check_json(body) if body else b"{}",
+            time.monotonic() + self._queue_timeout_s,
+            request_id,
+            client_context=_client_context(scope),
+            trace_id=_text(header(scope, b"x-amzn-trace-id")),
+            want_log_tail=header(scope, b"x-amz-log-type") == b"Tail" and kind == "RequestResponse",
+            asynchronous=kind == "Event",
+        )
+        id_header = (b"x-amzn-requestid", request_id.encode())
+        if kind == "DryRun":
+            await respond(send, 204, [id_header])
+        elif kind == "Event":
+            await self._accept(invocation)
+            await respond(send, 202, [id_header])
+        else:
+            await self._answer(send, invocation, id_header)
+
+    async def _answer(self, send: Send, invocation: Invocation, id_header: tuple[bytes, bytes]) -> None:
+        result = await self._dispatcher.invoke(invocation)
+        headers = [JSON, id_header, (b"x-amz-executed-version", result.executed_version.encode())]
+        if result.function_error is not None:
+            headers.append((b"x-amz-function-error", result.function_error.encode()))
+        if invocation.want_log_tail:
+            headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
+        await respond(send, 200, headers, result.payload)
+
+
+def resolve(scope: Scope) -> str:
+    """The function's name from path and ``Qualifier``.
+
+    Raises:
+        InvalidParameterValueException: it is no function name (400).
+        ResourceNotFoundException: another account, or a qualifier other than ``$LATEST`` (404).
+    """
+    given = unquote(scope["path"][len(PREFIX) : -len(SUFFIX)])
+    match = _NAME.fullmatch(given)
+    if match is None:
+        raise InvalidParameterValueException(
+            f"1 validation error detected: Value '{given}' at 'functionName' failed to satisfy constraint: "
+            "Member must be a function name, a partial ARN or a full ARN"
+        )
+    qualifier = match["qualifier"]
+    if scope["query_string"]:
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[0]
+        if asked and qualifier and asked != qualifier:
+            raise InvalidParameterValueException(
+                f"The derived qualifier from the function name ({qualifier}) does not match the specified qualifier."
+            )
+        qualifier = asked or qualifier
+    name: str = match["name"]
+    if (qualifier or LATEST) != LATEST or (match["account"] or ACCOUNT_ID) != ACCOUNT_ID:
+        arn = f"arn:aws:lambda:{REGION}:{match['account'] or ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
+        raise ResourceNotFoundException(f"Function not found: {arn}")
+    return name
+
+
+def check_json(body: bytes) -> bytes:
+    """`body`, which is JSON text in UTF-8.
+
+    Raises:
+        InvalidRequestContentException: it is not (400).
+    """
+    try:
+        _decode_raw(body)
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
+    return body
+
+
+def _client_context(scope: Scope) -> str | None:
+    encoded = header(scope, b"x-amz-client-context")
+    if encoded is None:
+        return None
+    try:
+        if len(encoded) > MAX_CLIENT_CONTEXT_BYTES:
+            raise InvalidRequestContentException(f"Client context must be at most {MAX_CLIENT_CONTEXT_BYTES} bytes.")
+        text = base64.b64decode(encoded, validate=True).decode()
+        msgspec.json.decode(text, type=dict)
+    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError):
+        raise InvalidRequestContentException("Client context must be a valid Base64-encoded JSON object.") from None
+    return text
+
+
+def _text(value: bytes | None) -> str | None:
+    return None if value is None else value.decode("latin-1")

@@ -1,0 +1,132 @@
+"""HTTP routes: which function answers a method and path, by API Gateway's rules, and the answering."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from urllib.parse import unquote
+
+import msgspec
+
+from thawd.errors import RequestTooLargeException, ThawdError
+from thawd.execution.dispatcher import Dispatcher
+from thawd.gateway import http_api
+from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, read_body, respond, respond_json
+from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
+from thawd.resources import Route
+
+# A body of this size still fits the payload limit when it is Base64 inside the event.
+MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
+_DEFAULT = "$default"
+
+
+class RouteTable:
+    """Finds the route for a request: literal segments before parameters before ``{rest+}``, a method before ANY.
+
+    Source: API Gateway developer guide, "Routing API requests".
+    """
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._default = next((route for route in routes if route.key == _DEFAULT), None)
+        parsed: list[tuple[Route, str, list[str]]] = []
+        for route in routes:
+            method, _, path = route.key.partition(" ")
+            if path:
+                parsed.append((route, method, _segments(path)))
+        self._routes = sorted(
+            parsed,
+            key=lambda entry: ([_weight(s) for s in entry[2]], entry[1] == "ANY"),
+        )
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]] | None:
+        """The route and its path parameters, or None."""
+        asked = _segments(raw_path)
+        for route, wanted, segments in self._routes:
+            if wanted in (method, "ANY"):
+                parameters = _match(segments, asked)
+                if parameters is not None:
+                    return route, parameters
+        return (self._default, {}) if self._default is not None else None
+
+    def methods(self, raw_path: str) -> list[str]:
+        """The methods that have a route for the path, for ``Allow``."""
+        asked = _segments(raw_path)
+        return sorted({wanted for _, wanted, segments in self._routes if _match(segments, asked) is not None})
+
+
+def _segments(path: str) -> list[str]:
+    return path.strip("/").split("/") if path.strip("/") else []
+
+
+def _weight(segment: str) -> int:
+    if segment.endswith("+}"):
+        return 2
+    return 1 if segment.startswith("{") else 0
+
+
+def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
+    parameters: dict[str, str] = {}
+    for index, segment in enumerate(segments):
+        if segment.endswith("+}"):
+            if index >= len(asked):
+                return None
+            parameters[segment[1:-2]] = unquote("/".join(asked[index:]))
+            return parameters
+        if index >= len(asked):
+            return None
+        if segment.startswith("{"):
+            parameters[segment[1:-1]] = unquote(asked[index])
+        elif segment != unquote(asked[index]):
+            return None
+    return parameters if len(segments) == len(asked) else None
+
+
+class RoutesApi:
+    """Answers requests for routes through their functions."""
+
+    def __init__(self, routes: Sequence[Route], dispatcher: Dispatcher, *, queue_timeout_s: float) -> None:
+        self.table = RouteTable(routes)
+        self._dispatcher = dispatcher
+        self._queue_timeout_s = queue_timeout_s
+
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, *, route: Route, parameters: dict[str, str]
+    ) -> None:
+        """Serve one request that `RouteTable.find` matched; errors are answered, not raised."""
+        try:
+            request = await self._request(scope, receive, route, parameters)
+            payload = msgspec.json.encode(http_api.event(request, now_s=time.time()))
+            result = await self._dispatcher.invoke(
+                Invocation(route.function, payload, time.monotonic() + self._queue_timeout_s)
+            )
+            if result.function_error is not None:
+                await respond_json(send, 500, {"message": "Internal Server Error"})
+                return
+            answer = http_api.response(result.payload)
+        except http_api.MalformedResponseError as error:
+            await respond_json(send, 500, {"message": "Internal Server Error", "reason": str(error)})
+        except RequestTooLargeException:
+            await respond_json(send, 413, {"message": "Request Entity Too Large"})
+        except ThawdError as error:
+            await respond_json(send, error.status, {"message": error.message})
+        except ClientGoneError:
+            return
+        else:
+            await respond(send, answer.status, answer.headers, answer.body)
+
+    async def _request(
+        self, scope: Scope, receive: Receive, route: Route, parameters: dict[str, str]
+    ) -> http_api.Request:
+        body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="route")
+        raw_path = scope.get("raw_path") or scope["path"].encode()
+        return http_api.Request(
+            method=scope["method"],
+            raw_path=raw_path.decode("latin-1").split("?")[0],
+            query=scope["query_string"].decode("latin-1"),
+            headers=scope["headers"],
+            body=body,
+            source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],
+            protocol=f"HTTP/{scope.get('http_version', '1.1')}",
+            route_key=route.key,
+            path_parameters=parameters,
+        )

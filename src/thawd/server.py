@@ -1,0 +1,458 @@
+"""The composition root: builds all parts from the settings, starts them, reloads, drains and stops them.
+
+Order of a start: configuration, stores (a broken one is told before anything runs), the port (taken: told at once),
+functions, buckets, then the word that all is served. A stop goes the other way: no new work, wait for what runs at most
+the grace period, end the environments, close the stores.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import os
+import signal
+import socket
+import sys
+from collections.abc import Coroutine, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import uvicorn
+
+from thawd import config
+from thawd.config import Settings
+from thawd.errors import ConfigurationError, EnvironmentBuildError, ServiceException, StoreError, ThawdError
+from thawd.events.asynchronous import AsyncInvoker
+from thawd.events.buckets import BucketWatcher, install_lease_signal_handler
+from thawd.events.destinations import Destinations
+from thawd.execution import memory, node
+from thawd.execution.dispatcher import Dispatcher
+from thawd.execution.environment import InitError
+from thawd.execution.publisher import Publisher
+from thawd.execution.services import TableServices
+from thawd.execution.spawner import Spawner
+from thawd.gateway.application import Application, Parts
+from thawd.gateway.invoke import InvokeApi
+from thawd.gateway.objects import ObjectApi
+from thawd.gateway.routes import RoutesApi
+from thawd.resources import Function
+from thawd.state.objects import ObjectCatalog
+from thawd.state.queue import EventQueue
+from thawd.state.schema import open_state
+from thawd.state.tables import Tables
+from thawd.telemetry.metrics import Metrics
+
+ADDRESS_FILE = "address.json"
+"""In the data folder: host and port of the server that uses it, for the command line."""
+
+_KILL_WAIT_S = 10.0
+
+
+class StartError(ThawdError):
+    """The server could not start; the message says why and the way out."""
+
+
+def say(text: str) -> None:
+    """Tell the operator something, on standard output."""
+    print(text, flush=True)
+
+
+def complain(text: str) -> None:
+    """Tell the operator of something wrong, on standard error."""
+    print(text, file=sys.stderr, flush=True)
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """A listening socket.
+
+    Raises:
+        StartError: the port is taken, or the address is not this machine's.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(1024)
+    except OSError as error:
+        listener.close()
+        way_out = (
+            "stop what uses it, perhaps another `thawd up`, or choose a port with --port or server.port"
+            if port
+            else "choose another host with server.host"
+        )
+        raise StartError(f"cannot listen on {host}:{port} ({error.strerror}): {way_out}") from error
+    listener.set_inheritable(False)
+    return listener
+
+
+@contextlib.contextmanager
+def lock(data: Path) -> Iterator[None]:
+    """Hold the data folder: two servers on one would run every event twice.
+
+    Raises:
+        StartError: it cannot be made or written, or another server has it.
+    """
+    try:
+        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        file = (data / "lock").open("a+")
+    except OSError as error:
+        raise StartError(
+            f"the data folder {data} cannot be written ({error.strerror}): mend its permissions, or choose another "
+            "with server.data or THAWD_DATA"
+        ) from error
+    with file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            file.seek(0)
+            holder = file.read().strip() or "unknown"
+            raise StartError(
+                f"another thawd (process {holder}) uses the data folder {data}: stop it, or choose another folder with "
+                "server.data or THAWD_DATA"
+            ) from None
+        file.truncate(0)
+        file.write(str(os.getpid()))
+        file.flush()
+        yield
+
+
+class _Uvicorn(uvicorn.Server):
+    """uvicorn inside our loop: signals are ours."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Leave the signal handlers alone."""
+        yield
+
+
+class Server:
+    """A running thawd.
+
+    Attributes:
+        settings: the configuration in force.
+        url: where it serves.
+    """
+
+    def __init__(self, settings: Settings, *, environ: Mapping[str, str]) -> None:
+        self.settings = settings
+        self.url = ""
+        self._environ = environ
+        self._metrics = Metrics()
+        self._stop = asyncio.Event()
+        self._publishing = asyncio.Lock()
+        self._closing = contextlib.ExitStack()
+
+    async def run(self, *, watch: bool = False, ready_file: Path | None = None) -> None:
+        """Serve until SIGTERM or SIGINT.
+
+        Args:
+            watch: publish a function anew when a file of its code changes.
+            ready_file: gets a JSON document with ``url`` and ``pid`` once everything is served.
+
+        Raises:
+            StartError: something is in the way of the start.
+            StoreError: a store cannot be used.
+        """
+        server = self.settings.server
+        with lock(server.data), self._closing:
+            listener = bind(server.host, server.port)
+            host, port = listener.getsockname()[:2]
+            self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+            address = server.data / ADDRESS_FILE
+            address.write_bytes(msgspec.json.encode((host, port)))
+            try:
+                self._open_stores()
+                await self._serve(listener, watch=watch, ready_file=ready_file)
+            finally:
+                address.unlink(missing_ok=True)
+                listener.close()
+
+    def _open_stores(self) -> None:
+        server = self.settings.server
+        for folder in (server.data / "logs", server.data / "tables", *(b.path for b in self.settings.buckets.values())):
+            try:
+                folder.mkdir(parents=True, exist_ok=True)
+            except OSError as error:
+                raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        self._state = open_state(server.data / "thawd.db")
+        self._closing.callback(self._state.close)
+        self._queue = EventQueue(self._state)
+        self._objects = ObjectCatalog(self._state)
+        self._tables = Tables(self.settings.tables)
+        self._closing.callback(self._tables.close)
+
+    async def _serve(self, listener: socket.socket, *, watch: bool, ready_file: Path | None) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            background = await self._build(tasks)
+            web = _Uvicorn(
+                uvicorn.Config(
+                    self._application,
+                    http="httptools",
+                    loop="none",
+                    lifespan="off",
+                    access_log=False,
+                    log_config=None,
+                    ws="none",
+                    server_header=False,
+                    backlog=1024,
+                )
+            )
+            serving = tasks.create_task(web.serve(sockets=[listener]))
+            self._handle_signals()
+            await self._publish_all(self.settings.functions)
+            background += await self._start_buckets(tasks)
+            if watch:
+                background.append(tasks.create_task(self._watch_code()))
+            self._announce(ready_file)
+            await self._stop.wait()
+            await self._shut_down(web, serving, background)
+
+    async def _build(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
+        server = self.settings.server
+
+        def spawn_task(work: Coroutine[None, None, None]) -> object:
+            return tasks.create_task(work)
+
+        limiter = memory.find_limiter()
+        self._services = TableServices(self._tables)
+        self._spawner = Spawner(
+            limiter=limiter,
+            services=self._services,
+            metrics=self._metrics,
+            log_folder=server.data / "logs",
+            log_max_bytes=server.log_max_mb << 20,
+            report=complain,
+        )
+        self._node = node.LocalNode(
+            self._spawner,
+            functions=self.settings.functions,
+            memory_mb=server.memory_mb or node.default_memory_mb(),
+            max_environments=server.max_environments or node.default_max_environments(),
+        )
+        self._limiter_kind = limiter.kind
+        self._closing.callback(limiter.close)
+        self._dispatcher = Dispatcher(self._node, self._metrics, max_waiting=server.max_waiting, spawn_task=spawn_task)
+        self._publisher = Publisher(server.data, own=self._environ)
+        self._invoker = AsyncInvoker(
+            self._queue,
+            self._dispatcher,
+            Destinations(self._tables, self.settings.buckets),
+            retry_wait_s=server.retry_wait_s,
+            report=complain,
+        )
+        self._watchers = {
+            name: BucketWatcher(bucket, objects=self._objects, log=complain, on_events=self._invoker.wake)
+            for name, bucket in self.settings.buckets.items()
+        }
+        self._dispatcher.declare(self.settings.functions)
+        self._application = Application(self._parts())
+        recovered = await self._queue.recover()
+        if recovered:
+            say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
+        started = asyncio.Event()
+        background = [tasks.create_task(self._invoker.run(started)), tasks.create_task(self._node.watch_memory())]
+        await started.wait()
+        self._invoker.declare(list(self.settings.functions))
+        return background
+
+    def _parts(self) -> Parts:
+        settings = self.settings
+        wait_s = settings.server.queue_timeout_s
+        return Parts(
+            invoke=InvokeApi(self._dispatcher, accept=self._invoker.accept, queue_timeout_s=wait_s),
+            routes=RoutesApi(settings.routes, self._dispatcher, queue_timeout_s=wait_s),
+            objects=ObjectApi(settings.buckets, self._watchers),
+            status=self._status,
+            count_table=self._count_table,
+            metrics=self._exposition,
+            key=settings.server.key,
+        )
+
+    async def _publish_all(self, functions: Mapping[str, Function]) -> None:
+        """Publish what has changed, several at once as far as the cores go."""
+        room = asyncio.Semaphore(os.cpu_count() or 1)
+
+        async def one(function: Function) -> None:
+            async with room:
+                await self._publish(function)
+
+        async with self._publishing, asyncio.TaskGroup() as tasks:
+            for function in functions.values():
+                tasks.create_task(one(function))
+        try:
+            await asyncio.to_thread(self._publisher.clean)
+        except StoreError as error:
+            complain(f"thawd: old packages could not be removed: {error}")
+
+    async def _publish(self, function: Function) -> None:
+        name = function.name
+        settings = self.settings
+        try:
+            version = await self._publisher.build(
+                function,
+                folder=settings.path.parent,
+                buckets=settings.buckets,
+                not_code=settings.not_code(),
+                progress=lambda line: say(f"  {name}: {line}"),
+            )
+            if self._publisher.is_published(version):
+                return
+            await self._dispatcher.publish(version)
+        except InitError as error:
+            self._publisher.published(version)
+            complain(f"thawd: {name}: init failed: {error}\n  see: thawd logs {name}")
+        except (EnvironmentBuildError, StoreError, ServiceException) as error:
+            self._dispatcher.fail(name, error.message)
+            complain(f"thawd: {name} cannot be published: {error.message}")
+        else:
+            self._publisher.published(version)
+            if version.generation > len(self.settings.functions):
+                say(f"{name}: published anew")
+
+    async def _start_buckets(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
+        install_lease_signal_handler()
+        return [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
+
+    def _handle_signals(self) -> None:
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._on_stop_signal)
+        loop.add_signal_handler(signal.SIGHUP, self._on_reload_signal)
+
+    def _on_stop_signal(self) -> None:
+        if self._stop.is_set():
+            complain("thawd: stopping at once; what still runs is ended")
+            self._spawner.children.kill_all()
+        self._stop.set()
+
+    def _on_reload_signal(self) -> None:
+        self._reloading = asyncio.get_running_loop().create_task(self.reload())
+
+    async def reload(self) -> None:
+        """Read the configuration anew and publish what has changed; a mistake in it changes nothing."""
+        try:
+            settings = await asyncio.to_thread(config.load, self.settings.path, environ=self._environ)
+        except ConfigurationError as error:
+            complain(f"thawd: the configuration was not reloaded:\n{error}")
+            return
+        fixed = [
+            what
+            for what, old, new in (
+                ("server", self.settings.server, settings.server),
+                ("buckets", self.settings.buckets, settings.buckets),
+                ("tables", self.settings.tables, settings.tables),
+            )
+            if old != new
+        ]
+        if fixed:
+            complain(f"thawd: changes of {', '.join(fixed)} take effect at the next start")
+        self.settings = msgspec.structs.replace(
+            settings, server=self.settings.server, buckets=self.settings.buckets, tables=self.settings.tables
+        )
+        self._dispatcher.declare(self.settings.functions)
+        self._invoker.declare(list(self.settings.functions))
+        self._application.parts = self._parts()
+        await self._publish_all(self.settings.functions)
+        say("configuration reloaded")
+
+    async def _watch_code(self) -> None:
+        """Publish anew when code changes; saving several files at once counts as one change."""
+        from watchfiles import DefaultFilter, awatch
+
+        folders = {function.code for function in self.settings.functions.values()}
+        ignored = [*self.settings.not_code()]
+        only = DefaultFilter(ignore_paths=ignored)
+        async for _ in awatch(*folders, self.settings.path, watch_filter=only, debounce=400, step=100):
+            await self.reload()
+
+    def _announce(self, ready_file: Path | None) -> None:
+        settings = self.settings
+        say(f"thawd serves {self.url}")
+        for name, entry in self._dispatcher.status().items():
+            note = "" if entry["state"] == "Active" else f"   {entry['state']}: {entry['reason']}"
+            say(f"  function  {name:<20} {entry['start']:<5} {settings.functions[name].handler}{note}")
+        for bucket in settings.buckets.values():
+            targets = ", ".join(n.function for n in bucket.notify) or "nobody"
+            say(f"  bucket    {bucket.name:<20} {bucket.path} -> {targets}")
+        for route in settings.routes:
+            say(f"  route     {route.key:<20} -> {route.function}")
+        for table in settings.tables.values():
+            say(f"  table     {table.name:<20} {table.path}")
+        say(
+            f"at most {self._node.max_environments} environments and {self._node.memory_mb} MB; memory limits by "
+            f"{self._limiter_kind}; Ctrl-C stops"
+        )
+        if ready_file is not None:
+            staged = ready_file.with_name(ready_file.name + ".new")
+            staged.write_bytes(msgspec.json.encode({"url": self.url, "pid": os.getpid()}))
+            staged.replace(ready_file)
+
+    async def _shut_down(
+        self, web: uvicorn.Server, serving: asyncio.Task[None], background: list[asyncio.Task[Any]]
+    ) -> None:
+        say("stopping")
+        self._invoker.stop()
+        web.should_exit = True
+        left = await self._dispatcher.drain(self.settings.server.grace_s)
+        if left:
+            complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
+        for task in background[1:]:
+            task.cancel()
+        self._dispatcher.declare({})
+        self._spawner.children.kill_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_KILL_WAIT_S):
+                await self._spawner.children.all_ended()
+        self._spawner.sweep()
+        background[0].cancel()
+        web.force_exit = True
+        await serving
+        self._spawner.flush_logs()
+        say("stopped")
+
+    async def _status(self) -> dict[str, Any]:
+        functions = self._dispatcher.status()
+        depths = await self._queue.depth()
+        for name, entry in functions.items():
+            depth = depths.get(name)
+            entry["queued"] = depth.queued if depth else 0
+            entry["leased"] = depth.leased if depth else 0
+            entry["dead"] = depth.dead if depth else 0
+        return {
+            "url": self.url,
+            "pid": os.getpid(),
+            "max_environments": self._node.max_environments,
+            "memory_mb": self._node.memory_mb,
+            "memory_limit": self._limiter_kind,
+            "functions": functions,
+        }
+
+    async def _count_table(self, name: str) -> int:
+        return await (await self._tables.get(name)).count()
+
+    def _exposition(self) -> bytes:
+        for name, entry in self._dispatcher.status().items():
+            for state, count in entry["environments"].items():
+                self._metrics.set_gauge("environments", function=name, state=state, value=count)
+            self._metrics.set_gauge("waiting", function=name, value=entry["waiting"])
+        return self._metrics.exposition()
+
+
+def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_file: Path | None) -> None:
+    """Serve until a signal; blocks.
+
+    Raises:
+        ThawdError: the server could not start.
+    """
+    import uvloop
+
+    from thawd import _native
+
+    with contextlib.suppress(OSError):
+        _native.set_child_subreaper()
+    server = Server(settings, environ=environ)
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(server.run(watch=watch, ready_file=ready_file))
