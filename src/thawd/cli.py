@@ -194,8 +194,8 @@ def status(as_json: bool, config_path: Path) -> None:
         for title, kinds in (("start", entry["starts"]), ("invoke", entry["invocations"])):
             for kind, d in kinds.items():
                 click.echo(
-                    f"  {title:<6} {kind:<5} {d['count']:>8}   p50 {d['p50_ms']:>10.2f} ms   p99 {d['p99_ms']:>10.2f} ms"
-                    f"   max {d['max_ms']:>10.2f} ms"
+                    f"  {title:<6} {kind:<5} {d['count']:>8}   p50 {d['p50_ms']:>10.2f} ms"
+                    f"   p99 {d['p99_ms']:>10.2f} ms   max {d['max_ms']:>10.2f} ms"
                 )
         counters = ("errors", "timeouts", "exits", "throttles", "init_failures", "fallbacks", "dead")
         told = ", ".join(f"{entry[c]} {c.replace('_', ' ')}" for c in counters if entry[c])

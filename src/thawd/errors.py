@@ -96,7 +96,7 @@ class AccessDeniedException(ThawdError):
 
 
 class StoreError(ThawdError):
-    """A durable store (queue, catalog, table) cannot be read or written; the message names file and cause (HTTP 500)."""
+    """A durable store cannot be read or written; the message names file and cause (HTTP 500)."""
 
     type = "ServiceException"
 

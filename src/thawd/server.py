@@ -25,8 +25,9 @@ from thawd import config
 from thawd.config import Settings
 from thawd.errors import ConfigurationError, EnvironmentBuildError, ServiceException, StoreError, ThawdError
 from thawd.events.asynchronous import AsyncInvoker
-from thawd.events.buckets import BucketWatcher, install_lease_signal_handler
+from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations
+from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution import memory, node
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.environment import InitError
@@ -449,10 +450,19 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     """
     import uvloop
 
-    from thawd import _native
-
-    with contextlib.suppress(OSError):
-        _native.set_child_subreaper()
+    _adopt_orphans()
     server = Server(settings, environ=environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run(watch=watch, ready_file=ready_file))
+
+
+def _adopt_orphans() -> None:
+    """Become the parent of what functions leave behind, so that it can be ended with its environment."""
+    try:
+        from thawd import _native
+
+        _native.set_child_subreaper()
+    except ImportError:
+        complain("thawd: its native module is not built; processes that functions detach may outlive them")
+    except OSError:
+        return  # not Linux

@@ -405,7 +405,7 @@ def test_a_prefix_that_no_key_can_have_is_refused(tmp_path: Path) -> None:
         (HELLO + "[buckets.uploads]\npath='file'", "buckets.uploads.path", "a file at {}/file"),
         (HELLO + "[tables.labels]\npath='sub'", "tables.labels.path", "a folder at {}/sub"),
         ("[server]\ndata='file'\n" + HELLO, "server.data", "a file at {}/file"),
-        ("[server]\ndata='.'\n" + HELLO, "server.data", "a folder that holds the code of function hello"),
+        ("[server]\ndata='.'\n" + HELLO, "server.data", "a folder that holds the code of hello"),
         (HELLO + "requirements='a\\u0000b'", "functions.hello.requirements", ""),
         (HELLO + "code=''", "functions.hello.code", '""'),
     ],
@@ -476,10 +476,15 @@ def test_an_empty_file_tells_what_the_smallest_one_holds(tmp_path: Path) -> None
         ("[functions.f]\nhandler = 'a.b'\nhandler = 'c.d'\n", "line 3, column"),
         ("[functions.f", "its end (line 1)"),
         ('a = """\n\nx', "its end (line 3)"),
+        ("a = 2024-13-45\n", "line 1, column"),
     ],
 )
 def test_broken_toml_is_told_with_line_and_column(tmp_path: Path, text: str, where: str) -> None:
     assert only_mistake(tmp_path, text).found.startswith(f"broken TOML at {where}")
+
+
+def test_a_number_too_long_to_read_is_told(tmp_path: Path) -> None:
+    assert only_mistake(tmp_path, "port = " + "9" * 5000).found.startswith("broken TOML: Exceeds the limit")
 
 
 def test_files_that_cannot_be_read_are_told(tmp_path: Path) -> None:

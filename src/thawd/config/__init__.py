@@ -15,6 +15,7 @@ from pathlib import Path
 from thawd.config import sections
 from thawd.config.document import read_document
 from thawd.config.findings import Findings, one_of
+from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON
 from thawd.config.options import ENVIRONMENT_VARIABLES, SECTIONS, OptionDescription, describe_options
 from thawd.config.places import check_places
 from thawd.config.references import check_references
@@ -24,6 +25,8 @@ from thawd.errors import ConfigurationError
 
 __all__ = [
     "ENVIRONMENT_VARIABLES",
+    "NEWEST_PYTHON",
+    "OLDEST_PYTHON",
     "RESERVED_SEGMENTS",
     "OptionDescription",
     "Server",

@@ -21,17 +21,19 @@ def read_document(path: Path) -> dict[str, object]:
     text = _read_text(path)
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        message = str(error)
-        position = _POSITION.search(message)
-        cause = message[: position.start()] if position else message
-        if position and position[1]:
-            where = f"line {position[1]}, column {position[2]}"
-        else:
-            where = f"its end (line {text.count(chr(10)) + 1})"
-        raise _refusal(path, f"broken TOML at {where}: {cause}", "valid TOML (https://toml.io)") from None
+    except ValueError as error:
+        raise _refusal(path, _broken(str(error), text), "valid TOML (https://toml.io)") from None
     except RecursionError:
         raise _refusal(path, "lists or tables nested hundreds deep", "valid TOML of a few levels") from None
+
+
+def _broken(message: str, text: str) -> str:
+    position = _POSITION.search(message)
+    if position is None:
+        # Not of the grammar's making, such as a number of thousands of digits.
+        return f"broken TOML: {message}"
+    where = f"line {position[1]}, column {position[2]}" if position[1] else f"its end (line {text.count(chr(10)) + 1})"
+    return f"broken TOML at {where}: {message[: position.start()]}"
 
 
 def _read_text(path: Path) -> str:

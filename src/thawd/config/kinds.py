@@ -15,8 +15,11 @@ from dataclasses import dataclass
 _SHOWN_CHARACTERS = 80
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
 _VERSION = re.compile(r"\d+(\.\d+)*")
-# The interpreters the runtime supports; thawd.execution.interpreters refuses others by running them.
-_SUPPORTED_VERSION = re.compile(r"3\.(9|10|11|12|13|14)(\.\d+)?")
+
+OLDEST_PYTHON = (3, 9)
+"""The oldest version of Python whose interpreters thawd.runtime is written for."""
+NEWEST_PYTHON = (3, 14)
+"""The newest one."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,10 +162,15 @@ def _is_handler(value: str) -> bool:
 
 def interpreter() -> Kind:
     """Interpreters: a version number, a command or a path."""
-    return text(
-        'a version from "3.9" to "3.14" in quotes, a command, or a path of an interpreter or a venv folder',
-        lambda value: (
-            value.strip() == value != ""
-            and (_VERSION.fullmatch(value) is None or _SUPPORTED_VERSION.fullmatch(value) is not None)
-        ),
+    oldest, newest = (".".join(map(str, version)) for version in (OLDEST_PYTHON, NEWEST_PYTHON))
+    allowed = (
+        f'a version from "{oldest}" to "{newest}" in quotes, a command, or a path of an interpreter or a venv folder'
     )
+    return text(allowed, _is_interpreter)
+
+
+def _is_interpreter(value: str) -> bool:
+    if not _VERSION.fullmatch(value):
+        return value.strip() == value != ""
+    version = tuple(map(int, value.split(".")))
+    return len(version) in (2, 3) and OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON

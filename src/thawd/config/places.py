@@ -33,10 +33,10 @@ def _check_sources(settings: Settings, findings: Findings) -> None:
 def _check_data(settings: Settings, findings: Findings) -> None:
     data = settings.server.data
     _check_place(("server", "data"), data, findings, wanted="a folder")
-    for name, function in settings.functions.items():
-        if _holds(data, function.code):
-            found = f"a folder that holds the code of function {name}"
-            findings.add(("server", "data"), found=found, allowed="a folder without code in it")
+    held = [name for name, function in settings.functions.items() if _holds(data, function.code)]
+    if held:
+        found = f"a folder that holds the code of {', '.join(held)}"
+        findings.add(("server", "data"), found=found, allowed="a folder without code in it")
 
 
 def _check_buckets(settings: Settings, findings: Findings) -> None:

@@ -8,7 +8,7 @@ Way of a file: a notice or a scan names its key -> it is looked at (25 ms later,
 to it) -> its record and its events are one transaction (`recorder`) -> the functions concerned are woken.
 """
 # Keys and paths are bytes here, which pathlib does not take.
-# ruff: noqa: PTH116
+# ruff: noqa: PTH120
 
 from __future__ import annotations
 
@@ -25,12 +25,14 @@ from typing import TypeVar
 from thawd.errors import StoreError
 from thawd.events import folder_scan
 from thawd.events.inotify import Kind, TreeWatch
-from thawd.events.object_file import REST_S, Trusted, leases_work
+from thawd.events.object_file import REST_S, Trusted, install_lease_signal_handler, leases_work
 from thawd.events.pending import Due, Pending
 from thawd.events.recorder import BATCH_KEYS, Again, FolderLost, Recorder
 from thawd.resources import Bucket
 from thawd.state.bucket_folder import is_hidden
 from thawd.state.objects import ObjectCatalog, ObjectRecord
+
+__all__ = ["BucketWatcher", "WatchSettings", "install_lease_signal_handler"]
 
 T = TypeVar("T")
 
@@ -205,13 +207,13 @@ class BucketWatcher:
         """
         return (await self._objects.lookup(self._bucket.name, [key])).get(key)
 
-    async def listing(self, *, prefix: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
-        """Recorded objects in the order of their keys' bytes: those that begin with `prefix` and follow `after`.
+    async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
+        """Recorded objects in the order of their keys' bytes: those that begin with `prefix`, from `start` on.
 
         Raises:
             StoreError: the catalog cannot be read.
         """
-        return await self._objects.page(self._bucket.name, prefix=prefix, after=after, limit=limit)
+        return await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=limit)
 
     async def _watch(self) -> str:
         """Watch until the folder is lost; says how."""
@@ -342,12 +344,12 @@ class BucketWatcher:
     async def _sweep(self, session: _Session, folder: bytes) -> float:
         """Find recorded objects in and below a folder whose files are gone."""
         spent_s = 0.0
-        after = b""
+        start = b""
         prefix = folder + b"/" if folder else b""
-        while page := await self._objects.page(self._bucket.name, prefix=prefix, after=after, limit=_PAGE_KEYS):
+        while page := await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=_PAGE_KEYS):
             known = {record.key: record for record in page}
             spent_s += await self._record_differing(session, list(known), known)
-            after = page[-1].key
+            start = page[-1].key + b"\0"
         return spent_s
 
     async def _record_differing(self, session: _Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:

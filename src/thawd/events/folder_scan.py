@@ -1,7 +1,6 @@
-"""Walking a bucket's folder and comparing it with the catalog, in pieces, on a thread. Finds candidates, judges nothing.
+"""Walking a bucket's folder and comparing it with the catalog, in pieces, on a thread. Finds candidates only.
 
-Neither holds more than a piece of a folder in memory, however many files there are; folders still to be walked are
-held.
+No more than a piece of a folder is in memory, however many files there are; folders still to be walked are held.
 """
 
 from __future__ import annotations

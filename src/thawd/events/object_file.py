@@ -32,8 +32,8 @@ FIRST_POLL_S = 0.2
 LONGEST_POLL_S = 2.0
 _POLL_GROWTH = 1.6
 _CHUNK_BYTES = 1024 * 1024
-_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ELOOP, errno.ENOTDIR)
-"""Errors that say nothing about the file: too many open files, or it was replaced while we looked."""
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
+"""Errors that say nothing about the file: too many open files, or it was removed or replaced while we looked."""
 # An explicit utime() sets mtime to anything and ctime to now; a write sets both to now.
 _SAME_MOMENT_NS = 20_000_000
 
@@ -131,13 +131,8 @@ class Looker:
             if trusted is not None and _stat_key(located.stat)[:3] == _stat_key(trusted.stat)[:3]:
                 return Finding(key, State.CHANGED, record=_record(key, located.stat, trusted.etag), announce=True)
             return self._examine(key, located.path, known, patience)
-        except FileNotFoundError:
-            # It went away between two steps; the next look will say what became of it.
-            return self._unfinished(key, patience)
         except OSError as error:
-            if error.errno in _PASSING:
-                return self._unfinished(key, patience)
-            return Finding(key, State.UNREADABLE, error=error)
+            return self._unfinished(key, patience) if error.errno in _PASSING else _unreadable(key, error)
 
     def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: Patience) -> Finding:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
@@ -178,6 +173,10 @@ class Looker:
     def _unfinished(self, key: bytes, patience: Patience) -> Finding:
         patience.wait_s = min(max(FIRST_POLL_S, patience.wait_s * _POLL_GROWTH), LONGEST_POLL_S)
         return Finding(key, State.UNFINISHED, wait_s=patience.wait_s, patience=patience)
+
+
+def _unreadable(key: bytes, error: OSError) -> Finding:
+    return Finding(key, State.UNREADABLE, error=error)
 
 
 def is_same(now: os.stat_result, known: ObjectRecord) -> bool:

@@ -58,7 +58,7 @@ class Pending:
 
     def take(self, now: float, limit: int) -> list[Due]:
         """Up to `limit` keys whose time has come, the earliest first; they are no longer held."""
-        taken = []
+        taken: list[Due] = []
         while self._heap and len(taken) < limit and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
             held = self._due.get(key)

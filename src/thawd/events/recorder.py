@@ -45,8 +45,8 @@ class Again(NamedTuple):
     patience: Patience | None
 
 
-class FolderLost(Exception):  # noqa: N818 - a condition, not a mistake
-    """The bucket's folder is not there, or is another one than before: nothing may be concluded from what is missing."""
+class FolderLost(Exception):
+    """The bucket's folder is not there, or another one than before: nothing may be concluded from what is missing."""
 
 
 class Recorder:

@@ -109,6 +109,6 @@ def functions_for(notifications: Sequence[Notification], *, key: bytes, event_na
 
 
 def row_key(key: bytes) -> str:
-    """The key under which a table stores what came of an object: the key as text, bytes that are no UTF-8 as ``%FF``."""
+    """The key under which a table stores what came of an object: the key as text; a byte that is none as ``%FF``."""
     text = key.decode("utf-8", "surrogateescape")
     return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in text)

@@ -9,10 +9,14 @@ from __future__ import annotations
 import asyncio
 import os
 import signal
-from collections.abc import Callable, Collection
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 _STATUS_WAIT_S = 1.0
+_STATUS_RETRY_S = 0.01
+# asyncio reaps what it started (pip, for one) as soon as it is dead; what is dead for longer is nobody's.
+_UNCLAIMED_S = 5.0
 _MARKER = b"THAWD_ENVIRONMENT="
 
 
@@ -22,18 +26,21 @@ class Child:
     Attributes:
         pid: its process id; also its process group and session.
         ended: done when the process has ended; the wait status, or None when nobody could tell it.
+        killed: whether it was we who killed it.
     """
 
-    __slots__ = ("ended", "pid")
+    __slots__ = ("ended", "killed", "pid")
 
     def __init__(self, pid: int, ended: asyncio.Future[int | None]) -> None:
         self.pid = pid
         self.ended = ended
+        self.killed = False
 
     def kill(self) -> None:
         """Kill the process and its group, if it is still there."""
         if self.ended.done():
             return
+        self.killed = True
         for kill in (os.killpg, os.kill):
             try:
                 kill(self.pid, signal.SIGKILL)
@@ -46,7 +53,8 @@ class Children:
 
     def __init__(self) -> None:
         self._alive: dict[int, Child] = {}
-        self._told: dict[int, int] = {}
+        self._strays: set[int] = set()
+        self._zombies: dict[int, float] = {}
 
     def watch(self, pid: int) -> Child:
         """Follow the process `pid` until it ends."""
@@ -68,7 +76,6 @@ class Children:
         child = self._alive.get(pid)
         if child is None or child.ended.done():
             return
-        self._told[pid] = status
         self._finish(child, status)
 
     def _readable(self, pidfd: int, child: Child) -> None:
@@ -85,22 +92,25 @@ class Children:
             pass
         self._ended(child)
 
-    def _ended(self, child: Child) -> None:
+    def _ended(self, child: Child, until_s: float | None = None) -> None:
+        """The process is dead: find out how it ended."""
         if child.ended.done():
             return
+        now_s = time.monotonic()
+        until_s = until_s or now_s + _STATUS_WAIT_S
         try:
             pid, status = os.waitpid(child.pid, os.WNOHANG)
         except ChildProcessError:
-            # The template's child: it tells us in a moment, unless it is dead too.
-            asyncio.get_running_loop().call_later(_STATUS_WAIT_S, self._finish, child, None)
-            return
+            pid, status = 0, 0
         if pid:
             self._finish(child, status)
+        elif now_s < until_s:
+            # The template's child: it tells us in a moment; when it is dead too, the child becomes ours.
+            asyncio.get_running_loop().call_later(_STATUS_RETRY_S, self._ended, child, until_s)
         else:
-            asyncio.get_running_loop().call_later(0.005, self._ended, child)
+            self._finish(child, int(signal.SIGKILL) if child.killed else None)
 
     def _finish(self, child: Child, status: int | None) -> None:
-        self._told.pop(child.pid, None)
         if not child.ended.done():
             # What the process left behind in its group goes with it.
             try:
@@ -121,7 +131,7 @@ class Children:
             await asyncio.wait([child.ended for child in self._alive.values()])
 
     def kill_strays(self, is_alive: Callable[[str], bool]) -> int:
-        """Kill and reap processes that a function left behind outside its process group; how many there were.
+        """Kill processes that a function left behind outside its process group, reap the dead; how many were killed.
 
         Such a process has become our child (we are the subreaper), leads or joined a session of its own, and carries
         the identifier of its environment in its environment variables.
@@ -129,17 +139,32 @@ class Children:
         Args:
             is_alive: whether the environment or template with an identifier is alive; its strays are left alone.
         """
-        strays = 0
+        killed = 0
         for pid in _own_children():
             if pid in self._alive:
                 continue
-            owner = _owner(pid)
-            if owner is not None and is_alive(owner):
-                continue
-            if owner is None and not _is_zombie(pid):
-                continue  # started by the platform itself, for example pip
-            strays += _kill_and_reap(pid, known=self._alive)
-        return strays
+            if _is_zombie(pid):
+                self._reap_left_over(pid)
+            elif (owner := _owner(pid)) is not None and not is_alive(owner):
+                # Without an owner it is the platform's own, for example pip.
+                self._strays.add(pid)
+                try:
+                    os.kill(pid, signal.SIGKILL)
+                    killed += 1
+                except ProcessLookupError:
+                    continue
+        return killed
+
+    def _reap_left_over(self, pid: int) -> None:
+        """Reap a dead child that is nobody's: one we killed, or one that those who started it have not reaped."""
+        since_s = self._zombies.setdefault(pid, time.monotonic())
+        if pid in self._strays or time.monotonic() - since_s > _UNCLAIMED_S:
+            try:
+                os.waitpid(pid, os.WNOHANG)
+            except ChildProcessError:
+                pass
+            self._strays.discard(pid)
+            del self._zombies[pid]
 
 
 def _own_children() -> list[int]:
@@ -168,15 +193,3 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError):
         return False
-
-
-def _kill_and_reap(pid: int, *, known: Collection[int]) -> int:
-    if pid in known:
-        return 0
-    try:
-        if not _is_zombie(pid):
-            os.kill(pid, signal.SIGKILL)
-        os.waitpid(pid, 0 if not _is_zombie(pid) else os.WNOHANG)
-    except (ProcessLookupError, ChildProcessError, PermissionError):
-        return 0
-    return 1

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 import math
 import os
+import signal
 import socket
 import time
 from collections.abc import Awaitable, Callable
@@ -32,11 +33,29 @@ _decode = msgspec.json.Decoder().decode
 
 
 class InitError(Exception):
-    """The function's init phase failed; `document` is the error document that its callers get."""
+    """The function's init phase failed.
 
-    def __init__(self, message: str, document: bytes) -> None:
+    Attributes:
+        document: the error document that its callers get.
+        from_outside: whether the process was killed by somebody else, so that another try may well succeed.
+    """
+
+    def __init__(self, message: str, document: bytes, *, from_outside: bool = False) -> None:
         super().__init__(message)
         self.document = document
+        self.from_outside = from_outside
+
+    @classmethod
+    def of_exit(cls, child: Child | None) -> InitError:
+        """For a process that ended before it had said how init went."""
+        status = child.ended.result() if child is not None else None
+        message = describe_exit(status)
+        killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
+        return cls(
+            message,
+            _document("Runtime.ExitError", f"Error: {message}"),
+            from_outside=killed and child is not None and not child.killed,
+        )
 
 
 @dataclass(slots=True)
@@ -317,8 +336,7 @@ class Environment:
         if self._answer is not None and not self._answer.done():
             self._answer.set_exception(_Ended(status))
         if not self.ready.done():
-            message = describe_exit(status)
-            self.ready.set_exception(InitError(message, _document("Runtime.ExitError", f"Error: {message}")))
+            self.ready.set_exception(InitError.of_exit(self.child))
             self.ready.exception()  # nobody may be waiting any more
         self._close()
         self.on_end(self)

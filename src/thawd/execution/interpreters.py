@@ -1,8 +1,7 @@
-"""Interpreters of functions: found on this machine, tried, named.
+"""Interpreters of functions: found on this machine and tried, or made with a function's requirements installed.
 
-First of what publishing a version needs; an interpreter is run before it is believed, as a command that exists may
-still not work. What is installed for it is `thawd.execution.requirements`' matter. Reads no environment of its own
-accord: variables come in from `thawd.config`.
+Publishing a version begins here. An interpreter is run before it is believed: a command that exists may still not
+work. How requirements are installed is told in `thawd.execution.requirements`.
 """
 
 from __future__ import annotations
@@ -11,16 +10,13 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from thawd.config import process_environment
+from thawd.config import NEWEST_PYTHON, OLDEST_PYTHON, process_environment
 from thawd.errors import EnvironmentBuildError
-
-# What thawd.runtime is written for.
-OLDEST = (3, 9)
-NEWEST = (3, 14)
+from thawd.execution.requirements import Installation
 
 _ANSWER_WITHIN_S = 10.0
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -71,6 +67,37 @@ def find_interpreter(
     return search.first_usable()
 
 
+async def prepare_environment(
+    requirements: Path,
+    interpreter: Interpreter,
+    root: Path,
+    *,
+    on_line: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
+) -> Path:
+    """A virtual environment with the packages of a requirements file; made now, unless it is there.
+
+    A call that is cancelled kills what it started and leaves no half environment.
+
+    Args:
+        requirements: the file, absolute.
+        interpreter: what the environment is made from; packages of a virtual environment are not carried over.
+        root: folder of all such environments; made when missing.
+        on_line: called with each line of progress.
+        environ: environment variables for pip; None: those of this process.
+
+    Returns:
+        Path of the environment's interpreter.
+
+    Raises:
+        EnvironmentBuildError: it cannot be made; the message holds the last lines of output and the way out.
+    """
+    installation = Installation(
+        requirements, python=interpreter.path, label=str(interpreter), root=root, on_line=on_line, environ=environ
+    )
+    return await installation.ready()
+
+
 class _Search:
     """One search for an interpreter.
 
@@ -98,11 +125,17 @@ class _Search:
         raise EnvironmentBuildError(self._failure(tried))
 
     def _failure(self, tried: list[str]) -> str:
-        name = f"Python {self._python}" if self._wanted else f'The interpreter "{self._python}"'
-        what = f"{name} cannot be used; tried: {'; '.join(tried)}." if tried else f"{name} was not found."
-        version = self._python if self._wanted else "3.12"
+        if self._wanted:
+            what = f"Python {self._python} cannot be used" if tried else f"Python {self._python} was not found"
+        elif self._is_path():
+            what = f"The interpreter {self._python} cannot be used"
+        else:
+            what = f'The command "{self._python}" cannot be used' if tried else f'"{self._python}" is not on PATH'
+        if tried:
+            what += f"; tried: {'; '.join(tried)}"
+        version = self._python if OLDEST_PYTHON <= self._wanted[:2] <= NEWEST_PYTHON else "3.12"
         return (
-            f"{what} Install one from Python {_dotted(OLDEST)} to {_dotted(NEWEST)} (for example with "
+            f"{what}. Install one from Python {_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)} (for example with "
             f"`uv python install {version}` or `pyenv install {version}`), "
             'or set python = "/path/to/python" for the function in thawd.toml.'
         )
@@ -156,8 +189,10 @@ class _Search:
         implementation, version, executable = self._answer(candidate)
         if implementation != "cpython":
             raise _UnusableError(f"it is {implementation}, not CPython")
-        if not OLDEST <= version[:2] <= NEWEST:
-            raise _UnusableError(f"it is Python {_dotted(version)}; {_dotted(OLDEST)} to {_dotted(NEWEST)} are supported")
+        if not OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
+            raise _UnusableError(
+                f"it is Python {_dotted(version)}; {_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)} are supported"
+            )
         if version[: len(self._wanted)] != self._wanted:
             raise _UnusableError(f"it is Python {_dotted(version)}")
         # What a version manager put on PATH starts a shell first, each time: use what it leads to. A path that the

@@ -68,7 +68,8 @@ class Cgroup(MemoryLimiter):
         self.kind = "cgroup v2" if v2 else "cgroup v1"
         self.parent = parent
         self._limit_file = "memory.max" if v2 else "memory.limit_in_bytes"
-        self._swap_file, self._swap = ("memory.swap.max", "0") if v2 else ("memory.memsw.limit_in_bytes", None)
+        self._swap_file = "memory.swap.max" if v2 else "memory.memsw.limit_in_bytes"
+        self._swap = "0" if v2 else ""  # version 1 counts memory and swap together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup")
 
     def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:

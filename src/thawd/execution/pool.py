@@ -246,7 +246,8 @@ class Pool:
         """Tell all who wait: each would start the same init again, and it has just failed."""
         backoff_s = _BACKOFF_FIRST_S if self._failure is None else self._failure.backoff_s
         now_s = time.monotonic()
-        if self._failure is None or now_s >= self._failure.until_s:
+        by_itself = not (isinstance(error, InitError) and error.from_outside)
+        if by_itself and (self._failure is None or now_s >= self._failure.until_s):
             self._failure = _Failure(error, now_s + backoff_s, min(2 * backoff_s, _BACKOFF_LAST_S))
             asyncio.get_running_loop().call_later(backoff_s, self.grow)
         if self._starting == 0 and not self._busy:

@@ -97,7 +97,7 @@ class Publisher:
         assert function.requirements is not None
         try:
             return await prepare_environment(
-                function.requirements, interpreter=interpreter, root=self._environments, on_line=progress
+                function.requirements, interpreter, self._environments, on_line=progress, environ=self._own
             )
         except EnvironmentBuildError as error:
             raise EnvironmentBuildError(f"functions.{function.name}: {error.message}") from error

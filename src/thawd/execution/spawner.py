@@ -23,8 +23,13 @@ from thawd.invocation import StartKind
 from thawd.telemetry.logs import FunctionLog, LogStream, log_path
 from thawd.telemetry.metrics import Metrics
 
-# A template that dies so often without having forked is not started again for this version.
-_TEMPLATE_TRIES = 3
+# A template that dies so often, each time within a minute, is left alone for as long: environments start cold.
+_TEMPLATE_DEATHS = 3
+_TEMPLATE_CALM_S = 60.0
+# Tries of a start whose process somebody else killed, for example the kernel for want of memory.
+_START_TRIES = 3
+# After strays were killed: look again, to reap them and to find what they had started meanwhile.
+_SWEEP_AGAIN_S = 0.2
 
 
 class Origin:
@@ -32,6 +37,8 @@ class Origin:
 
     Attributes:
         refused: why this version starts cold, None while it is forked.
+        deaths: how often in a row its template ended soon after its start.
+        calm_until_s: no template is started before, ``time.monotonic()`` seconds.
     """
 
     def __init__(self, version: Version) -> None:
@@ -40,6 +47,8 @@ class Origin:
         self.template: Template | None = None
         self.starting: asyncio.Task[Template] | None = None
         self.deaths = 0
+        self.started_s = 0.0
+        self.calm_until_s = 0.0
 
 
 class Spawner:
@@ -108,19 +117,25 @@ class Spawner:
             ServiceException: the machine could not start a process.
         """
         started_s = time.monotonic()
-        try:
-            template = await self._template(self.origin(version))
-            if template is not None:
-                try:
-                    return await self._fork(version, template, provisioned=provisioned, started_s=started_s)
-                except TemplateLostError as error:
-                    self._fall_back(version, str(error))
-            return await self._start_cold(version, provisioned=provisioned, started_s=started_s)
-        except InitError:
-            self._metrics.function(version.function.name).init_failures += 1
-            raise
-        except OSError as error:
-            raise ServiceException(f"an execution environment could not be started: {error}") from error
+        for left in reversed(range(_START_TRIES)):
+            try:
+                return await self._start(version, provisioned=provisioned, started_s=started_s)
+            except InitError as error:
+                if not error.from_outside or not left:
+                    self._metrics.function(version.function.name).init_failures += 1
+                    raise
+            except OSError as error:
+                raise ServiceException(f"an execution environment could not be started: {error}") from error
+        raise AssertionError("the last try returns or raises")
+
+    async def _start(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
+        template = await self._template(self.origin(version))
+        if template is not None:
+            try:
+                return await self._fork(version, template, provisioned=provisioned, started_s=started_s)
+            except TemplateLostError as error:
+                self._fall_back(version, str(error))
+        return await self._start_cold(version, provisioned=provisioned, started_s=started_s)
 
     def _fall_back(self, version: Version, why: str) -> None:
         self._metrics.function(version.function.name).fallbacks += 1
@@ -133,10 +148,7 @@ class Spawner:
         if origin.template is not None and not origin.template.ended.is_set():
             return origin.template
         if origin.starting is None:
-            if origin.template is not None:
-                origin.deaths += 1
-            if origin.deaths >= _TEMPLATE_TRIES:
-                self._refuse(origin, f"its template ended by itself {origin.deaths} times")
+            if not self._may_start_template(origin):
                 return None
             origin.starting = asyncio.get_running_loop().create_task(self._start_template(origin.version))
             origin.starting.add_done_callback(lambda task: self._template_started(origin, task))
@@ -145,6 +157,19 @@ class Spawner:
         except ForkRefusedError as error:
             self._refuse(origin, str(error))
             return None
+
+    def _may_start_template(self, origin: Origin) -> bool:
+        """Whether to start a template again after the last one has ended."""
+        now_s = time.monotonic()
+        if origin.template is not None:
+            origin.deaths = origin.deaths + 1 if now_s - origin.started_s < _TEMPLATE_CALM_S else 1
+            origin.template = None
+            if origin.deaths >= _TEMPLATE_DEATHS:
+                origin.deaths = 0
+                origin.calm_until_s = now_s + _TEMPLATE_CALM_S
+                self._fall_back(origin.version, f"its template ended {_TEMPLATE_DEATHS} times within a minute")
+        origin.started_s = now_s
+        return now_s >= origin.calm_until_s
 
     def _template_started(self, origin: Origin, task: asyncio.Task[Template]) -> None:
         origin.starting = None
@@ -270,7 +295,10 @@ class Spawner:
 
     def sweep(self) -> int:
         """Kill what functions left behind outside their process groups; how many processes."""
-        return self.children.kill_strays(lambda identifier: identifier in self._alive)
+        killed = self.children.kill_strays(lambda identifier: identifier in self._alive)
+        if killed:
+            asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self.sweep)
+        return killed
 
 
 def _init_timed_out(version: Version) -> InitError:

@@ -154,9 +154,7 @@ class Template:
         self.ended.set()
         status = self.child.ended.result() if self.child is not None else None
         if not self.ready.done():
-            message = describe_exit(status)
-            document = _encode({"errorType": "Runtime.ExitError", "errorMessage": f"Error: {message}"})
-            self.ready.set_exception(InitError(message, document))
+            self.ready.set_exception(InitError.of_exit(self.child))
             self.ready.exception()
         for forked in self._forks.values():
             if not forked.done():

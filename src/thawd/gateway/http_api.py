@@ -121,7 +121,7 @@ def _as_text(body: bytes, content_type: str) -> str | None:
     """The body as text when its type is one that API Gateway passes as text and it is UTF-8; None for Base64."""
     if not body:
         return ""
-    media_type = content_type.split(";")[0].strip().lower()
+    media_type = content_type.split(";", maxsplit=1)[0].strip().lower()
     is_text = media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+json", "+xml"))
     try:
         return body.decode() if is_text else None

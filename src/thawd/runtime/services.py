@@ -32,7 +32,7 @@ class _Connection:
             raise ServiceError("thawd.table works inside a function that thawd runs; here there is no platform to ask")
         if os.getpid() != self._owner:
             raise ServiceError(
-                "thawd.table was called in a child process of the handler; hand the data back and call it in the handler"
+                "thawd.table was called in a child process of the handler; hand the data back and call it there"
             )
         with self._lock:
             self._channel.send(wire.CALL, head, body)

@@ -26,7 +26,7 @@ class Located(NamedTuple):
 
 
 class BucketFolder:
-    """The folder of a bucket. Cheap to make; keep it for one batch of keys only, as it remembers which folders are real.
+    """The folder of a bucket. Cheap to make; keep it for one batch of keys, as it remembers which folders are real.
 
     Args:
         root: the folder.

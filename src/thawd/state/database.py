@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import concurrent.futures
+import contextlib
 import queue
 import sqlite3
 import threading
@@ -45,7 +46,7 @@ class _Outcome:
 
     job: _Job
     value: Any = None
-    error: BaseException | None = None
+    error: Exception | None = None
 
 
 class Database:
@@ -141,7 +142,7 @@ class Database:
     def _run_writes(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
         _deliver(self._commit(connection, jobs))
 
-    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job]) -> list[_Outcome]:
+    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job], *, last_try: bool = False) -> list[_Outcome]:
         try:
             connection.execute("BEGIN IMMEDIATE")
         except sqlite3.Error as error:
@@ -154,11 +155,20 @@ class Database:
             # "Response To Errors Within A Transaction".
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            if len(jobs) == 1:
-                return [_Outcome(jobs[0], error=self._explained(error))]
+            if last_try:
+                return [_Outcome(job, error=self._explained(error)) for job in jobs]
         else:
             return outcomes
-        return [outcome for job in jobs for outcome in self._commit(connection, [job])]
+        self._make_room(connection)
+        return [outcome for job in jobs for outcome in self._commit(connection, [job], last_try=True)]
+
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        """Fold the log into the file, so that it is written from its beginning again.
+
+        On a full disk the log cannot grow, which would keep even events that are done from being removed.
+        """
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     def _step(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
         connection.execute("SAVEPOINT work")
@@ -185,13 +195,14 @@ class Database:
             # One by one: a quick read must not wait for the scan behind it.
             _deliver([outcome])
 
-    def _explained(self, error: BaseException) -> BaseException:
-        if isinstance(error, StopIteration):
-            # A future refuses to carry one, which would leave all later callers of the group waiting.
-            return RuntimeError("a work raised StopIteration")
-        if not isinstance(error, sqlite3.Error):
+    def _explained(self, error: BaseException) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            explained: Exception = sqlite_file.explain(self.path, error)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             return error
-        explained = sqlite_file.explain(self.path, error)
+        else:
+            # No future carries a StopIteration, and the others would end the caller's event loop.
+            explained = RuntimeError(f"a work raised {error!r}")
         explained.__cause__ = error
         return explained
 

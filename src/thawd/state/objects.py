@@ -122,16 +122,16 @@ class ObjectCatalog:
         return await self._db.write(lambda connection: _apply(connection, bucket, changes, events_for, at))
 
     async def page(
-        self, bucket: str, *, prefix: bytes = b"", after: bytes = b"", limit: int = 1000
+        self, bucket: str, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000
     ) -> list[ObjectRecord]:
-        """Up to `limit` records in the order of their keys' bytes: keys that begin with `prefix` and follow `after`.
+        """Up to `limit` records in the order of their keys' bytes: keys that begin with `prefix`, from `start` on.
 
         Raises:
             StoreError: they could not be read.
         """
-        sql = f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key >= ? AND key > ?"
-        values: list[Any] = [bucket, prefix, after]
-        end = _successor(prefix)
+        sql = f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key >= ?"
+        values: list[Any] = [bucket, max(prefix, start)]
+        end = successor(prefix)
         if end is not None:
             sql += " AND key < ?"
             values.append(end)
@@ -209,7 +209,7 @@ def _signed(inode: int) -> int:
     return inode - (1 << 64) if inode >= 1 << 63 else inode
 
 
-def _successor(prefix: bytes) -> bytes | None:
+def successor(prefix: bytes) -> bytes | None:
     """The smallest byte string greater than all that begin with `prefix`; None when there is none."""
     stripped = prefix.rstrip(b"\xff")
     return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

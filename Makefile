@@ -1,0 +1,48 @@
+# What a person types. `make help` lists it.
+PYTHON ?= python3
+VENV ?= .venv
+BIN := $(VENV)/bin
+STAMP := $(VENV)/.installed
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo test check format bench clean
+
+help:  ## list the targets
+	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@echo
+	@echo "  PYTHON=python3.12 VENV=.venv-3.12 choose the interpreter and the environment."
+
+setup: $(STAMP)  ## make the environment and install thawd with what demo, tests and checks need
+
+$(VENV)/bin/python:
+	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thawd needs Python 3.11 or newer: make PYTHON=python3.11")'
+	$(PYTHON) -m venv $(VENV)
+
+$(STAMP): $(VENV)/bin/python pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
+	@echo "installing thawd into $(VENV)"
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,check]'
+	@touch $@
+
+demo: setup  ## train, serve, classify 360 images, print what happened
+	$(BIN)/python examples/digits/demo.py
+
+test: setup  ## all tests
+	$(BIN)/python -m pytest
+
+check: setup  ## formatting, lints, types, layers
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports --no-cache
+	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*.c native/*.h)
+
+format: setup  ## format Python and C in place
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+	$(BIN)/clang-format -i $(wildcard native/*.c native/*.h)
+
+bench: setup  ## measure; prints ratios against their bounds
+	$(BIN)/python -m benchmarks
+
+clean:  ## remove what the targets made
+	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/digits/.thawd

@@ -1,0 +1,202 @@
+"""Objects as files: staged writes that appear at once and whole, reads of one version, removal. Everything blocks.
+
+A PUT is written to a hidden folder of the same file system, brought to the disk, and renamed. What a crash leaves in
+that folder is cleared when it is next used.
+"""
+# Keys and paths are bytes here, which pathlib does not take.
+# ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+import secrets
+import stat
+
+from thawd.gateway.s3_xml import S3Error
+from thawd.state.bucket_folder import MAX_KEY_BYTES, STAGING, BucketFolder, is_hidden
+
+
+def check_key(key: bytes) -> None:
+    """Refuse a key that is no path within a bucket's folder.
+
+    Raises:
+        S3Error: what is wrong with it (400).
+    """
+    shown = key[:200].decode("utf-8", "replace")
+    if len(key) > MAX_KEY_BYTES:
+        raise S3Error(400, "KeyTooLongError", f"The key has {len(key)} bytes; allowed are {MAX_KEY_BYTES}")
+    if b"\0" in key:
+        raise S3Error(400, "InvalidArgument", f"The key {shown!r} holds a NUL byte; no file can be named so")
+    if key.startswith(b"/") or key.endswith(b"/") or b"//" in key:
+        raise S3Error(
+            400, "InvalidArgument", f"The key {shown!r} has an empty part; keys here are paths of files such as a/b.png"
+        )
+    if is_hidden(key):
+        raise S3Error(
+            400, "InvalidArgument", f"The key {shown!r} has a part that begins with a dot; such files are no objects"
+        )
+
+
+class Upload:
+    """An object on its way in. Call `consume` as data comes, then `publish`; `discard` in any case, at the end.
+
+    Args:
+        root: the bucket's folder.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self._root = root
+        self._path = os.path.join(root, STAGING, secrets.token_hex(16).encode())
+        self._fd = -1
+
+    def consume(self, data: bytes) -> None:
+        """Append `data`.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._fd < 0:
+            self._open()
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def publish(self, key: bytes, *, exclusive: bool) -> os.stat_result:
+        """Bring the object to the disk and give it its name.
+
+        Args:
+            key: its key, checked.
+            exclusive: fail when there is an object already.
+
+        Returns:
+            The file's stat before it got its name.
+
+        Raises:
+            S3Error: the key cannot be used, or there is an object (412).
+            OSError: it cannot be written.
+        """
+        if self._fd < 0:
+            self._open()
+        target = _path(self._root, key)
+        os.fsync(self._fd)
+        found = os.fstat(self._fd)
+        # Closed before it appears, so that nobody finds it open for writing.
+        self._close()
+        _make_folders(self._root, key)
+        if exclusive:
+            try:
+                os.link(self._path, target, follow_symlinks=False)
+            except FileExistsError:
+                raise S3Error(412, "PreconditionFailed", "There is an object under this key already") from None
+        else:
+            os.rename(self._path, target)
+        _sync(os.path.dirname(target))
+        return found
+
+    def discard(self) -> None:
+        """Leave nothing behind but a published object. Never raises."""
+        with contextlib.suppress(OSError):
+            self._close()
+        with contextlib.suppress(OSError):
+            os.unlink(self._path)
+
+    def _open(self) -> None:
+        # The root itself is not made: when it is gone, somebody took it away.
+        with contextlib.suppress(FileExistsError):
+            os.mkdir(os.path.join(self._root, STAGING), 0o700)
+        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        # Tells `clear_staging` of another server on this bucket that the file is in use.
+        fcntl.flock(self._fd, fcntl.LOCK_EX)
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def clear_staging(root: bytes) -> None:
+    """Remove what uploads of a process that is no more have left behind. Never raises."""
+    folder = os.path.join(root, STAGING)
+    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                fd = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+                try:
+                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                    os.unlink(entry.path)
+                finally:
+                    os.close(fd)
+
+
+def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
+    """Open an object for reading: a descriptor, and the stat of what it reads.
+
+    Raises:
+        S3Error: there is none (404).
+        OSError: it cannot be read.
+    """
+    located = BucketFolder(root).locate(key)
+    if located is None:
+        raise no_such_key(key)
+    try:
+        fd = os.open(located.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise no_such_key(key) from None
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise no_such_key(key)
+    return fd, found
+
+
+def remove_object(root: bytes, key: bytes) -> None:
+    """Remove an object; that there is none is no error.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    folder = BucketFolder(root)
+    path = folder.path(key)
+    if path is None or folder.locate(key) is None:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        _sync(os.path.dirname(path))
+
+
+def no_such_key(key: bytes) -> S3Error:
+    """The error for a key without an object."""
+    return S3Error(404, "NoSuchKey", f"There is no object {key.decode('utf-8', 'replace')!r}")
+
+
+def _path(root: bytes, key: bytes) -> bytes:
+    path = BucketFolder(root).path(key)
+    if path is None:
+        raise S3Error(
+            400,
+            "InvalidArgument",
+            "A folder of this key is a link; objects are stored in the bucket's own folders only",
+        )
+    return path
+
+
+def _make_folders(root: bytes, key: bytes) -> None:
+    """Make the folders a key needs, durably."""
+    folder = root
+    for part in key.split(b"/")[:-1]:
+        above, folder = folder, os.path.join(folder, part)
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            continue
+        _sync(above)
+
+
+def _sync(folder: bytes) -> None:
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

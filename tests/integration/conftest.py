@@ -1,0 +1,175 @@
+"""A real thawd in a process of its own, and a project for it to serve."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+DEADLINE_S = 60.0
+
+
+def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
+    """Wait until `condition()` is true and return its value; a failure names `what`."""
+    end = time.monotonic() + DEADLINE_S
+    while time.monotonic() < end:
+        value = condition()
+        if value:
+            return value
+        time.sleep(0.02)
+    raise AssertionError(f"{what} did not become true within {DEADLINE_S} s")
+
+
+def processes_of(data: Path) -> list[int]:
+    """Runtime processes whose code lies in the data folder."""
+    found = []
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            try:
+                variables = (entry / "environ").read_bytes()
+                state = (entry / "stat").read_text().rpartition(")")[2].split()[0]
+            except OSError:
+                continue
+            if f"LAMBDA_TASK_ROOT={data}".encode() in variables and state != "Z":
+                found.append(int(entry.name))
+    return found
+
+
+@dataclass
+class Running:
+    """A server that serves."""
+
+    process: subprocess.Popen[str]
+    url: str
+    project: Project
+    output: list[str] = field(default_factory=list)
+
+    def client(self, **config: Any) -> Any:
+        """A boto3 Lambda client that does not retry."""
+        return boto3.client(
+            "lambda",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
+        )
+
+    def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
+        """Answer and FunctionError of one invocation."""
+        answer = self.client().invoke(FunctionName=function, Payload=json.dumps(event), **kwargs)
+        return json.loads(answer["Payload"].read()), answer.get("FunctionError")
+
+    def status(self) -> dict[str, Any]:
+        """The status document."""
+        import urllib.request
+
+        with urllib.request.urlopen(f"{self.url}/_thawd/status", timeout=30) as answer:
+            return json.loads(answer.read())
+
+    def function(self, name: str) -> dict[str, Any]:
+        """One function's part of it."""
+        return self.status()["functions"][name]
+
+    def stop(self, *, number: int = signal.SIGTERM) -> int:
+        """Signal it and wait for its end; its exit status."""
+        self.process.send_signal(number)
+        return self.process.wait(DEADLINE_S)
+
+
+@dataclass
+class Project:
+    """A folder with a thawd.toml and code."""
+
+    root: Path
+
+    @property
+    def data(self) -> Path:
+        """The data folder."""
+        return self.root / ".thawd"
+
+    def code(self, text: str, name: str = "app.py") -> None:
+        """Write a file of code."""
+        path = self.root / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(textwrap.dedent(text))
+
+    def config(self, text: str) -> None:
+        """Write thawd.toml; the server listens on a free port."""
+        (self.root / "thawd.toml").write_text("[server]\nport = 0\nretry_wait_s = 0.05\n" + textwrap.dedent(text))
+
+    def command(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
+        """Run the command thawd here."""
+        return subprocess.run(
+            [sys.executable, "-m", "thawd", *arguments],
+            cwd=self.root,
+            capture_output=True,
+            text=True,
+            timeout=DEADLINE_S,
+            **kwargs,
+        )
+
+    @contextlib.contextmanager
+    def up(
+        self, *arguments: str, environ: dict[str, str] | None = None, python: str = sys.executable, **kwargs: Any
+    ) -> Iterator[Running]:
+        """A server for this project; at the end it is stopped and nothing of it is left."""
+        ready = self.root / "ready.json"
+        ready.unlink(missing_ok=True)
+        process = subprocess.Popen(
+            [python, "-m", "thawd", "up", "--ready-file", str(ready), *arguments],
+            cwd=self.root,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            env={**os.environ, **(environ or {})},
+            **kwargs,
+        )
+        running = Running(process, "", self)
+        assert process.stdout is not None
+        stdout = process.stdout
+
+        def gather() -> None:
+            for line in stdout:
+                running.output.append(line.rstrip("\n"))
+
+        reader = threading.Thread(target=gather)
+        reader.start()
+        try:
+            eventually(lambda: ready.exists() or process.poll() is not None, what="the server's start")
+            if process.poll() is not None:
+                reader.join()
+                raise AssertionError("the server did not start:\n" + "\n".join(running.output))
+            running.url = json.loads(ready.read_text())["url"]
+            yield running
+            if process.poll() is None:
+                process.terminate()
+                assert process.wait(DEADLINE_S) == 0, "\n".join(running.output)
+            eventually(lambda: not processes_of(self.data), what="the end of all processes")
+        finally:
+            process.kill()
+            process.wait()
+            reader.join()
+            stdout.close()
+
+
+@pytest.fixture
+def project(tmp_path: Path) -> Project:
+    """An empty project."""
+    root = tmp_path / "project"
+    root.mkdir()
+    return Project(root)

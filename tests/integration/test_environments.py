@@ -1,0 +1,382 @@
+"""Execution environments under real load and real kills: what one function does never touches another request."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import threading
+import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Project, Running, eventually, processes_of
+
+CODE = """
+import os, subprocess, sys, threading, time
+
+COUNTER = 0
+
+def handler(event, context):
+    global COUNTER
+    COUNTER += 1
+    action = event.get("do")
+    if action == "sleep":
+        time.sleep(event["s"])
+    if action == "memory":
+        data = bytearray(event["mib"] << 20)
+        for at in range(0, len(data), 4096):
+            data[at] = 1
+        time.sleep(event.get("s", 0))
+    if action == "child memory":
+        subprocess.run([sys.executable, "-c", "b = bytearray(%d << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1\\nimport time; time.sleep(30)" % event["mib"]])
+    if action == "fork and return":
+        os.fork()
+    if action == "fork and stay":
+        if os.fork() == 0:
+            time.sleep(300)
+            os._exit(0)
+    if action == "daemon":
+        subprocess.Popen([sys.executable, "-c", "import os\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\nimport time\\ntime.sleep(300)"]).wait()
+    if action == "segfault":
+        import ctypes
+        ctypes.string_at(0)
+    if action == "close":
+        os.closerange(3, 100)
+    if action == "garbage":
+        for fd in range(3, 20):
+            try:
+                os.write(fd, b"garbage" * 100)
+            except OSError:
+                pass
+    return {"pid": os.getpid(), "counter": COUNTER, "child": os.getppid(), "variables": dict(os.environ) if action == "environ" else None}
+"""
+
+
+@pytest.fixture(scope="module", params=["true", "false"], ids=["forked", "cold"])
+def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+    project = Project(tmp_path_factory.mktemp("environments"))
+    project.code(CODE)
+    project.config(
+        f"""
+        [functions.app]
+        handler = "app.handler"
+        timeout_s = 20
+        memory_mb = 128
+        snapshot = {request.param}
+        environment = {{ MINE = "yes" }}
+        """
+    )
+    with project.up() as server:
+        yield server
+
+
+def burst(running: Running, count: int, event: dict[str, Any]) -> list[tuple[Any, str | None]]:
+    """`count` invocations at once."""
+    with ThreadPoolExecutor(count) as threads:
+        return list(threads.map(lambda _: running.invoke("app", event), range(count)))
+
+
+def test_one_environment_serves_one_invocation_at_a_time_and_keeps_its_state(running: Running) -> None:
+    first, _ = running.invoke("app", {})
+    second, _ = running.invoke("app", {})
+    assert second["pid"] == first["pid"]
+    assert second["counter"] == first["counter"] + 1
+    pids = {answer["pid"] for answer, _ in burst(running, 4, {"do": "sleep", "s": 0.5})}
+    assert len(pids) == 4
+
+
+def test_the_environment_used_last_is_used_first(running: Running) -> None:
+    burst(running, 3, {"do": "sleep", "s": 0.3})
+    pids = {running.invoke("app", {})[0]["pid"] for _ in range(5)}
+    assert len(pids) == 1
+
+
+def test_functions_see_lambdas_variables_and_not_the_servers(running: Running) -> None:
+    seen = running.invoke("app", {"do": "environ"})[0]["variables"]
+    assert seen["MINE"] == "yes"
+    assert seen["AWS_LAMBDA_FUNCTION_NAME"] == "app"
+    assert seen["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] == "128"
+    assert seen["_HANDLER"] == "app.handler"
+    assert seen["TZ"] == ":UTC"
+    assert seen["AWS_LAMBDA_INITIALIZATION_TYPE"] == "on-demand"
+    assert "PYTEST_CURRENT_TEST" not in seen
+
+
+@pytest.mark.parametrize("action", ["memory", "child memory"])
+def test_memory_over_the_limit_is_killed(running: Running, action: str) -> None:
+    answer, error = running.invoke("app", {"do": action, "mib": 400, "s": 10})
+    if action == "memory":
+        assert error == "Unhandled"
+        assert answer["errorType"] == "Runtime.ExitError"
+        assert answer["errorMessage"].endswith("Runtime exited with error: signal: killed")
+    # A child over the limit may be killed alone, as the kernel does on Lambda; either way the function goes on.
+    assert running.invoke("app", {})[1] is None
+
+
+def test_a_segmentation_fault_is_told_and_harms_nobody(running: Running) -> None:
+    with ThreadPoolExecutor(2) as threads:
+        good = threads.submit(running.invoke, "app", {"do": "sleep", "s": 1})
+        answer, error = running.invoke("app", {"do": "segfault"})
+        assert good.result()[1] is None
+    assert error == "Unhandled"
+    assert answer["errorMessage"].endswith("signal: segmentation fault")
+
+
+def test_a_handler_that_forks_and_returns_twice_answers_once(running: Running) -> None:
+    for _ in range(3):
+        assert running.invoke("app", {"do": "fork and return"})[1] is None
+    assert running.invoke("app", {})[1] is None
+
+
+def test_a_handler_that_closes_or_writes_to_our_descriptors_ends_only_itself(running: Running) -> None:
+    for action in ("close", "garbage"):
+        _, error = running.invoke("app", {"do": action})
+        assert error in (None, "Unhandled")
+        assert eventually(lambda: running.invoke("app", {})[1] is None, what="a good answer")
+
+
+def test_what_a_handler_leaves_running_ends_with_its_environment(running: Running) -> None:
+    for action in ("fork and stay", "daemon"):
+        answer, error = running.invoke("app", {"do": action})
+        assert error is None
+        os.kill(answer["pid"], signal.SIGKILL)
+    # Template, if any, is the only process left that is not an idle environment.
+    eventually(
+        lambda: len(processes_of(running.project.data)) <= 1 + sum(running.function("app")["environments"].values()),
+        what="the end of the strays",
+    )
+
+
+def test_killing_environments_and_the_template_under_load_answers_every_request(running: Running) -> None:
+    """Given a load, when -9 hits environments and the template at random, then each answer is right or the right error."""
+    stop = threading.Event()
+    answers: list[tuple[Any, str | None]] = []
+
+    def load() -> None:
+        client = running.client()
+        while not stop.is_set():
+            answer = client.invoke(FunctionName="app", Payload=b'{"do": "sleep", "s": 0.01}')
+            answers.append((json.loads(answer["Payload"].read()), answer.get("FunctionError")))
+
+    threads = [threading.Thread(target=load) for _ in range(6)]
+    for thread in threads:
+        thread.start()
+    kills = 0
+    end = time.monotonic() + 6
+    while time.monotonic() < end or kills < 20:
+        for pid in processes_of(running.project.data)[:2]:
+            try:
+                os.kill(pid, signal.SIGKILL)
+                kills += 1
+            except ProcessLookupError:
+                pass
+        seen = len(answers)
+        eventually(lambda seen=seen: len(answers) > seen + 20, what="more answers")
+    stop.set()
+    for thread in threads:
+        thread.join(60)
+        assert not thread.is_alive()
+    wrong = [
+        answer
+        for answer, error in answers
+        if error is not None and not answer["errorMessage"].endswith("signal: killed")
+    ]
+    assert wrong == []
+    assert sum(error is None for _, error in answers) > len(answers) / 2
+    assert running.invoke("app", {})[1] is None
+
+
+def test_a_burst_starts_as_many_environments_as_are_missing(project: Project) -> None:
+    project.code(CODE)
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        running.invoke("app", {})
+        assert running.function("app")["starts"]["fork"]["count"] == 1
+        assert len({answer["pid"] for answer, _ in burst(running, 8, {"do": "sleep", "s": 1})}) == 8
+        assert running.function("app")["starts"]["fork"]["count"] == 8
+
+
+def test_idle_environments_end_down_to_none(project: Project) -> None:
+    project.code(CODE)
+    project.config('[functions.app]\nhandler = "app.handler"\nidle_timeout_s = 1\n')
+    with project.up() as running:
+        burst(running, 3, {"do": "sleep", "s": 0.2})
+        eventually(
+            lambda: running.function("app")["environments"] == {"idle": 0, "busy": 0, "starting": 0}, what="none"
+        )
+        assert running.invoke("app", {})[1] is None
+
+
+def test_provisioned_environments_are_ready_before_the_first_request_and_replaced(project: Project) -> None:
+    project.code(CODE)
+    project.config('[functions.app]\nhandler = "app.handler"\nprovisioned_concurrency = 2\nidle_timeout_s = 1\n')
+    with project.up() as running:
+        assert running.function("app")["environments"]["idle"] == 2
+        answer, _ = running.invoke("app", {"do": "environ"})
+        assert list(running.function("app")["invocations"]) == ["warm"]
+        assert answer["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] == "provisioned-concurrency"
+        os.kill(answer["pid"], signal.SIGKILL)
+        eventually(lambda: running.function("app")["environments"]["idle"] == 2, what="the replacement")
+
+
+def test_the_machines_limit_queues_requests_and_then_throttles(project: Project) -> None:
+    project.code(CODE)
+    project.config(
+        'max_environments = 2\nqueue_timeout_s = 1\nmax_waiting = 3\n[functions.app]\nhandler = "app.handler"\n'
+    )
+    with project.up() as running, ThreadPoolExecutor(12) as threads:
+
+        def one(_: int) -> str:
+            try:
+                return str(running.invoke("app", {"do": "sleep", "s": 3})[1])
+            except running.client().exceptions.TooManyRequestsException:
+                return "throttled"
+
+        outcomes = list(threads.map(one, range(10)))
+    assert outcomes.count("None") == 2
+    assert outcomes.count("throttled") == 8
+
+
+def test_a_full_machine_ends_another_functions_idle_environment(project: Project) -> None:
+    project.code(CODE)
+    project.config(
+        'max_environments = 1\n[functions.app]\nhandler = "app.handler"\n[functions.other]\nhandler = "app.handler"\n'
+    )
+    with project.up() as running:
+        for _ in range(3):
+            assert running.invoke("app", {})[1] is None
+            assert running.invoke("other", {})[1] is None
+        assert running.function("app")["environments"]["idle"] == 0
+
+
+BROKEN = {
+    "Runtime.ImportModuleError": ("app.handler", "import no_such_module\n", "No module named 'no_such_module'"),
+    "Runtime.UserCodeSyntaxError": ("app.handler", "def handler(:\n", "Syntax error in module 'app'"),
+    "Runtime.HandlerNotFound": ("app.handler", "other = 1\n", "Handler 'handler' missing on module 'app'"),
+    "Runtime.HandlerNotFound ": ("app.handler", "handler = 1\n", "cannot be called: it is a int"),
+    "ZeroDivisionError": ("app.handler", "x = 1 / 0\n", "division by zero"),
+    "Runtime.ExitError": ("app.handler", "import os\nos._exit(3)\n", "exit status 3"),
+    "Runtime.ExitError ": ("app.handler", "import sys\nsys.exit(5)\n", "exit status 5"),
+}
+
+
+@pytest.mark.parametrize("kind", BROKEN)
+def test_an_init_error_is_told_once_and_does_not_loop(project: Project, kind: str) -> None:
+    handler, code, said = BROKEN[kind]
+    project.code(code)
+    project.code("def handler(event, context):\n    return 1\n", "good.py")
+    project.config(f'[functions.bad]\nhandler = "{handler}"\n[functions.good]\nhandler = "good.handler"\n')
+    with project.up() as running:
+        function = running.function("bad")
+        assert function["state"] == "Failed"
+        assert said in function["reason"]
+        for _ in range(5):
+            document, error = running.invoke("bad", {})
+            assert error == "Unhandled"
+            assert document["errorType"] == kind.strip()
+            assert said in document["errorMessage"]
+        assert running.invoke("good", {}) == (1, None)
+        log = project.command("logs", "bad", "--raw").stdout
+        assert log.count("INIT_START") <= 2
+        assert any("init failed" in line for line in running.output)
+
+
+@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
+@pytest.mark.parametrize("snapshot", ["true", "false"], ids=["forked", "cold"])
+def test_function_interpreters_from_3_9_to_3_13_work(project: Project, version: str, snapshot: str) -> None:
+    project.code(
+        """
+        import sys
+        import thawd
+
+        def handler(event, context):
+            thawd.table("t").put("version", {"version": "%d.%d" % sys.version_info[:2]})
+            if event:
+                raise KeyError("x")
+            return thawd.table("t").get("version")
+        """
+    )
+    project.config(
+        f'[functions.app]\nhandler = "app.handler"\npython = "{version}"\nsnapshot = {snapshot}\n[tables.t]\n'
+    )
+    probe = project.command("check")
+    assert probe.returncode == 0, probe.stderr
+    with project.up() as running:
+        function = running.function("app")
+        if function["state"] == "Failed" and "no usable" in str(function["reason"]).lower():
+            pytest.skip(f"no Python {version} on this machine")
+        assert running.invoke("app", {}) == ({"version": version}, None)
+        document, _ = running.invoke("app", {"fail": True})
+        assert document["errorType"] == "KeyError"
+
+
+def test_a_function_with_native_threads_falls_back_to_cold_and_says_why(project: Project) -> None:
+    project.code(
+        """
+        import threading, time
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="background").start()
+
+        def handler(event, context):
+            return threading.active_count()
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        function = running.function("app")
+        assert function["start"] == "cold"
+        assert "background" in function["start_reason"]
+        assert running.invoke("app", {}) == (2, None)
+        assert any("started cold" in line for line in running.output)
+
+
+def test_random_numbers_differ_between_forked_environments(project: Project) -> None:
+    project.code(
+        """
+        import random, time, uuid
+        def handler(event, context):
+            time.sleep(0.5)
+            return [random.random(), str(uuid.uuid4())]
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        seen = [tuple(answer) for answer, _ in burst(running, 4, {})]
+    assert len({s[0] for s in seen}) == len({s[1] for s in seen}) == 4
+
+
+def test_no_process_outlives_a_server_that_is_killed(project: Project) -> None:
+    project.code(CODE)
+    project.config(
+        '[functions.app]\nhandler = "app.handler"\n[functions.cold]\nhandler = "app.handler"\nsnapshot = false\n'
+    )
+    with project.up() as running:
+        with ThreadPoolExecutor(4) as threads:
+            for name in ("app", "cold", "app", "cold"):
+                threads.submit(lambda name=name: running.invoke(name, {"do": "sleep", "s": 60}))
+            eventually(
+                lambda: all(running.function(n)["environments"]["busy"] == 2 for n in ("app", "cold")), what="busy ones"
+            )
+            assert processes_of(project.data)
+            running.process.kill()
+        eventually(lambda: not processes_of(project.data), what="the end of all processes")
+
+
+def test_the_runtime_needs_no_thawd_in_the_functions_interpreter(project: Project, tmp_path: Path) -> None:
+    environment = tmp_path / "bare"
+    subprocess.run(["python3", "-m", "venv", "--without-pip", str(environment)], check=True)
+    project.code(
+        """
+        import sys, thawd
+        def handler(event, context):
+            return [sys.prefix, "msgspec" in sys.modules, any("msgspec" in p for p in sys.path)]
+        """
+    )
+    project.config(f'[functions.app]\nhandler = "app.handler"\npython = "{environment}"\n')
+    with project.up() as running:
+        assert running.invoke("app", {}) == ([str(environment), False, False], None)

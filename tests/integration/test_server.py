@@ -1,0 +1,408 @@
+"""The server as a process: start, second start, reload, drain, stop, and what it says when something is in the way."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import urllib.error
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from .conftest import Project, Running, eventually, processes_of
+
+ECHO = """
+import time
+VERSION = 1
+def handler(event, context):
+    if event.get("s"):
+        time.sleep(event["s"])
+    return VERSION
+"""
+
+
+@pytest.fixture
+def echo(project: Project) -> Project:
+    project.code(ECHO)
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    return project
+
+
+def test_the_start_tells_what_is_served_and_where(project: Project) -> None:
+    project.code(ECHO)
+    project.config(
+        """
+        [functions.app]
+        handler = "app.handler"
+        [buckets.uploads]
+        notify = [{ function = "app" }]
+        [routes]
+        "POST /classify" = "app"
+        [tables.labels]
+        """
+    )
+    with project.up() as running:
+        said = "\n".join(running.output)
+        assert f"thawd serves {running.url}" in said
+        for name in ("app", "uploads", "POST /classify", "labels"):
+            assert name in said
+    assert running.output[-1] == "stopped"
+
+
+def test_a_second_start_on_the_same_port_says_so_and_the_first_serves_on(echo: Project, tmp_path: Path) -> None:
+    with echo.up() as running:
+        port = running.url.rpartition(":")[2]
+        done = echo.command("up", "--port", port, env={**os.environ, "THAWD_DATA": str(tmp_path / "other")})
+        assert done.returncode == 1
+        assert f"cannot listen on 127.0.0.1:{port}" in done.stderr
+        assert "--port" in done.stderr
+        assert running.invoke("app", {}) == (1, None)
+
+
+def test_a_second_server_on_the_same_data_folder_is_refused(echo: Project) -> None:
+    with echo.up() as running:
+        done = echo.command("up", "--port", "0")
+        assert done.returncode == 1
+        assert f"another thawd (process {running.process.pid}) uses the data folder" in done.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_stop_lets_what_runs_finish(echo: Project, number: signal.Signals) -> None:
+    with echo.up() as running:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(running.invoke("app", {"s": 2})))
+        thread.start()
+        eventually(lambda: running.function("app")["environments"]["busy"] == 1, what="the invocation")
+        assert running.stop(number=number) == 0
+        thread.join()
+        assert answers == [(1, None)]
+
+
+def test_a_stop_ends_what_outlasts_the_grace_period_and_leaves_no_process(echo: Project) -> None:
+    echo.config('grace_s = 0.5\n[functions.app]\nhandler = "app.handler"\n')
+    with echo.up() as running:
+        answers: list[Any] = []
+        thread = threading.Thread(target=lambda: answers.append(running.invoke("app", {"s": 25})))
+        thread.start()
+        eventually(lambda: running.function("app")["environments"]["busy"] == 1, what="the invocation")
+        assert running.stop() == 0
+        thread.join()
+        assert answers[0][1] == "Unhandled"
+        assert answers[0][0]["errorMessage"].endswith("signal: killed")
+        assert not processes_of(echo.data)
+
+
+def test_a_second_signal_stops_at_once(echo: Project) -> None:
+    with echo.up() as running:
+        with contextlib.suppress(Exception):
+            thread = threading.Thread(target=lambda: running.invoke("app", {"s": 25}))
+            thread.start()
+        eventually(lambda: running.function("app")["environments"]["busy"] == 1, what="the invocation")
+        running.process.send_signal(signal.SIGINT)
+        eventually(lambda: "stopping" in running.output, what="the word that it stops")
+        assert running.stop(number=signal.SIGINT) == 0
+        thread.join()
+
+
+def test_sighup_publishes_changed_code_without_a_failed_request(echo: Project) -> None:
+    with echo.up() as running:
+        stop = threading.Event()
+        answers: list[Any] = []
+
+        def load() -> None:
+            while not stop.is_set():
+                answers.append(running.invoke("app", {}))
+
+        threads = [threading.Thread(target=load) for _ in range(3)]
+        for thread in threads:
+            thread.start()
+        eventually(lambda: len(answers) > 10, what="answers")
+        echo.code(ECHO.replace("VERSION = 1", "VERSION = 2"))
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: (2, None) in answers, what="an answer of the new version")
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert {answer for answer in answers} == {(1, None), (2, None)}
+        switched = [answer for answer, _ in answers]
+        assert switched.count(1) >= 10
+        assert running.invoke("app", {}) == (2, None)
+
+
+def test_a_change_that_does_not_load_leaves_the_old_version_serving(echo: Project) -> None:
+    with echo.up() as running:
+        assert running.invoke("app", {}) == (1, None)
+        echo.code("this is no Python")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in running.output, what="the reload")
+        assert running.invoke("app", {}) == (1, None)
+        function = running.function("app")
+        assert function["state"] == "Active"
+        assert "invalid syntax" in function["reason"]
+
+
+def test_a_broken_configuration_is_not_reloaded(echo: Project) -> None:
+    with echo.up() as running:
+        (echo.root / "thawd.toml").write_text("[functions.app\n")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: any("was not reloaded" in line for line in running.output), what="the word")
+        assert running.invoke("app", {}) == (1, None)
+
+
+def test_a_reload_adds_and_removes_functions(echo: Project) -> None:
+    with echo.up() as running:
+        echo.config('[functions.new]\nhandler = "app.handler"\n')
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in running.output, what="the reload")
+        assert running.invoke("new", {}) == (1, None)
+        with pytest.raises(running.client().exceptions.ResourceNotFoundException):
+            running.invoke("app", {})
+
+
+def test_watching_publishes_when_code_changes(echo: Project) -> None:
+    with echo.up("--watch") as running:
+        assert running.invoke("app", {}) == (1, None)
+        echo.code(ECHO.replace("VERSION = 1", "VERSION = 3"))
+        eventually(lambda: running.invoke("app", {}) == (3, None), what="the new version")
+
+
+def test_a_running_version_never_sees_changed_files(echo: Project) -> None:
+    echo.code(
+        """
+        def handler(event, context):
+            import late
+            return late.VALUE
+        """
+    )
+    echo.code("VALUE = 1\n", "late.py")
+    with echo.up() as running:
+        echo.code("VALUE = 2\n", "late.py")
+        assert running.invoke("app", {}) == (1, None)
+
+
+def test_accepted_events_survive_a_kill_of_the_server(project: Project) -> None:
+    project.code(
+        """
+        import time, thawd
+        def handler(event, context):
+            time.sleep(0.2)
+            thawd.table("done").put(str(event["n"]), {})
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n[tables.done]\n')
+    with project.up() as running:
+        client = running.client()
+        for number in range(30):
+            client.invoke(FunctionName="app", InvocationType="Event", Payload=json.dumps({"n": number}))
+        running.process.kill()
+        running.process.wait()
+    with project.up() as running:
+        eventually(lambda: count(running, "done") == 30, what="all rows")
+
+
+def count(running: Running, table: str) -> int:
+    with urllib.request.urlopen(f"{running.url}/_thawd/tables/{table}", timeout=30) as answer:
+        return int(json.loads(answer.read())["count"])
+
+
+def test_a_table_file_that_is_no_database_fails_its_callers_alone(project: Project) -> None:
+    project.code(
+        """
+        import thawd
+        def handler(event, context):
+            thawd.table(event["table"]).put("k", {"a": 1})
+            return thawd.table(event["table"]).get("k")
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n[tables.good]\n[tables.bad]\n')
+    (project.data / "tables").mkdir(parents=True)
+    (project.data / "tables" / "bad.db").write_text("this is a letter, not a database, " * 50)
+    with project.up() as running:
+        document, error = running.invoke("app", {"table": "bad"})
+        assert error == "Unhandled"
+        assert document["errorType"] == "ServiceError"
+        assert "bad.db" in document["errorMessage"]
+        assert running.invoke("app", {"table": "good"}) == ({"a": 1}, None)
+        document, _ = running.invoke("app", {"table": "nobody"})
+        assert "good" in document["errorMessage"]
+    assert project.command("table", "bad").returncode == 1
+    assert (project.data / "tables" / "bad.db").read_text().startswith("this is a letter")
+
+
+def test_a_read_only_data_folder_is_told_at_once(echo: Project, tmp_path: Path) -> None:
+    if os.geteuid() == 0:
+        prefix = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
+    else:
+        prefix = []
+    locked = tmp_path / "locked"
+    locked.mkdir(mode=0o555)
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        with contextlib.suppress(PermissionError):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    done = subprocess.run(
+        [*prefix, sys.executable, "-m", "thawd", "up", "--port", "0"],
+        cwd=echo.root,
+        env={**os.environ, "THAWD_DATA": str(locked / "data")},
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 1, done.stderr
+    assert str(locked) in done.stderr
+
+
+def test_a_missing_interpreter_and_impossible_requirements_fail_their_function_alone(project: Project) -> None:
+    project.code(ECHO)
+    (project.root / "requirements.txt").write_text("--no-index\nno-such-package-anywhere\n")
+    project.config(
+        """
+        [functions.good]
+        handler = "app.handler"
+        [functions.nopython]
+        handler = "app.handler"
+        python = "/nowhere/python"
+        [functions.norequirements]
+        handler = "app.handler"
+        requirements = "requirements.txt"
+        """
+    )
+    with project.up() as running:
+        assert running.invoke("good", {}) == (1, None)
+        assert "/nowhere/python" in running.function("nopython")["reason"]
+        assert "no-such-package-anywhere" in running.function("norequirements")["reason"]
+        for name in ("nopython", "norequirements"):
+            with pytest.raises(running.client().exceptions.ResourceNotReadyException):
+                running.invoke(name, {})
+
+
+def test_listening_beyond_loopback_needs_a_key_and_then_every_request_does(echo: Project) -> None:
+    assert "key" in echo.command("up", "--host", "0.0.0.0").stderr
+    with echo.up("--host", "0.0.0.0", environ={"THAWD_KEY": "open-sesame"}) as running:
+        url = running.url.replace("0.0.0.0", "127.0.0.1") + "/_thawd/status"
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(url)
+        with refused.value:
+            assert refused.value.code == 403
+        for header in ({"X-Api-Key": "open-sesame"}, {"Authorization": "Bearer open-sesame"}):
+            with urllib.request.urlopen(urllib.request.Request(url, headers=header)) as answer:
+                assert answer.status == 200
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(urllib.request.Request(url, headers={"X-Api-Key": "x"}))
+        refused.value.close()
+        assert "open-sesame" not in "\n".join(running.output)
+
+
+def test_pages_of_other_origins_cannot_run_functions(echo: Project) -> None:
+    with echo.up() as running:
+        url = f"{running.url}/2015-03-31/functions/app/invocations"
+        request = urllib.request.Request(url, data=b"{}", headers={"Origin": "https://evil.example"})
+        with pytest.raises(urllib.error.HTTPError) as refused:
+            urllib.request.urlopen(request)
+        with refused.value:
+            assert refused.value.code == 403
+        request = urllib.request.Request(url, data=b"{}", headers={"Origin": running.url})
+        with urllib.request.urlopen(request) as answer:
+            assert answer.read() == b"1"
+
+
+def test_metrics_are_in_prometheus_format(echo: Project) -> None:
+    from prometheus_client.parser import text_string_to_metric_families
+
+    with echo.up() as running:
+        running.invoke("app", {})
+        with urllib.request.urlopen(f"{running.url}/metrics") as answer:
+            families = {family.name for family in text_string_to_metric_families(answer.read().decode())}
+    assert {"thawd_invocations_seconds", "thawd_starts_seconds", "thawd_errors", "thawd_environments"} <= families
+
+
+def test_a_half_sent_request_and_rubbish_on_the_port_harm_nobody(echo: Project) -> None:
+    with echo.up() as running:
+        port = int(running.url.rpartition(":")[2])
+        for data in (
+            b"\x16\x03\x01\x00rubbish\r\n\r\n",
+            b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\nHost",
+        ):
+            with socket.create_connection(("127.0.0.1", port)) as connection:
+                connection.sendall(data)
+        with socket.create_connection(("127.0.0.1", port)) as connection:
+            connection.sendall(
+                b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+            )
+        assert running.invoke("app", {}) == (1, None)
+
+
+def test_the_command_line_invokes_shows_logs_and_status(echo: Project) -> None:
+    echo.code("def handler(event, context):\n    print('hello', event)\n    return 1 / event['x']\n")
+    with echo.up():
+        done = echo.command("invoke", "app", "-p", '{"x": 4}', "--tail")
+        assert (done.returncode, done.stdout) == (0, "0.25\n")
+        assert "hello {'x': 4}" in done.stderr
+        done = echo.command("invoke", "app", "-p", '{"x": 0}')
+        assert done.returncode == 3
+        assert json.loads(done.stdout)["errorType"] == "ZeroDivisionError"
+        assert echo.command("invoke", "nobody").returncode == 1
+        assert "app: Active" in echo.command("status").stdout
+        log = eventually(
+            lambda: (text := echo.command("logs", "app").stdout).count("REPORT") == 2 and text, what="the log"
+        )
+        assert "hello {'x': 4}" in log
+    done = echo.command("invoke", "app")
+    assert done.returncode == 1
+    assert "thawd up" in done.stderr
+
+
+def test_logs_follow(echo: Project) -> None:
+    with echo.up() as running:
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "thawd", "logs", "app", "-f"], cwd=echo.root, stdout=subprocess.PIPE, text=True
+        )
+        assert follower.stdout is not None
+        # The follower is known to read once it has shown a line that is already there.
+        assert "INIT_START" in follower.stdout.readline()
+        running.invoke("app", {})
+        lines = []
+        while not any("REPORT" in line for line in lines):
+            lines.append(follower.stdout.readline())
+        follower.send_signal(signal.SIGINT)
+        follower.stdout.close()
+        assert follower.wait(30) in (0, 1, -signal.SIGINT)
+        assert any("START RequestId" in line for line in lines)
+
+
+def test_check_finds_every_mistake(project: Project) -> None:
+    (project.root / "thawd.toml").write_text(
+        '[functions.a]\nhandler = "app"\nmemory_mb = 1\nmemroy = 2\n[routes]\n"GET /x" = "b"\n'
+    )
+    done = project.command("check")
+    assert done.returncode == 1
+    for key in ("functions.a.handler", "functions.a.memory_mb", "functions.a.memroy", "routes"):
+        assert key in done.stderr
+    project.code(ECHO)
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    done = project.command("check")
+    assert (done.returncode, done.stdout) == (0, "thawd.toml: no mistakes; 1 function, 0 buckets, 0 routes, 0 tables\n")
+
+
+def test_the_server_runs_as_an_unprivileged_user(echo: Project, tmp_path: Path) -> None:
+    if os.geteuid() != 0:
+        pytest.skip("already unprivileged")
+    python = Path(f"/usr/bin/python3.{sys.version_info.minor}")
+    if not python.exists():
+        pytest.skip("this interpreter may lie where only root can read")
+    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
+        with contextlib.suppress(PermissionError):
+            folder.chmod(folder.stat().st_mode | 0o055)
+    os.chown(echo.root, 65534, 65534)
+    modules = os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))
+    with echo.up(
+        environ={"PYTHONPATH": modules}, python=str(python), user=65534, group=65534, extra_groups=[]
+    ) as running:
+        assert running.invoke("app", {}) == (1, None)
+        assert running.status()["memory_limit"]

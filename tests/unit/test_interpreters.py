@@ -1,0 +1,524 @@
+"""Finding interpreters, and environments made of requirements: real programs, some of them made up for the purpose."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+import zipfile
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+import uvloop
+
+from thawd.errors import EnvironmentBuildError
+from thawd.execution import interpreters
+from thawd.execution.interpreters import Interpreter, find_interpreter, prepare_environment
+
+SOURCES = Path(__file__).parents[2] / "src"
+ME = Interpreter(Path(sys.executable), sys.version_info[:3])
+
+
+def program(path: Path, text: str) -> Path:
+    """An executable shell script."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text("#!/bin/sh\n" + textwrap.dedent(text))
+    path.chmod(0o755)
+    return path
+
+
+def python(path: Path, version: str, *, implementation: str = "cpython") -> Path:
+    """A program that answers like an interpreter of that version."""
+    return program(path, f"printf 'thawd:\\n%s\\n%s\\n%s\\n' {implementation} {version} $0\n")
+
+
+def failure(wanted: str, *, folder: Path, environ: Mapping[str, str]) -> str:
+    with pytest.raises(EnvironmentBuildError) as refused:
+        find_interpreter(wanted, folder=folder, environ=environ)
+    return refused.value.message
+
+
+# Finding.
+
+
+def test_without_a_wish_it_is_the_interpreter_of_thawd() -> None:
+    assert find_interpreter(None) == ME
+
+
+def test_a_version_is_found_on_path(tmp_path: Path) -> None:
+    found = python(tmp_path / "bin" / "python3.9", "3.9.18")
+
+    assert find_interpreter("3.9", environ={"PATH": str(tmp_path / "bin")}) == Interpreter(found, (3, 9, 18))
+
+
+def test_a_real_interpreter_is_found_and_asked(tmp_path: Path) -> None:
+    minor = f"{sys.version_info[0]}.{sys.version_info[1]}"
+    (tmp_path / f"python{minor}").symlink_to(sys.executable)
+
+    found = find_interpreter(minor, environ={"PATH": str(tmp_path)})
+
+    assert found.version == sys.version_info[:3]
+    assert subprocess.run([found.path, "-c", "pass"], check=False).returncode == 0
+
+
+def test_a_shim_that_leads_nowhere_is_passed_over(tmp_path: Path) -> None:
+    program(tmp_path / "shims" / "python3.9", "echo 'pyenv: python3.9: command not found' >&2; exit 127")
+    good = python(tmp_path / "bin" / "python3.9", "3.9.1")
+
+    found = find_interpreter("3.9", environ={"PATH": f"{tmp_path}/shims:{tmp_path}/bin"})
+
+    assert found.path == good
+
+
+def test_of_a_shim_that_works_the_interpreter_behind_it_is_used(tmp_path: Path) -> None:
+    behind = python(tmp_path / "versions" / "python3.9", "3.9.1")
+    program(tmp_path / "shims" / "python3.9", f'exec {behind} "$@"')
+
+    assert find_interpreter("3.9", environ={"PATH": str(tmp_path / "shims")}).path == behind
+
+
+@pytest.mark.parametrize(
+    ("place", "environ"),
+    [
+        (".pyenv/versions/3.9.18/bin", {}),
+        ("elsewhere/versions/3.9.18/bin", {"PYENV_ROOT": "{}/elsewhere"}),
+        (".local/share/uv/python/cpython-3.9.18-linux-x86_64-gnu/bin", {}),
+        ("xdg/uv/python/cpython-3.9-linux/bin", {"XDG_DATA_HOME": "{}/xdg"}),
+        ("pythons/cpython-3.9.18/bin", {"UV_PYTHON_INSTALL_DIR": "{}/pythons"}),
+    ],
+)
+def test_a_version_is_found_among_those_of_version_managers(
+    tmp_path: Path, place: str, environ: dict[str, str]
+) -> None:
+    found = python(tmp_path / place / "python3.9", "3.9.18")
+    environ = {name: value.format(tmp_path) for name, value in environ.items()}
+
+    assert find_interpreter("3.9", environ={"HOME": str(tmp_path), "PATH": "", **environ}).path == found
+
+
+def test_the_newest_micro_version_comes_first_unless_one_is_asked_for(tmp_path: Path) -> None:
+    for version in ("3.9.2", "3.9.18", "3.9.9"):
+        python(tmp_path / ".pyenv" / "versions" / version / "bin" / "python3.9", version)
+    environ = {"HOME": str(tmp_path), "PATH": ""}
+
+    assert find_interpreter("3.9", environ=environ).version == (3, 9, 18)
+    assert find_interpreter("3.9.9", environ=environ).version == (3, 9, 9)
+
+
+def test_a_command_is_looked_for_on_path(tmp_path: Path) -> None:
+    found = python(tmp_path / "bin" / "my-python", "3.12.1")
+
+    assert find_interpreter("my-python", environ={"PATH": str(tmp_path / "bin")}).path == found
+
+
+@pytest.mark.parametrize("wish", ["./venv/bin/python", "venv", "venv/", "{}/venv", "~/venv", "sub/../venv"])
+def test_paths_of_interpreters_and_environments_begin_at_the_folder(tmp_path: Path, wish: str) -> None:
+    found = python(tmp_path / "venv" / "bin" / "python", "3.10.1")
+
+    assert find_interpreter(wish.format(tmp_path), folder=tmp_path, environ={"HOME": str(tmp_path)}).path == found
+
+
+def test_a_path_stays_as_it_was_given_even_if_it_leads_elsewhere(tmp_path: Path) -> None:
+    behind = python(tmp_path / "real" / "python3.9", "3.9.1")
+    wrapper = program(tmp_path / "wrapper", f'exec {behind} "$@"')
+
+    assert find_interpreter(str(wrapper)).path == wrapper
+
+
+def test_packages_and_variables_of_the_user_do_not_matter(tmp_path: Path) -> None:
+    (tmp_path / "sys.py").write_text("raise SystemExit(3)")
+    (tmp_path / "sitecustomize.py").write_text("print('hello')")
+
+    found = find_interpreter(sys.executable, folder=tmp_path, environ={"PYTHONPATH": str(tmp_path), "PYTHONHOME": "/"})
+
+    assert found == ME
+
+
+def test_a_version_that_is_not_there_is_told_with_what_was_tried_and_the_way_out(tmp_path: Path) -> None:
+    shim = program(tmp_path / "python3.9", "echo 'pyenv: not found' >&2; exit 127")
+    other = python(tmp_path / ".pyenv/versions/3.9.0/bin/python3.9", "3.9.0")
+
+    message = failure("3.9.77", folder=tmp_path, environ={"PATH": str(tmp_path), "HOME": str(tmp_path)})
+
+    assert f"{shim} (status 127: pyenv: not found)" in message
+    assert f"{other} (it is Python 3.9.0)" in message
+    assert "uv python install 3.9.77" in message
+    assert 'python = "/path/to/python"' in message
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        ("printf 'thawd:\\ncpython\\n3.8.1\\n\\n'", "it is Python 3.8.1; 3.9 to 3.14 are supported"),
+        ("printf 'thawd:\\ncpython\\n3.15.0\\n\\n'", "it is Python 3.15.0; 3.9 to 3.14 are supported"),
+        ("printf 'thawd:\\npypy\\n3.10.0\\n\\n'", "it is pypy, not CPython"),
+        ("echo hello", "status 0: hello"),
+        ("exit 3", "status 3: it said nothing"),
+        ("kill -9 $$", "status -9: it said nothing"),
+    ],
+)
+def test_a_program_that_is_no_supported_interpreter_is_told(tmp_path: Path, text: str, told: str) -> None:
+    path = program(tmp_path / "candidate", text)
+
+    message = failure("./candidate", folder=tmp_path, environ={})
+
+    assert message.startswith(f"The interpreter ./candidate cannot be used; tried: {path} ({told}).")
+
+
+def test_programs_that_cannot_be_started_are_told(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no program")
+    (tmp_path / "garbage").write_bytes(b"\x7fELF garbage")
+    (tmp_path / "garbage").chmod(0o755)
+    (tmp_path / "empty").mkdir()
+
+    assert "text (Permission denied)" in failure("./text", folder=tmp_path, environ={})
+    assert "garbage (Exec format error)" in failure("./garbage", folder=tmp_path, environ={})
+    assert "nope (No such file or directory)" in failure("./nope", folder=tmp_path, environ={})
+    assert "empty/bin/python (No such file" in failure("empty", folder=tmp_path, environ={})
+    assert '"nope" is not on PATH' in failure("nope", folder=tmp_path, environ={"PATH": ""})
+
+
+def test_a_program_that_never_answers_is_given_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    program(tmp_path / "candidate", "exec sleep 60")
+    monkeypatch.setattr(interpreters, "_ANSWER_WITHIN_S", 0.2)
+
+    assert "(no answer within 0.2 s)" in failure("./candidate", folder=tmp_path, environ={"PATH": os.defpath})
+
+
+# Environments of requirements.
+
+
+def wheel(folder: Path, version: str = "1.0") -> Path:
+    """A package `tiny`, by hand."""
+    path = folder / f"tiny-{version}-py3-none-any.whl"
+    info = f"tiny-{version}.dist-info"
+    with zipfile.ZipFile(path, "w") as archive:
+        archive.writestr("tiny.py", f"VERSION = {version!r}\n")
+        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
+        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
+        archive.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def prepare(requirements: Path, root: Path, *, python: Interpreter = ME, lines: list[str] | None = None) -> Path:
+    lines = [] if lines is None else lines
+    return asyncio.run(prepare_environment(requirements, python, root, on_line=lines.append))
+
+
+def installer(folder: Path, *, on_install: str = "true") -> Interpreter:
+    """A made-up interpreter: it notes each start, makes an "environment" of itself, and "installs" as told."""
+    script = f"""
+        echo "$@" >> {folder}/starts
+        case "$*" in
+        *"-m venv"*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;;
+        *"-m pip"*) {on_install} ;;
+        esac
+    """
+    return Interpreter(program(folder / "made-up-python", script), (3, 12, 0))
+
+
+def starts(folder: Path) -> int:
+    return len((folder / "starts").read_text().splitlines())
+
+
+def left(root: Path) -> list[str]:
+    """What is in the folder of environments, but for the locks."""
+    return [path.name for path in root.iterdir() if path.suffix != ".lock"]
+
+
+def requirements_file(folder: Path, text: str = "tiny\n") -> Path:
+    folder.mkdir(exist_ok=True)
+    file = folder / "requirements.txt"
+    file.write_text(text)
+    return file
+
+
+async def until(is_so: Callable[[], bool]) -> None:
+    """Wait until something is seen that another process does; at most half a minute."""
+    deadline = time.monotonic() + 30
+    while not is_so():
+        assert time.monotonic() < deadline, "it never came to be"
+        await asyncio.sleep(0.01)
+
+
+def test_requirements_are_installed_by_pip_without_a_network(tmp_path: Path) -> None:
+    (tmp_path / "wheels").mkdir()
+    wheel(tmp_path / "wheels")
+    requirements = requirements_file(tmp_path, "--no-index\n--find-links wheels\ntiny == 1.0  # by hand\n")
+    lines: list[str] = []
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        made = runner.run(prepare_environment(requirements, ME, tmp_path / "environments", on_line=lines.append))
+
+    said = subprocess.run([made, "-c", "import tiny; print(tiny.VERSION)"], capture_output=True, text=True, check=True)
+    assert said.stdout == "1.0\n"
+    assert made.is_relative_to(tmp_path / "environments")
+    assert any("Successfully installed tiny-1.0" in line for line in lines)
+
+
+def test_a_requirement_that_cannot_be_met_is_told_with_the_last_lines_of_pip(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path, "--no-index\nno-such-package == 7\n")
+
+    with pytest.raises(EnvironmentBuildError) as refused:
+        prepare(requirements, tmp_path / "environments")
+
+    assert f"could not install {requirements}: it ended with status 1" in refused.value.message
+    assert "No matching distribution found for no-such-package==7" in refused.value.message
+    assert "Correct the requirements file" in refused.value.message
+    assert left(tmp_path / "environments") == []
+
+
+def test_an_environment_that_is_there_is_used_without_starting_anything(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    python = installer(tmp_path)
+    first = prepare(requirements, tmp_path / "environments", python=python)
+    before = starts(tmp_path)
+    lines: list[str] = []
+
+    assert prepare(requirements, tmp_path / "environments", python=python, lines=lines) == first
+    assert (starts(tmp_path), lines) == (before, [])
+
+
+def test_the_same_requirements_elsewhere_share_an_environment(tmp_path: Path) -> None:
+    python = installer(tmp_path)
+
+    made = {
+        prepare(requirements_file(tmp_path / name, "tiny >= 1\n"), tmp_path / "environments", python=python)
+        for name in ("one", "two")
+    }
+
+    assert len(made) == 1
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda folder: (folder / "requirements.txt").write_text("-r base.txt\ntiny\n./a.whl\n-c limits.txt\n\n"),
+        lambda folder: (folder / "base.txt").write_text("other\n"),
+        lambda folder: (folder / "deeper" / "more.txt").write_text("x\n"),
+        lambda folder: (folder / "limits.txt").write_text("tiny<3\n"),
+        lambda folder: (folder / "a.whl").write_text("longer than before"),
+        lambda folder: os.utime(folder / "a.whl", (1, 1)),
+    ],
+    ids=["text", "-r", "-r within -r", "-c", "archive", "archive's time"],
+)
+def test_a_change_of_what_is_installed_makes_another_environment(
+    tmp_path: Path, change: Callable[[Path], object]
+) -> None:
+    folder = tmp_path / "code"
+    requirements = requirements_file(folder, "-r base.txt\ntiny\n./a.whl\n--constraint=limits.txt # at most\n")
+    (folder / "deeper").mkdir()
+    (folder / "base.txt").write_text("-rdeeper/more.txt\n-r requirements.txt\n")
+    (folder / "deeper" / "more.txt").touch()
+    (folder / "limits.txt").touch()
+    (folder / "a.whl").touch()
+    python = installer(tmp_path)
+    first = prepare(requirements, tmp_path / "environments", python=python)
+
+    change(folder)
+
+    assert prepare(requirements, tmp_path / "environments", python=python) != first
+
+
+def test_another_version_of_the_interpreter_makes_another_environment(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    old = installer(tmp_path)
+    new = Interpreter(old.path, (3, 12, 1))
+
+    assert prepare(requirements, tmp_path / "e", python=old) != prepare(requirements, tmp_path / "e", python=new)
+
+
+def test_callers_in_several_processes_wait_for_one_build(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    python = installer(tmp_path, on_install=f"read line < {gate}")
+    text = f"""
+        import asyncio
+        from pathlib import Path
+        from thawd.execution.interpreters import Interpreter, prepare_environment
+        async def twice():
+            python = Interpreter(Path({str(python.path)!r}), (3, 12, 0))
+            call = lambda: prepare_environment(Path({str(requirements)!r}), python,
+                Path({str(tmp_path / "environments")!r}), on_line=lambda line: print(line, flush=True))
+            print(*await asyncio.gather(call(), call()))
+        asyncio.run(twice())
+    """
+    callers = [
+        subprocess.Popen(
+            [sys.executable, "-c", textwrap.dedent(text)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "PYTHONPATH": str(SOURCES)},
+        )
+        for _ in range(2)
+    ]
+    # Given four calls in two processes, of which one builds and three have said that they wait
+    said: list[str] = []
+    seen = threading.Semaphore(0)
+
+    def listen(caller: subprocess.Popen[str]) -> None:
+        assert caller.stdout
+        for line in caller.stdout:
+            said.append(line)
+            seen.release()
+
+    listeners = [threading.Thread(target=listen, args=(caller,)) for caller in callers]
+    for listener in listeners:
+        listener.start()
+    for _ in range(4):
+        assert seen.acquire(timeout=30), said
+    assert sum("waiting for another process" in line for line in said) == 3, said
+    # When the build can go on
+    gate.write_text("go\n")
+    for caller, listener in zip(callers, listeners, strict=True):
+        assert caller.wait(timeout=30) == 0
+        listener.join()
+        assert caller.stdout
+        caller.stdout.close()
+
+    # Then all have the same environment, and it was made once
+    assert len({path for line in said if line.startswith("/") for path in line.split()}) == 1
+    assert starts(tmp_path) == 2
+
+
+@pytest.mark.parametrize("loop_factory", [asyncio.new_event_loop, uvloop.new_event_loop])
+def test_cancelling_kills_the_installer_and_leaves_no_half_environment(
+    tmp_path: Path, loop_factory: Callable[[], asyncio.AbstractEventLoop]
+) -> None:
+    requirements = requirements_file(tmp_path)
+    # The installer's child, too, and it holds the other end of the output.
+    python = installer(tmp_path, on_install=f"cd {tmp_path}; sleep 60 & echo $$ $! > pids; mv pids up; wait")
+
+    async def cancel() -> None:
+        call = asyncio.ensure_future(
+            prepare_environment(requirements, python, tmp_path / "environments", on_line=lambda line: None)
+        )
+        await until((tmp_path / "up").exists)
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+        pids = [int(pid) for pid in (tmp_path / "up").read_text().split()]
+        await until(lambda: not any(is_running(pid) for pid in pids))
+
+    with asyncio.Runner(loop_factory=loop_factory) as runner:
+        runner.run(cancel())
+
+    assert left(tmp_path / "environments") == []
+
+
+def is_running(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def test_after_a_killed_builder_the_next_one_waits_for_its_installer_and_starts_anew(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    gate = tmp_path / "gate"
+    os.mkfifo(gate)
+    once = f"if mkdir {tmp_path}/first; then read line < {gate}; touch ${{0%/bin/python}}/half; fi"
+    python = installer(tmp_path, on_install=once)
+    text = f"""
+        import asyncio
+        from pathlib import Path
+        from thawd.execution.interpreters import Interpreter, prepare_environment
+        python = Interpreter(Path({str(python.path)!r}), (3, 12, 0))
+        root = Path({str(tmp_path / "environments")!r})
+        asyncio.run(prepare_environment(Path({str(requirements)!r}), python, root, on_line=print))
+    """
+
+    async def take_over() -> Path:
+        # Given a builder that was killed while its installer lives on
+        builder = await asyncio.create_subprocess_exec(
+            sys.executable,
+            "-c",
+            textwrap.dedent(text),
+            env={**os.environ, "PYTHONPATH": str(SOURCES)},
+            stdout=asyncio.subprocess.DEVNULL,
+        )
+        await until((tmp_path / "first").exists)
+        builder.send_signal(signal.SIGKILL)
+        await builder.wait()
+        # When another one comes
+        lines: list[str] = []
+        call = asyncio.ensure_future(
+            prepare_environment(requirements, python, tmp_path / "environments", on_line=lines.append)
+        )
+        await until(lambda: bool(lines))
+        # Then it waits for the installer to end
+        assert "waiting for another process" in lines[0]
+        assert starts(tmp_path) == 2
+        gate.write_text("go\n")
+        return await call
+
+    made = asyncio.run(take_over())
+
+    # And it makes the environment from the beginning
+    assert starts(tmp_path) == 4
+    assert not (made.parents[1] / "half").exists()
+    assert left(tmp_path / "environments") == [made.parents[1].name]
+
+
+def test_an_environment_whose_interpreter_is_gone_is_made_again(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    python = installer(tmp_path)
+    made = prepare(requirements, tmp_path / "environments", python=python)
+    made.unlink()
+    made.symlink_to(tmp_path / "removed-from-the-machine")
+
+    assert prepare(requirements, tmp_path / "environments", python=python) == made
+    assert os.access(made, os.X_OK)
+
+
+def test_requirements_changed_meanwhile_are_told(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    python = installer(tmp_path, on_install=f"echo other >> {requirements}")
+
+    with pytest.raises(EnvironmentBuildError, match="was changed while it was being installed; publish again"):
+        prepare(requirements, tmp_path / "environments", python=python)
+
+    assert left(tmp_path / "environments") == []
+
+
+def test_only_the_last_lines_are_told_but_all_are_passed_on(tmp_path: Path) -> None:
+    requirements = requirements_file(tmp_path)
+    noise = "seq 100; head -c 300000 /dev/zero | tr '\\\\0' x; printf '\\nno newline'; exit 3"
+    lines: list[str] = []
+
+    with pytest.raises(EnvironmentBuildError) as refused:
+        prepare(requirements, tmp_path / "environments", python=installer(tmp_path, on_install=noise), lines=lines)
+
+    assert "ended with status 3" in refused.value.message
+    assert "    no newline\n" in refused.value.message
+    assert "\n    50\n" not in refused.value.message
+    assert [str(number) for number in range(1, 101)] == [line for line in lines if line.isdigit()]
+
+
+def test_an_interpreter_that_cannot_make_environments_is_told(tmp_path: Path) -> None:
+    python = Interpreter(program(tmp_path / "python", "echo 'ensurepip is not available'; exit 1"), (3, 12, 0))
+
+    with pytest.raises(EnvironmentBuildError, match=r"could not make a virtual environment: it ended with status 1"):
+        prepare(requirements_file(tmp_path), tmp_path / "environments", python=python)
+
+
+def test_files_and_folders_that_do_not_serve_are_told(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    requirements = requirements_file(tmp_path)
+
+    with pytest.raises(EnvironmentBuildError, match=r"nope\.txt cannot be read: No such file or directory"):
+        prepare(tmp_path / "nope.txt", tmp_path / "environments")
+    with pytest.raises(EnvironmentBuildError, match=r"cannot be made in .*/file/environments: Not a directory"):
+        prepare(requirements, tmp_path / "file" / "environments")
+    missing = Interpreter(tmp_path / "no-python", (3, 12, 0))
+    with pytest.raises(
+        EnvironmentBuildError, match=r"/no-python cannot be started: No such file or directory; reinstall it"
+    ):
+        prepare(requirements, tmp_path / "environments", python=missing)
