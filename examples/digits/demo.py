@@ -150,9 +150,6 @@ def start_empty(labels: dict[str, int]) -> None:
     Raises:
         DemoError: a server works there, or the bucket holds what this demo did not put there.
     """
-    empty_bucket(labels)
-    if BUCKET.exists() and (others := [path.name for path in BUCKET.iterdir() if not path.name.startswith(".")]):
-        raise DemoError(f"{BUCKET} holds files that are not the demo's ({others[0]}, ...); move them away first")
     DATA.mkdir(exist_ok=True, mode=0o700)
     with LOCK.open("a+") as file:
         try:
@@ -160,6 +157,9 @@ def start_empty(labels: dict[str, int]) -> None:
         except OSError:
             file.seek(0)
             raise DemoError(f"thawd serves this example already, as process {file.read()}; stop it first") from None
+        empty_bucket(labels)
+        if BUCKET.exists() and (others := [path.name for path in BUCKET.iterdir() if not path.name.startswith(".")]):
+            raise DemoError(f"{BUCKET} holds files that are not the demo's ({others[0]}, ...); move them away first")
         for path in set(DATA.iterdir()) - {PACKAGES, LOCK}:
             if path.is_dir():
                 shutil.rmtree(path)
@@ -250,7 +250,7 @@ def stop(process: subprocess.Popen[bytes], log: Path) -> None:
         os.kill(pid, signal.SIGKILL)
     if left:
         raise DemoError(f"thawd left processes behind: {left}")
-    if status != 0:
+    if status not in (0, -signal.SIGTERM):  # the latter when it was stopped before it had begun to serve
         raise DemoError(f"thawd ended with {status}:\n{log.read_text()[-2000:]}")
 
 
@@ -324,24 +324,19 @@ def score(screen: Screen, labels: dict[str, int]) -> None:
 
 
 def show_starts(screen: Screen, server: Server) -> None:
-    """How the environments came to be, how many invocations each kind served, and how long both took."""
+    """How the environments came to be and what each kind served; medians of becoming ready and of answering."""
     function = server.get("/_thawd/status")["functions"]["classify"]
-    screen.line(f"    {'start':<6} {'environments':>13} {'p50':>10} {'invocations':>13} {'p50':>10}")
+    screen.line(f"    {'start':<6} {'environments':>13} {'ready, p50':>12} {'invocations':>13} {'answer, p50':>12}")
     for kind in ("cold", "fork", "warm"):
-        starts, served = (function[what].get(kind) for what in ("starts", "invocations"))
-        if starts or served:
-            screen.line(
-                f"    {kind:<6} {_count(starts):>13} {_p50(starts):>10} {_count(served):>13} {_p50(served):>10}"
-            )
+        ready, answered = (_count_and_p50(function[what].get(kind)) for what in ("starts", "invocations"))
+        screen.line(f"    {kind:<6} {ready[0]:>13} {ready[1]:>12} {answered[0]:>13} {answered[1]:>12}")
     screen.line()
 
 
-def _count(distribution: dict[str, float] | None) -> str:
-    return f"{distribution['count']:.0f}" if distribution else "-"
-
-
-def _p50(distribution: dict[str, float] | None) -> str:
-    return f"{distribution['p50_ms']:.1f} ms" if distribution else "-"
+def _count_and_p50(distribution: dict[str, float] | None) -> tuple[str, str]:
+    if distribution is None:
+        return "-", "-"
+    return f"{distribution['count']:.0f}", f"{distribution['p50_ms']:.1f} ms"
 
 
 def ask(screen: Screen, server: Server, labels: dict[str, int]) -> None:
@@ -367,16 +362,21 @@ def show_what_next(screen: Screen) -> None:
     program = shown(Path(sys.executable).parent / "thawd")
     url = "http://127.0.0.1:8350"
     screen.line(f"""
-  The rows and logs are still there; to go on:
+  Rows and logs are still there to be read:
 
     {program} table labels --config {config}
     {program} logs classify --config {config}
 
+  To go on, in one terminal and in another:
+
     {program} up --config {config}
+
     cp {picture} {shown(BUCKET)}/
     curl --data-binary @{picture} -H 'Content-Type: image/png' {url}/classify
-    aws lambda invoke --endpoint-url {url} --function-name classify --cli-binary-format raw-in-base64-out \\
-        --payload '{{"body": "no picture", "isBase64Encoded": false}}' /dev/stdout
+    base64 -w0 {picture} | sed 's/.*/{{"isBase64Encoded": true, "body": "&"}}/' > /tmp/event.json
+    aws lambda invoke --endpoint-url {url} --region us-east-1 --no-sign-request \\
+        --function-name classify --payload fileb:///tmp/event.json /dev/stdout
+    {program} logs classify --follow --config {config}
 """)
 
 

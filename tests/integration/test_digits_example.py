@@ -226,9 +226,7 @@ def test_a_truncated_picture_gives_400(trained: Path, handler: Callable[..., Any
 @pytest.mark.parametrize(
     "event", [request(None), {**request(b""), "body": "%%%"}, {"isBase64Encoded": False, "body": "hi"}]
 )
-def test_a_body_that_is_missing_or_not_base64_gives_400(
-    handler: Callable[..., Any], event: dict[str, Any]
-) -> None:
+def test_a_body_that_is_missing_or_not_base64_gives_400(handler: Callable[..., Any], event: dict[str, Any]) -> None:
     assert handler(event, None)["statusCode"] == 400
 
 

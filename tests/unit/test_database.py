@@ -277,7 +277,9 @@ def test_a_disk_that_is_really_full_fails_and_recovers(small_disk: Path) -> None
         database.write_now(insert(f"{i}" * 3000))
     database.close()
     database = Database(small_disk / "thawd.db", migrations=SCHEMA)
-    database.write_now(lambda connection: connection.execute("UPDATE t SET x = upper(x)") and None)
+    database.write_now(
+        lambda connection: connection.execute("UPDATE t SET x = replace(x, substr(x, 1, 1), 'z')") and None
+    )
     ballast = fill(small_disk)
     # When more is written than there is room for
     with pytest.raises(StoreFullError, match="disk is full"):

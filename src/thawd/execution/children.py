@@ -38,9 +38,12 @@ class Child:
 
     def kill(self) -> None:
         """Kill the process and its group, if it is still there."""
-        if self.ended.done():
-            return
-        self.killed = True
+        if not self.ended.done():
+            self.killed = True
+            self.make_sure()
+
+    def make_sure(self) -> None:
+        """Kill the process, which has most likely ended by itself already: its channel is closed."""
         for kill in (os.killpg, os.kill):
             try:
                 kill(self.pid, signal.SIGKILL)

@@ -315,8 +315,8 @@ class Environment:
         self._control_lost = True
         if self.child is not None and self.child.ended.done():
             self._on_gone()
-        else:
-            self.kill()
+        elif self.child is not None:
+            self.child.make_sure()
 
     def _on_exit(self, _: asyncio.Future[int | None]) -> None:
         # What it sent before it died is still in the socket; the end of the stream comes after that. A process that

@@ -141,8 +141,8 @@ class Template:
     def _on_control_lost(self) -> None:
         if self.child is not None and self.child.ended.done():
             self._on_gone()
-        else:
-            self.kill()
+        elif self.child is not None:
+            self.child.make_sure()
 
     def _on_exit(self) -> None:
         asyncio.get_running_loop().call_later(0.1, self._on_gone)

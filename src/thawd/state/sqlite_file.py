@@ -111,6 +111,7 @@ def _open_checked(path: Path, mode: str, *, application_id: int, newest: int, bu
     connection = _connect(path, mode=mode, busy_timeout_s=busy_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=newest)
+        _require_content(connection, path)
     except (sqlite3.Error, StoreError):
         connection.close()
         raise
@@ -200,6 +201,11 @@ def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id:
             f"{path}: was written by a newer thawd (schema version {version}, this one knows up to {newest}); "
             "use that version, or give another path"
         )
+
+
+def _require_content(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+        raise StoreError(f"{path}: holds no table yet; put an item first")
 
 
 def _require_log(connection: sqlite3.Connection, path: Path) -> None:

@@ -1,0 +1,178 @@
+"""Stand-ins for processes: environments and a spawner that a test starts, fails and ends by hand, on a real loop."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+from thawd.execution.node import LocalNode
+from thawd.execution.pool import Lease, Pool
+from thawd.execution.version import Version
+from thawd.invocation import Invocation, Result
+from thawd.resources import Function
+
+
+class FakeEnvironment:
+    """What a pool sees of an environment. Killed, it ends a turn of the loop later, as a process does."""
+
+    def __init__(self, version: Version, *, slow_to_die: bool = False) -> None:
+        self.version = version
+        self.provisioned = False
+        self.idle_since = 0.0
+        self.init_ms = 5.0
+        self.memory_limit = None
+        self.killed = asyncio.Event()
+        self.ended = asyncio.Event()
+        self.on_end: Callable[[Any], None] = lambda environment: None
+        self.served = 0
+        self.answer: asyncio.Future[Result] | None = None
+        self._slow_to_die = slow_to_die
+
+    def kill(self) -> None:
+        if not self.killed.is_set():
+            self.killed.set()
+            if not self._slow_to_die:
+                asyncio.get_running_loop().call_soon(self.die)
+
+    def die(self) -> None:
+        if not self.ended.is_set():
+            self.ended.set()
+            self.on_end(self)
+
+    async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
+        """For tests through the dispatcher: answers when the test says so."""
+        self.served += 1
+        self.answer = asyncio.get_running_loop().create_future()
+        return await self.answer
+
+
+class FakeSpawner:
+    """Starts that end when the test says so, or at once when `immediate`."""
+
+    def __init__(self, *, immediate: bool = False) -> None:
+        self.immediate = immediate
+        self.slow_to_die = False
+        self.begun: list[asyncio.Future[FakeEnvironment]] = []
+        self.versions: list[Version] = []
+        self.environments: list[FakeEnvironment] = []
+        self.failure: BaseException | None = None
+
+    @property
+    def under_way(self) -> list[asyncio.Future[FakeEnvironment]]:
+        return [start for start in self.begun if not start.done()]
+
+    async def start(self, version: Version, *, provisioned: bool = False) -> FakeEnvironment:
+        start: asyncio.Future[FakeEnvironment] = asyncio.get_running_loop().create_future()
+        self.begun.append(start)
+        self.versions.append(version)
+        if self.failure is not None:
+            start.set_exception(self.failure)
+        elif self.immediate:
+            self.succeed(start, version)
+        return await start
+
+    def succeed(
+        self, start: asyncio.Future[FakeEnvironment] | None = None, version: Version | None = None
+    ) -> FakeEnvironment:
+        """Let a start (the oldest under way) end well."""
+        if start is None:
+            start = self.under_way[0]
+        version = version or self.versions[self.begun.index(start)]
+        environment = FakeEnvironment(version, slow_to_die=self.slow_to_die)
+        self.environments.append(environment)
+        start.set_result(environment)
+        return environment
+
+    def fail(self, error: BaseException) -> None:
+        """Let the oldest start under way fail."""
+        self.under_way[0].set_exception(error)
+
+    # What the dispatcher asks of a spawner.
+
+    async def prepare(self, version: Version) -> None:
+        return None
+
+    def retire(self, version: Version) -> None:
+        return None
+
+    def origin(self, version: Version) -> Any:
+        return SimpleNamespace(refused=None)
+
+
+class House:
+    """A node with a fake spawner, its pools, and the tasks they spawn, whose failures the test sees."""
+
+    def __init__(self, *, max_environments: int = 8, memory_mb: int = 100_000, immediate: bool = False) -> None:
+        self.spawner = FakeSpawner(immediate=immediate)
+        self.node = LocalNode(self.spawner, functions={}, memory_mb=memory_mb, max_environments=max_environments)  # type: ignore[arg-type]
+        self.functions: dict[str, Function] = {}
+        self.tasks: set[asyncio.Task[None]] = set()
+        self.failures: list[BaseException] = []
+
+    def spawn_task(self, work: Coroutine[None, None, None]) -> object:
+        task = asyncio.get_running_loop().create_task(work)
+        self.tasks.add(task)
+        task.add_done_callback(self._done)
+        return task
+
+    def _done(self, task: asyncio.Task[None]) -> None:
+        self.tasks.discard(task)
+        if not task.cancelled() and task.exception() is not None:
+            self.failures.append(task.exception())  # type: ignore[arg-type]
+
+    def pool(self, name: str = "f", *, max_waiting: int = 100, generation: int = 1, **function: Any) -> Pool:
+        version = version_of(name, generation=generation, **function)
+        self.functions[name] = version.function
+        self.node.declare(self.functions)
+        pool = Pool(version, self.node, max_waiting=max_waiting, spawn_task=self.spawn_task)
+        self.node.join(pool)
+        return pool
+
+    def assert_nothing_leaked(self, *pools: Pool) -> None:
+        assert self.failures == []
+        assert self.node._used_mb == 0
+        assert [count for count in self.node._count.values() if count] == []
+        for pool in pools:
+            assert pool.counts() == {"idle": 0, "busy": 0, "starting": 0}
+            assert pool.waiting == 0
+
+
+def version_of(name: str = "f", *, generation: int = 1, **function: Any) -> Version:
+    declared = Function(name=name, handler="m.f", code=Path("/nowhere"), **{"memory_mb": 128, **function})
+    return Version(declared, generation, Path("/nowhere/python"), "3.11.7", Path("/nowhere"), {})
+
+
+def invocation(name: str = "f", *, wait_s: float = 10.0, asynchronous: bool = False) -> Invocation:
+    return Invocation(name, b"{}", time.monotonic() + wait_s, asynchronous=asynchronous)
+
+
+def ask(pool: Pool, *, wait_s: float = 10.0, asynchronous: bool = False) -> asyncio.Task[Lease]:
+    """A request for an environment, under way."""
+    name = pool.version.function.name
+    return asyncio.get_running_loop().create_task(
+        pool.acquire(invocation(name, wait_s=wait_s, asynchronous=asynchronous))
+    )
+
+
+async def turns(number: int = 20) -> None:
+    """Let everything that is ready run."""
+    for _ in range(number):
+        await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object], *, deadline_s: float = 5.0) -> None:
+    """Let the loop run until `condition` holds."""
+    end_s = time.monotonic() + deadline_s
+    while not condition():
+        assert time.monotonic() < end_s, "what the test waits for did not come"
+        await asyncio.sleep(0.001)
+
+
+async def within(awaitable: Any, *, deadline_s: float = 5.0) -> Any:
+    """The awaitable's result, which must come soon."""
+    async with asyncio.timeout(deadline_s):
+        return await awaitable

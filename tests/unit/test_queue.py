@@ -1,0 +1,250 @@
+"""Claims about `thawd.state.queue`: nothing accepted is lost, order is kept, cost does not grow with the backlog."""
+
+from __future__ import annotations
+
+import asyncio
+import sqlite3
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from thawd.state.database import Database
+from thawd.state.queue import Depth, Event, EventQueue, NewEvent, insert
+from thawd.state.schema import open_state
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    database = open_state(tmp_path / "thawd.db")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def queue(db: Database) -> EventQueue:
+    return EventQueue(db)
+
+
+def new(number: int, function: str = "f") -> NewEvent:
+    return NewEvent(function=function, payload=b'{"n":%d}' % number, request_id=f"request-{number}")
+
+
+def numbers(events: list[Event]) -> list[int]:
+    return [int(event.request_id.removeprefix("request-")) for event in events]
+
+
+def test_an_event_comes_out_as_it_went_in(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        given = NewEvent(
+            function="classify",
+            payload=bytes(range(256)),
+            request_id="r",
+            source="bucket:uploads",
+            row_key="a/ü\n.png",
+            client_context='{"custom":{}}',
+            trace_id="Root=1-2-3",
+        )
+        await queue.put([given], now=1000.5)
+        (event,) = await queue.lease("classify", limit=10, now=1001)
+        for name in NewEvent.__struct_fields__:
+            assert getattr(event, name) == getattr(given, name)
+        assert (event.attempts, event.accepted_at) == (0, 1000.5)
+
+    asyncio.run(scenario())
+
+
+def test_events_come_in_the_order_of_acceptance_and_only_for_their_function(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i, "f" if i % 2 else "g") for i in range(10)])
+        assert numbers(await queue.lease("f", limit=3)) == [1, 3, 5]
+        assert numbers(await queue.lease("f", limit=3)) == [7, 9]
+        assert numbers(await queue.lease("f", limit=3)) == []
+        assert numbers(await queue.lease("g", limit=99)) == [0, 2, 4, 6, 8]
+
+    asyncio.run(scenario())
+
+
+def test_a_retry_waits_until_it_is_due_and_then_goes_before_younger_events(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i) for i in range(3)], now=100)
+        first, second = await queue.lease("f", limit=2, now=100)
+        await queue.retry(first.id, at=160, error="it failed")
+        await queue.retry(second.id, at=130, error="throttled", counts=False)
+        assert await queue.next_due("f", now=101) == 101
+        assert numbers(await queue.lease("f", limit=9, now=129.9)) == [2]
+        assert await queue.next_due("f", now=129.9) == 130
+        assert numbers(await queue.lease("f", limit=9, now=129.9)) == []
+        await queue.put([new(3)], now=150)
+        due = await queue.lease("f", limit=9, now=160)
+        assert numbers(due) == [0, 1, 3]
+        assert [event.attempts for event in due] == [1, 0, 0]
+        assert await queue.next_due("f") is None
+
+    asyncio.run(scenario())
+
+
+def test_what_is_done_is_gone_and_unknown_ids_are_passed_over(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i) for i in range(3)])
+        events = await queue.lease("f", limit=3)
+        await queue.done([event.id for event in events[:2]])
+        await queue.done([event.id for event in events[:2]] + [12345])
+        await queue.done([])
+        assert await queue.depth() == {"f": Depth(leased=1)}
+
+    asyncio.run(scenario())
+    assert db.read_now(lambda connection: connection.execute("SELECT count(*) FROM payloads").fetchone()) == (1,)
+
+
+def test_an_id_is_never_used_again(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(0)])
+        (first,) = await queue.lease("f", limit=1)
+        await queue.done([first.id])
+        await queue.put([new(1)])
+        await queue.done([first.id])
+        assert await queue.depth() == {"f": Depth(queued=1)}
+
+    asyncio.run(scenario())
+
+
+def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i) for i in range(3)], now=5)
+        events = await queue.lease("f", limit=3)
+        await queue.bury(events[0].id, error="boom", condition="RetriesExhausted", now=50)
+        await queue.bury(events[2].id, error="old", condition="EventAgeExceeded", counts=False, now=60)
+        assert await queue.depth() == {"f": Depth(leased=1, dead=2)}
+        first, second = await queue.dead_letters("f")
+        assert (first.payload, first.error, first.condition) == (b'{"n":0}', "boom", "RetriesExhausted")
+        assert (first.attempts, first.buried_at, first.accepted_at) == (1, 50, 5)
+        assert (second.attempts, second.condition) == (0, "EventAgeExceeded")
+        assert await queue.dead_letters("f", after=first.id, limit=1) == [second]
+        assert await queue.lease("f", limit=9) == []
+        assert await queue.next_due("f") is None
+        await queue.done([first.id, second.id])
+        assert await queue.dead_letters("f") == []
+
+    asyncio.run(scenario())
+
+
+def test_only_a_leased_event_can_be_put_back_or_buried(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(0)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.bury(event.id, error="first", condition="RetriesExhausted")
+        await queue.retry(event.id, at=0, error="late")
+        await queue.bury(event.id, error="late", condition="EventAgeExceeded")
+        assert [letter.error for letter in await queue.dead_letters("f")] == ["first"]
+        assert await queue.depth() == {"f": Depth(dead=1)}
+
+    asyncio.run(scenario())
+
+
+def test_what_was_leased_when_the_process_ended_is_queued_again_without_an_attempt(tmp_path: Path) -> None:
+    async def before(queue: EventQueue) -> None:
+        await queue.put([new(i) for i in range(3)] + [new(9, "g")])
+        (first, _second) = await queue.lease("f", limit=2)
+        await queue.lease("g", limit=1)
+        await queue.retry(first.id, at=0, error="once")
+        await queue.lease("f", limit=1)
+
+    async def after(queue: EventQueue) -> None:
+        assert await queue.depth() == {"f": Depth(queued=1, leased=2), "g": Depth(leased=1)}
+        assert await queue.recover() == 3
+        assert await queue.recover() == 0
+        events = await queue.lease("f", limit=9)
+        assert numbers(events) == [0, 1, 2]
+        assert [event.attempts for event in events] == [1, 0, 0]
+
+    for part in (before, after):
+        db = open_state(tmp_path / "thawd.db")
+        asyncio.run(part(EventQueue(db)))
+        db.close()
+
+
+def test_events_and_other_changes_of_one_transaction_stand_or_fall_together(db: Database) -> None:
+    queue = EventQueue(db)
+
+    def half(connection: sqlite3.Connection) -> None:
+        insert(connection, [new(0), new(1)], now=1)
+        raise RuntimeError("no")
+
+    with pytest.raises(RuntimeError):
+        db.write_now(half)
+    assert asyncio.run(queue.depth()) == {}
+    db.write_now(lambda connection: insert(connection, [new(0), new(1)], now=1))
+    assert asyncio.run(queue.depth()) == {"f": Depth(queued=2)}
+
+
+def test_the_cost_of_a_lease_does_not_grow_with_the_backlog(db: Database) -> None:
+    """Counted in steps of SQLite's virtual machine, which unlike time are the same on every machine."""
+    queue = EventQueue(db)
+
+    def steps_of(operation: Callable[[], object]) -> int:
+        counted = 0
+
+        def count() -> int:
+            nonlocal counted
+            counted += 1
+            return 0
+
+        def set_handler(handler: Callable[[], int] | None) -> None:
+            work: Callable[[sqlite3.Connection], None] = lambda c: c.set_progress_handler(handler, 10)  # noqa: E731
+            db.write_now(work)
+            db.read_now(work)
+
+        set_handler(count)
+        operation()
+        set_handler(None)
+        return counted
+
+    async def cycle() -> None:
+        events = await queue.lease("f", limit=10, now=1000)
+        assert len(events) == 10
+        await queue.retry(events[0].id, at=500, error="x")
+        await queue.bury(events[1].id, error="x", condition="RetriesExhausted")
+        await queue.done([event.id for event in events[2:]])
+        await queue.depth()
+        await queue.next_due("f", now=1000)
+
+    async def fill(count: int) -> None:
+        for at in range(0, count, 500):
+            await queue.put([new(i) for i in range(at, at + 500)])
+        # Some wait for a retry far away, as many as are ready.
+        for event in await queue.lease("f", limit=count // 2):
+            await queue.retry(event.id, at=9e9, error="later")
+
+    asyncio.run(fill(500))
+    small = steps_of(lambda: asyncio.run(cycle()))
+    asyncio.run(fill(4000))
+    large = steps_of(lambda: asyncio.run(cycle()))
+    assert large < 1.5 * small
+
+
+def test_a_great_many_retries_due_at_once_are_all_delivered(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i) for i in range(2500)])
+        for event in await queue.lease("f", limit=2500):
+            await queue.retry(event.id, at=100 + event.id / 1e6, error="x")
+        seen: list[int] = []
+        while events := await queue.lease("f", limit=300, now=200):
+            seen += numbers(events)
+        assert seen == list(range(2500))
+
+    asyncio.run(scenario())
+
+
+def test_many_callers_at_once_share_transactions(queue: EventQueue) -> None:
+    async def scenario() -> float:
+        begun = time.perf_counter()
+        await asyncio.gather(*(queue.put([new(i)]) for i in range(1000)))
+        events = await queue.lease("f", limit=1000)
+        assert sorted(numbers(events)) == list(range(1000))
+        await asyncio.gather(*(queue.done([event.id]) for event in events))
+        assert await queue.depth() == {}
+        return time.perf_counter() - begun
+
+    assert asyncio.run(scenario()) < 5
