@@ -190,7 +190,7 @@ def running(screen: Screen) -> Iterator[Server]:
             process = subprocess.Popen(command, stdout=output, stderr=subprocess.STDOUT, start_new_session=True)
         try:
             server = await_ready(screen, process, ready, log)
-            check_published(server, log)
+            check_published(server)
             taken_s = time.monotonic() - began_s
             made = ", with the function's packages installed" if first else ""
             screen.step("server", f"{server.url} after {taken_s:.1f} s{made}")
@@ -221,7 +221,7 @@ def await_ready(screen: Screen, process: subprocess.Popen[bytes], ready: Path, l
     raise DemoError(f"thawd up was not ready after {START_S:.0f} s:\n{log.read_text()[-2000:]}")
 
 
-def check_published(server: Server, log: Path) -> None:
+def check_published(server: Server) -> None:
     """A server serves even when a function is broken; this demo cannot do without its own.
 
     Raises:
@@ -229,7 +229,7 @@ def check_published(server: Server, log: Path) -> None:
     """
     function = server.get("/_thawd/status")["functions"]["classify"]
     if function["state"] != "Active":
-        raise DemoError(f"the function is {function['state']}: {function['reason']}\n{log.read_text()[-2000:]}")
+        raise DemoError(f"the function is {function['state']}: {function['reason']}")
 
 
 def stop(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -352,7 +352,7 @@ def ask(screen: Screen, server: Server, labels: dict[str, int]) -> None:
 
 def shown(path: Path) -> str:
     """The path as someone who called the demo would type it."""
-    return os.path.relpath(path)
+    return os.path.relpath(path) if path.is_relative_to(Path.cwd()) else str(path)
 
 
 def show_what_next(screen: Screen) -> None:

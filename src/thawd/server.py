@@ -49,6 +49,8 @@ ADDRESS_FILE = "address.json"
 """In the data folder: host and port of the server that uses it, for the command line."""
 
 _KILL_WAIT_S = 10.0
+# Place among the background tasks of the one that publishes at the start; those before it end last.
+_BEGINNING = 2
 
 
 class StartError(ThawdError):
@@ -203,13 +205,25 @@ class Server:
             )
             serving = tasks.create_task(web.serve(sockets=[listener]))
             self._handle_signals()
-            await self._publish_all(self.settings.functions)
-            background += await self._start_buckets(tasks)
-            if watch:
-                background.append(tasks.create_task(self._watch_code()))
-            self._announce(ready_file)
+            background.append(tasks.create_task(self._begin(tasks, background, watch=watch, ready_file=ready_file)))
             await self._stop.wait()
             await self._shut_down(web, serving, background)
+
+    async def _begin(
+        self,
+        tasks: asyncio.TaskGroup,
+        background: list[asyncio.Task[Any]],
+        *,
+        watch: bool,
+        ready_file: Path | None,
+    ) -> None:
+        """Publish everything, then let the buckets in, then say so; cancelled by a stop that comes meanwhile."""
+        await self._publish_all(self.settings.functions)
+        install_lease_signal_handler()
+        background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
+        if watch:
+            background.append(tasks.create_task(self._watch_code()))
+        self._announce(ready_file)
 
     async def _build(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
         server = self.settings.server
@@ -313,10 +327,6 @@ class Server:
             if version.generation > len(self.settings.functions):
                 say(f"{name}: published anew")
 
-    async def _start_buckets(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
-        install_lease_signal_handler()
-        return [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
-
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -397,10 +407,11 @@ class Server:
         say("stopping")
         self._invoker.stop()
         web.should_exit = True
+        background[_BEGINNING].cancel()
         left = await self._dispatcher.drain(self.settings.server.grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
-        for task in background[1:]:
+        for task in background[_BEGINNING:]:
             task.cancel()
         self._dispatcher.declare({})
         self._spawner.children.kill_all()
@@ -408,7 +419,8 @@ class Server:
             async with asyncio.timeout(_KILL_WAIT_S):
                 await self._spawner.children.all_ended()
         self._spawner.sweep()
-        background[0].cancel()
+        for task in background[:_BEGINNING]:
+            task.cancel()
         web.force_exit = True
         await serving
         self._spawner.flush_logs()

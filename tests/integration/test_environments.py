@@ -18,9 +18,11 @@ import pytest
 from .conftest import Project, Running, eventually, processes_of
 
 CODE = """
-import os, subprocess, sys, threading, time
+import os, subprocess, sys, time
 
 COUNTER = 0
+ALLOCATE = "b = bytearray({} << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1\\nimport time; time.sleep(30)"
+DETACH = "import os, time\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\ntime.sleep(300)"
 
 def handler(event, context):
     global COUNTER
@@ -34,7 +36,7 @@ def handler(event, context):
             data[at] = 1
         time.sleep(event.get("s", 0))
     if action == "child memory":
-        subprocess.run([sys.executable, "-c", "b = bytearray(%d << 20)\\nfor i in range(0, len(b), 4096): b[i] = 1\\nimport time; time.sleep(30)" % event["mib"]])
+        subprocess.run([sys.executable, "-c", ALLOCATE.format(event["mib"])])
     if action == "fork and return":
         os.fork()
     if action == "fork and stay":
@@ -42,7 +44,7 @@ def handler(event, context):
             time.sleep(300)
             os._exit(0)
     if action == "daemon":
-        subprocess.Popen([sys.executable, "-c", "import os\\nif os.fork(): os._exit(0)\\nos.setsid()\\nif os.fork(): os._exit(0)\\nimport time\\ntime.sleep(300)"]).wait()
+        subprocess.Popen([sys.executable, "-c", DETACH]).wait()
     if action == "segfault":
         import ctypes
         ctypes.string_at(0)
@@ -54,7 +56,8 @@ def handler(event, context):
                 os.write(fd, b"garbage" * 100)
             except OSError:
                 pass
-    return {"pid": os.getpid(), "counter": COUNTER, "child": os.getppid(), "variables": dict(os.environ) if action == "environ" else None}
+    variables = dict(os.environ) if action == "environ" else None
+    return {"pid": os.getpid(), "counter": COUNTER, "variables": variables}
 """
 
 
@@ -154,7 +157,7 @@ def test_what_a_handler_leaves_running_ends_with_its_environment(running: Runnin
 
 
 def test_killing_environments_and_the_template_under_load_answers_every_request(running: Running) -> None:
-    """Given a load, when -9 hits environments and the template at random, then each answer is right or the right error."""
+    """When -9 hits environments and the template under load, each answer is right or the right error."""
     stop = threading.Event()
     answers: list[tuple[Any, str | None]] = []
 

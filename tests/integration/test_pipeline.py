@@ -168,11 +168,11 @@ def can_mount() -> bool:
 
 @pytest.mark.skipif(not shutil.which("unshare") or not can_mount(), reason="needs the right to mount")
 def test_a_full_disk_is_a_clear_error_and_nothing_accepted_is_lost(measuring: Project) -> None:
-    """Given a data folder on a full disk, when events come, then they are refused, and taken again once there is room."""
+    """Events on a full disk are refused, and taken again once there is room."""
     measuring.data.mkdir()
     script = f'mount -t tmpfs -o size=6m tmpfs "{measuring.data}" && exec "$0" "$@"'
     wrapper = measuring.root / "in-a-small-disk"
-    wrapper.write_text(f'#!/bin/sh\nexec unshare -m --propagation private sh -c \'{script}\' "{sys.executable}" "$@"\n')
+    wrapper.write_text(f"#!/bin/sh\nexec unshare -m sh -c '{script}' '{sys.executable}' \"$@\"\n")
     wrapper.chmod(0o755)
     with measuring.up(python=str(wrapper)) as running:
         disk = Path(f"/proc/{running.process.pid}/root{measuring.data}")

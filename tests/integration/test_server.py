@@ -131,7 +131,7 @@ def test_sighup_publishes_changed_code_without_a_failed_request(echo: Project) -
         stop.set()
         for thread in threads:
             thread.join()
-        assert {answer for answer in answers} == {(1, None), (2, None)}
+        assert set(answers) == {(1, None), (2, None)}
         switched = [answer for answer, _ in answers]
         assert switched.count(1) >= 10
         assert running.invoke("app", {}) == (2, None)
@@ -238,10 +238,7 @@ def test_a_table_file_that_is_no_database_fails_its_callers_alone(project: Proje
 
 
 def test_a_read_only_data_folder_is_told_at_once(echo: Project, tmp_path: Path) -> None:
-    if os.geteuid() == 0:
-        prefix = ["setpriv", "--reuid", "65534", "--regid", "65534", "--clear-groups"]
-    else:
-        prefix = []
+    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
     for folder in (tmp_path, *list(tmp_path.parents)[:3]):
@@ -406,3 +403,16 @@ def test_the_server_runs_as_an_unprivileged_user(echo: Project, tmp_path: Path) 
     ) as running:
         assert running.invoke("app", {}) == (1, None)
         assert running.status()["memory_limit"]
+
+
+def test_a_stop_during_a_long_start_ends_at_once(echo: Project) -> None:
+    echo.code("import time\ntime.sleep(100)\n")
+    ready = echo.root / "ready.json"
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thawd", "up", "--ready-file", str(ready)], cwd=echo.root, stdout=subprocess.DEVNULL
+    )
+    eventually(lambda: processes_of(echo.data), what="the function's init")
+    process.terminate()
+    assert process.wait(30) == 0
+    assert not ready.exists()
+    eventually(lambda: not processes_of(echo.data), what="the end of all processes")

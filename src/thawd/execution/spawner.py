@@ -185,10 +185,10 @@ class Spawner:
         identifier = uuid.uuid4().hex
         stream = self._stream(version, identifier)
         ends = Ends.open()
-        pid = self._spawn(version, "template", ends, identifier=identifier, stream=stream)
+        child = self._spawn(version, "template", ends, identifier=identifier, stream=stream)
         template = Template(version, identifier=identifier, stream=stream, ends=ends, children=self.children)
         await template.connect()
-        template.adopt(self._watch(pid, identifier))
+        template.adopt(child)
         try:
             async with asyncio.timeout(version.function.init_timeout_s):
                 await asyncio.shield(template.ready)
@@ -205,9 +205,9 @@ class Spawner:
         identifier = uuid.uuid4().hex
         stream = self._stream(version, identifier)
         ends = Ends.open()
-        pid = self._spawn(version, "environment", ends, identifier=identifier, stream=stream, provisioned=provisioned)
+        child = self._spawn(version, "environment", ends, identifier=identifier, stream=stream, provisioned=provisioned)
         environment = Environment(version, identifier=identifier, kind=StartKind.COLD, stream=stream, ends=ends)
-        return await self._ready(environment, pid, started_s=started_s)
+        return await self._ready(environment, child, started_s=started_s)
 
     async def _fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
         identifier = uuid.uuid4().hex
@@ -215,12 +215,12 @@ class Spawner:
         variables = variables_of_environment(log_stream=stream.name, provisioned=provisioned, identifier=identifier)
         ends = Ends.open()
         try:
-            pid = await template.fork(ends, variables)
+            child = self._watch(await template.fork(ends, variables), identifier)
         except BaseException:
             ends.close()
             raise
         environment = Environment(version, identifier=identifier, kind=StartKind.FORK, stream=stream, ends=ends)
-        return await self._ready(environment, pid, started_s=started_s)
+        return await self._ready(environment, child, started_s=started_s)
 
     def _watch(self, pid: int, identifier: str) -> Child:
         """Follow the process; when it ends, what it left behind outside its process group ends too."""
@@ -234,13 +234,15 @@ class Spawner:
         child.ended.add_done_callback(forget)
         return child
 
-    async def _ready(self, environment: Environment, pid: int, *, started_s: float) -> Environment:
+    async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
         """Adopt the process and wait for its word that it can serve."""
         version = environment.version
         await environment.connect(self._services)
-        environment.adopt(self._watch(pid, environment.identifier))
+        environment.adopt(child)
         limit_mib = version.function.memory_mb
-        environment.memory_limit = self._limiter.limit(pid, identifier=environment.identifier, limit_mib=limit_mib)
+        environment.memory_limit = self._limiter.limit(
+            child.pid, identifier=environment.identifier, limit_mib=limit_mib
+        )
         try:
             async with asyncio.timeout(version.function.init_timeout_s):
                 await asyncio.shield(environment.ready)
@@ -266,8 +268,8 @@ class Spawner:
         identifier: str,
         stream: LogStream,
         provisioned: bool = False,
-    ) -> int:
-        """Execute the runtime; its process id. Closes `ends` when it fails.
+    ) -> Child:
+        """Execute the runtime and follow the process. Closes `ends` when it fails.
 
         Raises:
             OSError: the interpreter is gone, or there is no memory or process left.
@@ -291,7 +293,8 @@ class Spawner:
             raise
         process.returncode = 0  # `Children` reaps it, not Popen
         ends.close_theirs()
-        return process.pid
+        # At once: a process that nobody has registered passes for a stray.
+        return self._watch(process.pid, identifier)
 
     def sweep(self) -> int:
         """Kill what functions left behind outside their process groups; how many processes."""

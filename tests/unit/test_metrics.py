@@ -1,0 +1,101 @@
+"""Claims about `thawd.telemetry.metrics`: quantiles are right to 1 %, and every metric declared is exposed."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from prometheus_client.parser import text_string_to_metric_families
+
+from thawd.invocation import StartKind
+from thawd.telemetry.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, Distribution, Metrics
+
+
+def rank_of(values: list[float], fraction: float) -> float:
+    """The smallest value that at least `fraction` of all do not exceed."""
+    ordered = sorted(values)
+    return next(value for i, value in enumerate(ordered, 1) if i >= fraction * len(ordered))
+
+
+@given(
+    st.lists(st.floats(0.001, 1e7), min_size=1, max_size=200),
+    st.sampled_from([0.0, 0.01, 0.5, 0.9, 0.99, 1.0]),
+)
+@settings(max_examples=200, deadline=None, derandomize=True)
+def test_any_quantile_is_within_one_percent(values: list[float], fraction: float) -> None:
+    distribution = Distribution()
+    for value in values:
+        distribution.record(value)
+    exact = rank_of(values, fraction)
+    assert distribution.quantile_ms(fraction) == pytest.approx(exact, rel=0.0101)
+
+
+def test_quantiles_of_many_durations_are_within_one_percent_and_take_few_integers() -> None:
+    source = random.Random(1)
+    values = [source.lognormvariate(1, 2) for _ in range(20_000)]
+    distribution = Distribution()
+    for value in values:
+        distribution.record(value)
+    for fraction in (0.5, 0.9, 0.99, 0.999):
+        assert distribution.quantile_ms(fraction) == pytest.approx(rank_of(values, fraction), rel=0.0101)
+    assert len(distribution._buckets) < 1200
+    assert distribution.count == 20_000
+    assert distribution.sum_ms == pytest.approx(sum(values))
+    assert distribution.max_ms == max(values)
+
+
+def test_an_empty_distribution_is_all_zeros() -> None:
+    assert Distribution().summary() == {"count": 0, "p50_ms": 0.0, "p99_ms": 0.0, "max_ms": 0.0}
+
+
+@pytest.mark.parametrize("value_ms", [0.0, -1.0, 1e-9])
+def test_a_duration_at_or_below_zero_is_counted_and_breaks_nothing(value_ms: float) -> None:
+    distribution = Distribution()
+    distribution.record(value_ms)
+    assert distribution.count == 1
+    assert distribution.quantile_ms(0.5) <= 0.0011
+
+
+def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads() -> None:
+    metrics = Metrics()
+    function = metrics.function('odd"name\\')
+    for name in COUNTERS:
+        setattr(function, name, 3)
+    function.starts[StartKind.FORK].record(12.0)
+    function.invocations[StartKind.WARM].record(2.0)
+    for name in GAUGES:
+        metrics.set_gauge(name, function="f", state="idle", value=4)
+    families = {f.name: f for f in text_string_to_metric_families(metrics.exposition().decode())}
+    for name, text in COUNTERS.items():
+        (sample,) = families[f"thawd_{name}"].samples
+        assert (sample.name, sample.value, sample.labels) == (f"thawd_{name}_total", 3, {"function": 'odd"name\\'})
+        assert families[f"thawd_{name}"].documentation == text
+    for name, text in DISTRIBUTIONS.items():
+        family = families[f"thawd_{name}_seconds"]
+        assert family.type == "summary"
+        assert family.documentation == text
+    for name, text in GAUGES.items():
+        (sample,) = families[f"thawd_{name}"].samples
+        assert (sample.value, sample.labels) == (4, {"function": "f", "state": "idle"})
+        assert families[f"thawd_{name}"].documentation == text
+    assert len(families) == len(COUNTERS) + len(DISTRIBUTIONS) + len(GAUGES)
+    starts = {(s.name, s.labels["kind"]): s.value for s in families["thawd_starts_seconds"].samples}
+    assert starts["thawd_starts_seconds_count", "fork"] == 1
+    assert starts["thawd_starts_seconds_sum", "fork"] == pytest.approx(0.012)
+
+
+def test_every_counter_is_in_the_status_of_its_function() -> None:
+    metrics = Metrics()
+    summary = metrics.function("f").summary()
+    assert set(COUNTERS) <= set(summary)
+    assert summary["starts"] == {}
+    metrics.function("f").invocations[StartKind.COLD].record(1.0)
+    assert metrics.function("f").summary()["invocations"]["cold"]["count"] == 1
+
+
+def test_the_counters_of_a_function_are_one_set_however_often_asked_for() -> None:
+    metrics = Metrics()
+    metrics.function("f").errors += 1
+    assert metrics.function("f").errors == 1
