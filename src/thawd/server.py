@@ -446,8 +446,11 @@ class Server:
     async def _count_table(self, name: str) -> int:
         return await (await self._tables.get(name)).count()
 
-    def _exposition(self) -> bytes:
+    async def _exposition(self) -> bytes:
+        depths = await self._queue.depth()
         for name, entry in self._dispatcher.status().items():
+            queued = depths[name].queued if name in depths else 0
+            self._metrics.set_gauge("queued", function=name, value=queued)
             for state, count in entry["environments"].items():
                 self._metrics.set_gauge("environments", function=name, state=state, value=count)
             self._metrics.set_gauge("waiting", function=name, value=entry["waiting"])

@@ -27,7 +27,7 @@ from thawd.events import folder_scan
 from thawd.events.inotify import Kind, TreeWatch
 from thawd.events.object_file import REST_S, Trusted, install_lease_signal_handler, leases_work
 from thawd.events.pending import Due, Pending
-from thawd.events.recorder import BATCH_KEYS, Again, FolderLost, Recorder
+from thawd.events.recorder import BATCH_KEYS, LARGE_BYTES, Again, FolderLost, Recorder
 from thawd.resources import Bucket
 from thawd.state.bucket_folder import is_hidden
 from thawd.state.objects import ObjectCatalog, ObjectRecord
@@ -70,6 +70,7 @@ class _Session:
     Attributes:
         tree: the kernel's notices, or None when there are none.
         pending: keys to look at.
+        large: keys of files so large that others should not wait for them.
         dirty: folders to scan, and when; the empty name is the whole bucket.
         dirtied: set when `dirty` grew.
         lost: set when the folder is lost; `reason` says how.
@@ -78,6 +79,7 @@ class _Session:
 
     tree: TreeWatch | None
     pending: Pending
+    large: Pending
     dirty: dict[bytes, float] = field(default_factory=dict)
     dirtied: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -104,8 +106,9 @@ class _Session:
     def look_again(self, again: list[Again]) -> None:
         """Have keys looked at later; when too many wait, have their folders scanned later."""
         now = time.monotonic()
-        for key, wait_s, patience in again:
-            if not self.pending.push(key, now + wait_s, patience=patience):
+        for key, wait_s, patience, alone in again:
+            held_by = self.large if alone else self.pending
+            if not held_by.push(key, now + wait_s, patience=patience):
                 self.scan_folder(os.path.dirname(key), now + max(wait_s, _FULL_RETRY_S))
 
 
@@ -223,7 +226,9 @@ class BucketWatcher:
                 f"bucket {self._bucket.name}: this file system does not tell who is writing; "
                 f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
             )
-        session = self._session = _Session(self._open_tree(), Pending(self._settings.held_keys))
+        session = self._session = _Session(
+            self._open_tree(), Pending(self._settings.held_keys), Pending(self._settings.held_keys)
+        )
         loop = asyncio.get_running_loop()
         if session.tree is None:
             session.unwatched = True
@@ -232,7 +237,8 @@ class BucketWatcher:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._scan_when_due(session))]
-                tasks += [group.create_task(self._look_when_due(session)) for _ in range(_WORKERS)]
+                tasks += [group.create_task(self._look_when_due(session, session.pending)) for _ in range(_WORKERS)]
+                tasks += [group.create_task(self._look_when_due(session, session.large))]
                 await session.lost.wait()
                 for task in tasks:
                     task.cancel()
@@ -270,14 +276,15 @@ class BucketWatcher:
             else:
                 session.scan_folder(notice.path, due)
 
-    async def _look_when_due(self, session: _Session) -> None:
-        pending = session.pending
+    async def _look_when_due(self, session: _Session, pending: Pending) -> None:
+        alone = pending is session.large
         while True:
             now = time.monotonic()
-            dues = pending.take(now, BATCH_KEYS)
+            dues = pending.take(now, 1 if alone else BATCH_KEYS)
             if dues:
                 try:
-                    session.look_again(await self._recorder.look(dues))
+                    again = await self._recorder.look(dues, limit_bytes=None if alone else LARGE_BYTES)
+                    session.look_again(again)
                 except FolderLost as lost:
                     session.lose(str(lost))
                 continue
@@ -359,7 +366,7 @@ class BucketWatcher:
         )
         begun = time.monotonic()
         for at in range(0, len(found), BATCH_KEYS):
-            dues = [Due(key, None) for key in found[at : at + BATCH_KEYS]]
+            dues = [Due(key, None) for key in found[at : at + BATCH_KEYS] if key not in session.pending]
             session.look_again(await self._recorder.look(dues))
         return time.monotonic() - begun
 

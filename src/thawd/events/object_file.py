@@ -49,6 +49,8 @@ class State(Enum):
     """Somebody is, or may be, writing: look again in `Finding.wait_s`."""
     GONE = auto()
     """There is no object under this key."""
+    LARGE = auto()
+    """It is to be read, and larger than was allowed."""
     UNREADABLE = auto()
     """It cannot be read; `Finding.error` says why."""
 
@@ -112,6 +114,7 @@ class Looker:
         known: ObjectRecord | None = None,
         patience: Patience | None = None,
         trusted: Trusted | None = None,
+        largest_bytes: int | None = None,
     ) -> Finding:
         """Look at one key now.
 
@@ -120,6 +123,7 @@ class Looker:
             known: its record, looked up before this call.
             patience: from the last look, when that found it unfinished.
             trusted: when the platform itself wrote the file: it is complete and announced if it is still that file.
+            largest_bytes: a larger file is not read; None: any is.
         """
         patience = patience or Patience()
         try:
@@ -130,6 +134,8 @@ class Looker:
                 return Finding(key, State.SAME)
             if trusted is not None and _stat_key(located.stat)[:3] == _stat_key(trusted.stat)[:3]:
                 return Finding(key, State.CHANGED, record=_record(key, located.stat, trusted.etag), announce=True)
+            if largest_bytes is not None and located.stat.st_size > largest_bytes:
+                return Finding(key, State.LARGE, patience=patience)
             return self._examine(key, located.path, known, patience)
         except OSError as error:
             return self._unfinished(key, patience) if error.errno in _PASSING else _unreadable(key, error)

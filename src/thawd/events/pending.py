@@ -36,6 +36,9 @@ class Pending:
     def __len__(self) -> int:
         return len(self._due)
 
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._due
+
     def push(self, key: bytes, due: float, *, patience: Patience | None = None) -> bool:
         """Look at `key` at `due`, or earlier if that was planned already.
 
@@ -46,7 +49,7 @@ class Pending:
         if known is None and len(self._due) >= self._limit:
             return False
         if known is not None:
-            patience = patience or known[1]
+            patience = _longer(known[1], patience)
             if known[0] <= due:
                 self._due[key] = (known[0], patience)
                 return True
@@ -85,3 +88,10 @@ class Pending:
                 await self._changed.wait()
         except TimeoutError:
             pass
+
+
+def _longer(one: Patience | None, other: Patience | None) -> Patience | None:
+    """Of two memories of a file the one that has seen it unchanged for longer."""
+    if one is None or other is None:
+        return one or other
+    return other if one.seen is None or (other.seen is not None and other.since < one.since) else one

@@ -30,19 +30,20 @@ from thawd.state.queue import NewEvent
 
 BATCH_KEYS = 100
 """Keys looked at, and recorded, together."""
-_BATCH_BYTES = 64 * 1024 * 1024
-"""A batch ends once this much was read, so that small files do not wait behind several large ones."""
+LARGE_BYTES = 16 * 1024 * 1024
+"""Files larger than this are read apart from the others, and a batch of small ones ends once this much was read."""
 _THREADS = 4
 _STORE_RETRY_S = 2.0
 _REMEMBERED_COMPLAINTS = 1000
 
 
 class Again(NamedTuple):
-    """A key that is to be looked at again in `wait_s` seconds."""
+    """A key that is to be looked at again in `wait_s` seconds; `alone` if its file is too large to be among others."""
 
     key: bytes
     wait_s: float
     patience: Patience | None
+    alone: bool = False
 
 
 class FolderLost(Exception):
@@ -106,8 +107,19 @@ class Recorder:
         if self._identity not in (None, (now.st_dev, now.st_ino)):
             raise FolderLost("was replaced by another folder")
 
-    async def look(self, dues: Sequence[Due], *, trusted: Mapping[bytes, Trusted] | None = None) -> list[Again]:
+    async def look(
+        self,
+        dues: Sequence[Due],
+        *,
+        trusted: Mapping[bytes, Trusted] | None = None,
+        limit_bytes: int | None = None,
+    ) -> list[Again]:
         """Look at up to `BATCH_KEYS` keys and record what changed; when it returns, that is durable.
+
+        Args:
+            dues: the keys, and what is remembered of their last look.
+            trusted: what the platform itself has just written, by key.
+            limit_bytes: read no file larger than this, and not much more in all; None: no limit.
 
         Returns:
             The keys that are to be looked at again. Trouble with the store is logged and makes that all of them.
@@ -118,7 +130,7 @@ class Recorder:
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
             findings = await asyncio.get_running_loop().run_in_executor(
-                self._threads, partial(self._look_at_all, dues, known, trusted or {})
+                self._threads, partial(self._look_at_all, dues, known, trusted or {}, limit_bytes)
             )
             conflicts = await self._record(findings, known)
         except StoreError as error:
@@ -130,6 +142,7 @@ class Recorder:
         again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
         again += [Again(key, 0.0, None) for key in conflicts]
         again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is State.UNFINISHED]
+        again += [Again(f.key, 0.0, f.patience, alone=True) for f in findings if f.state is State.LARGE]
         return again
 
     def complain(self, key: bytes, error: OSError) -> None:
@@ -153,7 +166,11 @@ class Recorder:
         self._threads.shutdown(wait=False, cancel_futures=True)
 
     def _look_at_all(
-        self, dues: Sequence[Due], known: Mapping[bytes, ObjectRecord], trusted: Mapping[bytes, Trusted]
+        self,
+        dues: Sequence[Due],
+        known: Mapping[bytes, ObjectRecord],
+        trusted: Mapping[bytes, Trusted],
+        limit_bytes: int | None,
     ) -> list[Finding]:
         """Findings for the first of `dues`, as far as the bytes to be read allow. Runs on a thread."""
         looker = Looker(self.root, leases=self.leases, settle_s=self._settle_s, stop=self._stop)
@@ -161,12 +178,16 @@ class Recorder:
         read_bytes = 0
         for due in dues:
             finding = looker.look(
-                due.key, known=known.get(due.key), patience=due.patience, trusted=trusted.get(due.key)
+                due.key,
+                known=known.get(due.key),
+                patience=due.patience,
+                trusted=trusted.get(due.key),
+                largest_bytes=limit_bytes,
             )
             findings.append(finding)
             if finding.record is not None and due.key not in trusted:
                 read_bytes += finding.record.size
-                if read_bytes > _BATCH_BYTES:
+                if limit_bytes is not None and read_bytes > limit_bytes:
                     break
         if any(finding.state is State.GONE and finding.key in known for finding in findings):
             self.require_folder()

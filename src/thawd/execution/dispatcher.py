@@ -241,12 +241,15 @@ class Dispatcher:
 
     def _status(self, entry: Entry) -> dict[str, Any]:
         pool = entry.pool
-        refused = self._node.spawner.origin(pool.version).refused if pool is not None else None
+        origin = self._node.spawner.origin(pool.version) if pool is not None else None
+        refused = origin.refused if origin is not None else None
+        template = origin.template if origin is not None else None
         return {
             "state": entry.state,
             "reason": entry.reason,
             "start": "cold" if refused else "fork",
             "start_reason": refused,
+            "template_init_ms": round(template.init_ms, 3) if template is not None else None,
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
             "waiting": pool.waiting if pool is not None else 0,
             **entry.metrics.summary(),

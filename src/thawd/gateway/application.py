@@ -42,7 +42,7 @@ class Parts:
     objects: ObjectApi
     status: Callable[[], Awaitable[Mapping[str, Any]]]
     count_table: Callable[[str], Awaitable[int]]
-    metrics: Callable[[], bytes]
+    metrics: Callable[[], Awaitable[bytes]]
     key: str | None
 
 
@@ -93,7 +93,7 @@ class Application:
         path: str = scope["path"]
         try:
             if path == "/metrics":
-                await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], self.parts.metrics())
+                await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], await self.parts.metrics())
             elif path == "/_thawd/status":
                 await respond_json(send, 200, await self.parts.status())
             elif path.startswith("/_thawd/tables/"):

@@ -7,7 +7,18 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, Optional
+from typing import Any, Dict, Optional, Tuple
+
+
+# What the environment variables tell of this environment, read at its first invocation: os.environ takes 1 us a name.
+_facts: Tuple[str, ...] = ()
+
+
+def _read_facts() -> Tuple[str, ...]:
+    global _facts  # noqa: PLW0603 - one environment is what a process is
+    names = ("FUNCTION_NAME", "FUNCTION_VERSION", "FUNCTION_MEMORY_SIZE", "LOG_GROUP_NAME", "LOG_STREAM_NAME")
+    _facts = tuple(os.environ.get("AWS_LAMBDA_" + name, "") for name in names)
+    return _facts
 
 
 class CognitoIdentity:
@@ -57,14 +68,15 @@ class LambdaContext:
     """
 
     def __init__(self, request_id: str, *, arn: str, deadline_s: float, client_context: Optional[str]) -> None:
-        environ = os.environ
         self.aws_request_id = request_id
         self.invoked_function_arn = arn
-        self.function_name = environ.get("AWS_LAMBDA_FUNCTION_NAME", "")
-        self.function_version = environ.get("AWS_LAMBDA_FUNCTION_VERSION", "")
-        self.memory_limit_in_mb = environ.get("AWS_LAMBDA_FUNCTION_MEMORY_SIZE", "")
-        self.log_group_name = environ.get("AWS_LAMBDA_LOG_GROUP_NAME", "")
-        self.log_stream_name = environ.get("AWS_LAMBDA_LOG_STREAM_NAME", "")
+        (
+            self.function_name,
+            self.function_version,
+            self.memory_limit_in_mb,
+            self.log_group_name,
+            self.log_stream_name,
+        ) = _facts or _read_facts()
         self.tenant_id: Optional[str] = None
         self.identity = CognitoIdentity()
         self.client_context = ClientContext(json.loads(client_context)) if client_context else None

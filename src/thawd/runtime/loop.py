@@ -117,7 +117,7 @@ def _log(error: BaseException, request_id: str) -> bytes:
 
 def _unmarshal(event: bytes) -> Any:
     try:
-        return json.loads(event)
+        return json.loads(event.decode())
     except ValueError as error:
         raise Fault("Runtime.UnmarshalError", "Unable to unmarshal input: %s" % error) from None
 

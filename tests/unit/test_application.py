@@ -1,0 +1,159 @@
+"""Claims about `thawd.gateway.application`: who may ask, and which part of the gateway answers. ASGI without a server."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import pytest
+
+from thawd.errors import ResourceNotFoundException
+from thawd.gateway.application import Application, Parts
+from thawd.gateway.http import respond
+from thawd.gateway.routes import RouteTable
+from thawd.resources import Route
+
+
+class Part:
+    """Answers with its name; owns the bucket ``data``."""
+
+    def __init__(self, name: str, routes: tuple[str, ...] = ()) -> None:
+        self.name = name
+        self.table = RouteTable([Route(key=key, function="f") for key in routes])
+
+    def owns(self, path: str) -> bool:
+        return path == "/data" or path.startswith("/data/")
+
+    async def __call__(self, scope: Any, receive: Any, send: Any, **found: Any) -> None:
+        route = found.get("route")
+        await respond(send, 200, [], f"{self.name} {route.key if route else ''}".strip().encode())
+
+
+async def status() -> Mapping[str, Any]:
+    return {"ok": True}
+
+
+async def count_table(name: str) -> int:
+    if name != "labels/x":
+        raise ResourceNotFoundException(f"Table not found: {name}")
+    return 7
+
+
+def get(
+    path: str, *, method: str = "GET", key: str | None = None, routes: tuple[str, ...] = (), **headers: str
+) -> tuple[int, bytes, dict[bytes, bytes]]:
+    parts = Parts(
+        invoke=Part("invoke"),  # type: ignore[arg-type]
+        routes=Part("route", routes),  # type: ignore[arg-type]
+        objects=Part("objects"),  # type: ignore[arg-type]
+        status=status,
+        count_table=count_table,
+        metrics=lambda: b"# metrics",
+        key=key,
+    )
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request"}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    scope = {
+        "type": "http",
+        "method": method,
+        "path": path,
+        "query_string": b"",
+        "headers": [(name.replace("_", "-").encode(), value.encode("latin-1")) for name, value in headers.items()],
+    }
+    asyncio.run(Application(parts)(scope, receive, send))  # type: ignore[arg-type]
+    return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
+
+
+INVOKE = "/2015-03-31/functions/f/invocations"
+
+
+@pytest.mark.parametrize(
+    ("path", "answer"),
+    [
+        (INVOKE, b"invoke"),
+        ("/metrics", b"# metrics"),
+        ("/_thawd/status", b'{"ok":true}'),
+        ("/classify", b"route GET /classify"),
+        ("/data/key", b"objects"),
+        ("/data/declared", b"route GET /data/declared"),
+    ],
+)
+def test_each_path_is_answered_by_its_part(path: str, answer: bytes) -> None:
+    assert get(path, routes=("GET /classify", "GET /data/declared"))[:2] == (200, answer)
+
+
+def test_own_pages_and_invoke_go_before_routes_and_buckets_before_the_default_route() -> None:
+    routes = ("ANY /{all+}", "$default")
+    assert get(INVOKE, routes=routes)[1] == b"invoke"
+    assert get("/metrics", routes=routes)[1] == b"# metrics"
+    assert get("/data/key", routes=routes)[1] == b"route ANY /{all+}"
+    assert get("/data/key", routes=("$default",))[1] == b"objects"
+    assert get("/other", routes=("$default",))[1] == b"route $default"
+
+
+def test_a_table_is_counted_by_its_decoded_name_and_an_unknown_one_is_not_found() -> None:
+    assert json.loads(get("/_thawd/tables/labels%2Fx")[1]) == {"name": "labels/x", "count": 7}
+    assert get("/_thawd/tables/none")[0] == 404
+
+
+def test_what_is_nowhere_is_a_404_that_says_so() -> None:
+    code, body, headers = get("/nothing")
+    assert (code, headers[b"x-amzn-errortype"]) == (404, b"ResourceNotFoundException")
+    assert "/nothing" in json.loads(body)["message"]
+    assert get("/_thawd/nothing")[0] == 404
+
+
+def test_a_method_without_a_route_is_told_which_there_are() -> None:
+    code, _, headers = get("/c", method="DELETE", routes=("GET /c", "POST /c"))
+    assert (code, headers[b"allow"]) == (405, b"GET, POST")
+
+
+@pytest.mark.parametrize("path", [INVOKE, "/metrics", "/_thawd/status", "/classify", "/data/key", "/nothing"])
+def test_with_a_key_nothing_is_answered_without_it(path: str) -> None:
+    routes = ("GET /classify",)
+    for headers in ({}, {"x_api_key": "wrong"}, {"authorization": "Bearer wrong"}, {"authorization": "secret"}):
+        code, _, answer = get(path, key="secret", routes=routes, **headers)
+        if headers != {"authorization": "secret"}:
+            assert (code, answer[b"x-amzn-errortype"]) == (403, b"AccessDeniedException")
+    for headers in ({"x_api_key": "secret"}, {"authorization": "Bearer secret"}):
+        assert get(path, key="secret", routes=routes, **headers)[0] != 403
+
+
+@pytest.mark.parametrize("given", ["sécret", "\xff", ""])
+def test_a_key_of_any_bytes_is_compared_and_refused(given: str) -> None:
+    assert get("/metrics", key="secret", x_api_key=given)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "origin", ["https://evil.example", "http://localhost.evil.example", "http://127.0.0.1.evil.example:80", "null", ""]
+)
+def test_pages_from_elsewhere_cannot_reach_a_server_without_a_key(origin: str) -> None:
+    assert get(INVOKE, method="POST", origin=origin)[0] == 403
+
+
+@pytest.mark.parametrize(
+    "origin",
+    [
+        "http://localhost",
+        "http://localhost:3000",
+        "http://127.0.0.1:8000",
+        "https://127.0.0.1",
+        "http://[::1]:80",
+        "http://[::1]",
+    ],
+)
+def test_pages_of_this_machine_can(origin: str) -> None:
+    assert get(INVOKE, method="POST", origin=origin)[0] == 200
+
+
+def test_other_protocols_than_http_are_passed_over() -> None:
+    application = Application(None)  # type: ignore[arg-type]
+    asyncio.run(application({"type": "lifespan"}, None, None))  # type: ignore[arg-type]

@@ -1,0 +1,415 @@
+"""Claims about `thawd.events.asynchronous`: a stored event is run, retried, given up and told, and never lost."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import Awaitable, Callable, Coroutine
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.execution_fakes import until, within
+from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
+from thawd.events import asynchronous
+from thawd.events.asynchronous import AsyncInvoker
+from thawd.events.destinations import Destinations
+from thawd.invocation import Invocation, Result
+from thawd.resources import Bucket, Destination, Function, Table
+from thawd.state.queue import Event, EventQueue
+from thawd.state.schema import open_state
+from thawd.state.tables import Tables
+
+TABLE = Destination("table", "out")
+BUCKET = Destination("bucket", "out-bucket")
+FAILED = Result(b'{"errorType": "E"}', function_error="Unhandled")
+
+
+class FakeDispatcher:
+    """Answers invocations with what the test put into `outcomes`, the last one again and again."""
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.outcomes: list[Result | ThawdError] = [Result(b'{"label": "cat"}')]
+        self.got: list[Invocation] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.running = 0
+        self.most = 0
+
+    def entry(self, name: str) -> Any:
+        if name != self.function.name:
+            raise ResourceNotFoundException(name)
+        return SimpleNamespace(function=self.function)
+
+    def most_at_once(self, name: str) -> int:
+        return 64 if self.entry(name) else 0
+
+    async def invoke(self, invocation: Invocation) -> Result:
+        self.got.append(invocation)
+        self.running += 1
+        self.most = max(self.most, self.running)
+        try:
+            await self.gate.wait()
+        finally:
+            self.running -= 1
+        outcome = self.outcomes.pop(0) if len(self.outcomes) > 1 else self.outcomes[0]
+        if isinstance(outcome, ThawdError):
+            raise outcome
+        return outcome
+
+
+class Post:
+    """An invoker over a real queue and real destinations."""
+
+    def __init__(self, folder: Path, *, queue: Callable[[Any], EventQueue] = EventQueue, **function: Any) -> None:
+        self.state = open_state(folder / "thawd.db")
+        self.queue = queue(self.state)
+        self.tables = Tables({"out": Table(name="out", path=folder / "out.table")})
+        (folder / "bucket").mkdir(exist_ok=True)
+        self.bucket = folder / "bucket"
+        self.function = Function(name="f", handler="m.f", code=folder, **function)
+        self.dispatcher = FakeDispatcher(self.function)
+        self.told: list[str] = []
+        self.invoker = AsyncInvoker(
+            self.queue,
+            self.dispatcher,  # type: ignore[arg-type]
+            Destinations(self.tables, {"out-bucket": Bucket(name="out-bucket", path=self.bucket)}),
+            retry_wait_s=0.01,
+            report=self.told.append,
+        )
+
+    async def __aenter__(self) -> Post:
+        started = asyncio.Event()
+        self.task = asyncio.get_running_loop().create_task(self.invoker.run(started))
+        await within(started.wait())
+        self.invoker.declare(["f"])
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        assert not self.task.done(), "the invoker has ended by itself"
+        self.task.cancel()
+        await asyncio.wait([self.task])
+        self.state.close()
+        self.tables.close()
+
+    async def accept(self, payload: bytes = b'{"n": 1}', request_id: str = "id-1") -> None:
+        await self.invoker.accept(Invocation("f", payload, 0.0, request_id, asynchronous=True))
+
+    async def settled(self, **depth: int) -> None:
+        """Wait until exactly so many events of f are queued, leased and dead."""
+        end_s = time.monotonic() + 5
+        while True:
+            now = (await self.queue.depth()).get("f")
+            got = (now.queued, now.leased, now.dead) if now else (0, 0, 0)
+            if got == (depth.get("queued", 0), depth.get("leased", 0), depth.get("dead", 0)):
+                return
+            assert time.monotonic() < end_s, f"queued, leased, dead are {got}"
+            await asyncio.sleep(0.002)
+
+
+def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    async def main() -> None:
+        async with asyncio.timeout(20):
+            await work()
+
+    asyncio.run(main())
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asynchronous, "_BACKOFF_FIRST_S", 0.02)
+
+
+def test_an_accepted_event_is_run_and_forgotten(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            await post.accept()
+            await post.settled()
+            (invocation,) = post.dispatcher.got
+            assert (invocation.payload, invocation.request_id) == (b'{"n": 1}', "id-1")
+            assert invocation.asynchronous
+
+    claim(work)
+
+
+@pytest.mark.parametrize(("retries", "runs"), [(0, 1), (1, 2), (2, 3)])
+def test_a_function_error_is_retried_as_often_as_configured_then_given_up(
+    tmp_path: Path, retries: int, runs: int
+) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, maximum_retry_attempts=retries, on_failure=TABLE) as post:
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(dead=1)
+            assert [i.request_id for i in post.dispatcher.got] == ["id-1"] * runs
+            (dead,) = await post.queue.dead_letters("f")
+            assert (dead.condition, dead.attempts) == ("RetriesExhausted", runs)
+            record = json.loads(await (await post.tables.get("out")).get("id-1") or b"")
+            assert record["requestContext"] == {
+                "requestId": "id-1",
+                "functionArn": f"{post.function.arn}:$LATEST",
+                "condition": "RetriesExhausted",
+                "approximateInvokeCount": runs,
+            }
+            assert record["requestPayload"] == {"n": 1}
+            assert record["responsePayload"] == {"errorType": "E"}
+            assert record["responseContext"] == {
+                "statusCode": 200,
+                "executedVersion": "$LATEST",
+                "functionError": "Unhandled",
+            }
+
+    claim(work)
+
+
+def test_an_event_that_succeeds_at_last_is_told_once(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, on_success=BUCKET) as post:
+            post.dispatcher.outcomes = [FAILED, Result(b'{"label": "cat"}')]
+            await post.accept()
+            await post.settled()
+            (file,) = post.bucket.iterdir()
+            record = json.loads(file.read_bytes())
+            assert record["requestContext"]["condition"] == "Success"
+            assert record["requestContext"]["approximateInvokeCount"] == 2
+            assert record["responsePayload"] == {"label": "cat"}
+
+    claim(work)
+
+
+@pytest.mark.parametrize(
+    ("payload", "item"), [(b' {"a": 1}', {"a": 1}), (b"5", {"value": 5}), (b'[{"a": 1}]', {"value": [{"a": 1}]})]
+)
+def test_a_result_is_the_item_of_its_row(tmp_path: Path, payload: bytes, item: Any) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, on_success=TABLE) as post:
+            post.dispatcher.outcomes = [Result(payload)]
+            await post.accept()
+            await post.settled()
+            assert json.loads(await (await post.tables.get("out")).get("id-1") or b"") == item
+
+    claim(work)
+
+
+def test_throttles_do_not_use_up_retries(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, maximum_retry_attempts=0) as post:
+            post.dispatcher.outcomes = [*[TooManyRequestsException("Rate Exceeded.")] * 4, Result(b"1")]
+            await post.accept()
+            await post.settled()
+            assert len(post.dispatcher.got) == 5
+            assert await post.queue.dead_letters("f") == []
+
+    claim(work)
+
+
+def test_an_event_that_is_too_old_is_given_up_without_being_run(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, maximum_event_age_s=60, on_failure=TABLE) as post:
+            from thawd.state.queue import NewEvent
+
+            event = NewEvent(function="f", payload=b"1", request_id="old")
+            await post.queue.put([event], now=time.time() - 61)
+            post.invoker.wake({"f"})
+            await post.settled(dead=1)
+            assert post.dispatcher.got == []
+            record = json.loads(await (await post.tables.get("out")).get("old") or b"")
+            assert record["requestContext"]["condition"] == "EventAgeExceeded"
+            assert record["requestContext"]["approximateInvokeCount"] == 0
+            assert "responsePayload" not in record
+
+    claim(work)
+
+
+def test_an_event_waits_for_an_environment_no_longer_than_its_age_allows(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, maximum_event_age_s=3600) as post:
+            from thawd.state.queue import NewEvent
+
+            event = NewEvent(function="f", payload=b"1", request_id="old")
+            await post.queue.put([event], now=time.time() - 3500)
+            post.invoker.wake({"f"})
+            await post.settled()
+            assert post.dispatcher.got[0].queue_deadline - time.monotonic() <= 100.5
+
+    claim(work)
+
+
+def test_events_run_beside_each_other_and_only_so_many(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.gate.clear()
+            for number in range(30):
+                await post.accept(request_id=f"id-{number}")
+            limit = post.invoker._limit("f")
+            await until(lambda: post.dispatcher.running == limit)
+            post.dispatcher.gate.set()
+            await post.settled()
+            assert post.dispatcher.most == limit
+            assert len({i.request_id for i in post.dispatcher.got}) == 30
+
+    claim(work)
+
+
+class FailingQueue(EventQueue):
+    """Fails the next calls of the methods named in `failing`."""
+
+    failing: list[str]
+
+    def __init__(self, db: Any) -> None:
+        super().__init__(db)
+        self.failing = []
+
+    async def _or_fail(self, name: str, call: Awaitable[Any]) -> Any:
+        if name in self.failing:
+            self.failing.remove(name)
+            call.close()  # type: ignore[attr-defined]
+            raise StoreError(f"{name}: the disk is full")
+        return await call
+
+    async def done(self, ids: Any) -> None:
+        await self._or_fail("done", super().done(ids))
+
+    async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
+        found: list[Event] = await self._or_fail("lease", super().lease(function, limit=limit, now=now))
+        return found
+
+    async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
+        await self._or_fail("retry", super().retry(event_id, at=at, error=error, counts=counts))
+
+    async def bury(self, event_id: int, **rest: Any) -> None:
+        await self._or_fail("bury", super().bury(event_id, **rest))
+
+
+@pytest.mark.parametrize("failing", [["done"], ["lease"], ["retry"], ["bury"], ["done", "retry"]])
+def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing: list[str]) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, queue=FailingQueue, maximum_retry_attempts=1) as post:
+            assert isinstance(post.queue, FailingQueue)
+            post.queue.failing = list(failing)
+            fails = failing[0] in ("retry", "bury")
+            post.dispatcher.outcomes = [FAILED] if fails else [Result(b"1")]
+            await post.accept()
+            await until(lambda: not post.queue.failing)
+            if failing == ["done", "retry"]:
+                await post.settled(leased=1)  # it stays leased, and the next start finds it
+                assert await post.queue.recover() == 1
+                post.invoker.wake({"f"})
+            await post.settled(dead=int(fails))
+            assert post.told
+
+    claim(work)
+
+
+def test_an_event_whose_lease_failed_is_tried_again_soon(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, queue=FailingQueue) as post:
+            post.queue.failing = ["lease"]  # type: ignore[attr-defined]
+            await post.accept()
+            await until(lambda: post.dispatcher.got, deadline_s=3.0)
+
+    claim(work)
+
+
+class EarlyQueue(EventQueue):
+    """As when the timer fires a little early, which uvloop's do (they count whole milliseconds), and the disk is slow."""
+
+    async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
+        found = await super().lease(function, limit=limit, now=(now or time.time()) - 0.002)
+        await asyncio.sleep(0.005)
+        return found
+
+
+def test_a_retry_that_comes_due_while_the_store_is_asked_is_not_overslept(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, queue=EarlyQueue) as post:
+            post.dispatcher.outcomes = [FAILED, Result(b"1")]
+            await post.accept()
+            await until(lambda: len(post.dispatcher.got) == 2, deadline_s=3.0)
+
+    claim(work)
+
+
+@pytest.mark.parametrize("payload", [b"NaN", b'{"score": NaN}', b'"' + b"x" * (2 << 20) + b'"'])
+def test_a_result_that_its_table_refuses_is_a_failure_of_that_event_and_does_not_run_it_for_ever(
+    tmp_path: Path, payload: bytes
+) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, on_success=TABLE, maximum_retry_attempts=2) as post:
+            post.dispatcher.outcomes = [Result(payload)]
+            await post.accept()
+            await until(lambda: len(post.dispatcher.got) > 3 or post.told, deadline_s=3.0)
+            end_s = time.monotonic() + 1.0
+            while len(post.dispatcher.got) <= 6 and time.monotonic() < end_s:
+                if (await post.queue.depth())["f"].dead:
+                    break
+                await asyncio.sleep(0.005)
+            assert len(post.dispatcher.got) <= 3, "the function is run again and again"
+
+    claim(work)
+
+
+def test_an_operator_whose_terminal_is_gone_does_not_take_the_invoker_down(tmp_path: Path) -> None:
+    async def work() -> None:
+        post = Post(tmp_path, maximum_retry_attempts=0)
+
+        def broken(line: str) -> None:
+            raise BrokenPipeError
+
+        post.invoker._report = broken
+        async with post:
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(dead=1)
+            post.dispatcher.outcomes = [Result(b"1")]
+            await post.accept(request_id="id-2")
+            await until(lambda: any(i.request_id == "id-2" for i in post.dispatcher.got))
+
+    claim(work)
+
+
+def test_after_stop_no_event_is_begun_and_those_under_way_end(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.gate.clear()
+            await post.accept()
+            await until(lambda: post.dispatcher.running)
+            post.invoker.stop()
+            await post.accept(request_id="id-2")
+            post.dispatcher.gate.set()
+            await post.settled(queued=1)
+            assert [i.request_id for i in post.dispatcher.got] == ["id-1"]
+
+    claim(work)
+
+
+def test_events_of_a_function_that_is_gone_stay_stored_and_run_when_it_is_back(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.invoker.declare([])
+            await post.accept()
+            await post.settled(queued=1)
+            post.invoker.declare(["f"])
+            await post.settled()
+            assert len(post.dispatcher.got) == 1
+
+    claim(work)
+
+
+def test_what_was_under_way_when_the_invoker_was_stopped_runs_again_with_the_same_id(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.gate.clear()
+            await post.accept()
+            await until(lambda: post.dispatcher.running)
+        async with Post(tmp_path) as post:
+            assert await post.queue.recover() == 1
+            post.invoker.wake({"f"})
+            await post.settled()
+            assert post.dispatcher.got[0].request_id == "id-1"
+
+    claim(work)

@@ -1,0 +1,185 @@
+"""Claims about what `thawd.gateway.invoke` takes from a request: names, ARNs, qualifiers, contexts, payloads."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from typing import Any
+from urllib.parse import quote
+
+import pytest
+
+from thawd.errors import (
+    InvalidParameterValueException,
+    InvalidRequestContentException,
+    ResourceNotFoundException,
+)
+from thawd.gateway.invoke import MAX_CLIENT_CONTEXT_BYTES, InvokeApi, check_json, resolve
+from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, Result
+
+ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
+
+
+def scope(name: str, query: str = "") -> dict[str, Any]:
+    return {"path": f"/2015-03-31/functions/{name}/invocations", "query_string": query.encode(), "headers": []}
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["f", "f:$LATEST", ARN, f"{ARN}:$LATEST", "000000000000:function:f", "000000000000:f", quote(ARN, safe="")],
+)
+def test_a_function_goes_by_name_partial_arn_or_arn(name: str) -> None:
+    assert resolve(scope(name)) == "f"
+
+
+def test_a_qualifier_of_latest_is_the_function() -> None:
+    assert resolve(scope("f", "Qualifier=%24LATEST")) == "f"
+    assert resolve(scope("f", "Qualifier=")) == "f"
+    assert resolve(scope("f:$LATEST", "Qualifier=$LATEST")) == "f"
+
+
+@pytest.mark.parametrize("name", ["", "a b", "f:", "f:a:b", "x" * 65, "f\n", "a.b", "arn:aws:s3:::f", "../f", "ü"])
+def test_what_is_no_name_is_refused(name: str) -> None:
+    with pytest.raises(InvalidParameterValueException, match="functionName"):
+        resolve(scope(name))
+
+
+@pytest.mark.parametrize(
+    ("name", "query"),
+    [("f:live", ""), ("f", "Qualifier=3"), ("111111111111:function:f", ""), (ARN.replace("0" * 12, "1" * 12), "")],
+)
+def test_another_version_or_account_is_not_found(name: str, query: str) -> None:
+    with pytest.raises(ResourceNotFoundException, match="Function not found: arn:aws:lambda:us-east-1:"):
+        resolve(scope(name, query))
+
+
+def test_two_different_qualifiers_are_refused() -> None:
+    with pytest.raises(InvalidParameterValueException, match="does not match"):
+        resolve(scope("f:$LATEST", "Qualifier=live"))
+
+
+@pytest.mark.parametrize("body", [b"{}", b" [1] ", b'"\xc3\xa9"', b"null", b"-1.5e3", b'"\\ud83d\\ude00"'])
+def test_json_passes_as_it_is(body: bytes) -> None:
+    assert check_json(body) is body
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b" ", b"{", b"NaN", b"01", b"1.", b"{}x", b"'a'", b'{"a":1,}', b'"a\x01"', b"\xef\xbb\xbf{}", b'"\xff"', b"\xff"],
+)
+def test_what_is_no_json_in_utf8_is_refused(body: bytes) -> None:
+    with pytest.raises(InvalidRequestContentException, match="Could not parse request body into json"):
+        check_json(body)
+
+
+def test_json_nested_too_deeply_is_refused_and_not_an_internal_error() -> None:
+    with pytest.raises(InvalidRequestContentException):
+        check_json(b"[" * 100_000 + b"]" * 100_000)
+
+
+class FakeDispatcher:
+    """Knows the function f and answers what it is given."""
+
+    def __init__(self) -> None:
+        self.got: list[Invocation] = []
+
+    def entry(self, name: str) -> None:
+        if name != "f":
+            raise ResourceNotFoundException(f"Function not found: {name}")
+
+    async def invoke(self, invocation: Invocation) -> Result:
+        self.got.append(invocation)
+        return Result(b'{"ok": 1}', log_tail=b"tail")
+
+
+def call(
+    body: bytes = b"{}", *, name: str = "f", method: str = "POST", **headers: bytes
+) -> tuple[int, dict[bytes, bytes], bytes, list[Invocation], list[Invocation]]:
+    """Status, headers, body, invocations run, invocations stored; a keyword ``x_amz_log_type`` is that header."""
+    dispatcher = FakeDispatcher()
+    stored: list[Invocation] = []
+
+    async def accept(invocation: Invocation) -> None:
+        stored.append(invocation)
+
+    sent: list[Any] = []
+
+    async def receive() -> dict[str, Any]:
+        return {"type": "http.request", "body": body}
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    whole = {
+        **scope(name),
+        "method": method,
+        "headers": [(key.replace("_", "-").encode(), value) for key, value in headers.items()],
+    }
+    api = InvokeApi(dispatcher, accept=accept, queue_timeout_s=5.0)  # type: ignore[arg-type]
+    asyncio.run(api(whole, receive, send))  # type: ignore[arg-type]
+    return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"], dispatcher.got, stored
+
+
+def test_a_synchronous_invocation_is_run_and_answered() -> None:
+    status, headers, body, run, stored = call(b'{"a":1}', x_amz_log_type=b"Tail", x_amzn_trace_id=b"Root=1")
+    assert (status, body, stored) == (200, b'{"ok": 1}', [])
+    assert headers[b"x-amz-executed-version"] == b"$LATEST"
+    assert base64.b64decode(headers[b"x-amz-log-result"]) == b"tail"
+    assert headers[b"x-amzn-requestid"].decode() == run[0].request_id
+    assert (run[0].payload, run[0].trace_id, run[0].want_log_tail) == (b'{"a":1}', "Root=1", True)
+    assert b"x-amz-function-error" not in headers
+
+
+def test_an_empty_body_is_an_empty_event() -> None:
+    assert call(b"")[3][0].payload == b"{}"
+
+
+def test_an_event_is_stored_and_not_run_and_a_dry_run_is_neither() -> None:
+    status, _, body, run, stored = call(b"1", x_amz_invocation_type=b"Event")
+    assert (status, body, run, len(stored)) == (202, b"", [], 1)
+    assert stored[0].asynchronous
+    status, _, body, run, stored = call(b"1", x_amz_invocation_type=b"DryRun")
+    assert (status, body, run, stored) == (204, b"", [], [])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "status", "error"),
+    [
+        ({"x_amz_invocation_type": b"Later"}, 400, b"InvalidParameterValueException"),
+        ({"name": "g"}, 404, b"ResourceNotFoundException"),
+        ({"name": "g", "x_amz_invocation_type": b"DryRun"}, 404, b"ResourceNotFoundException"),
+        ({"name": "g", "x_amz_invocation_type": b"Event"}, 404, b"ResourceNotFoundException"),
+        ({"method": "GET"}, 404, b"ResourceNotFoundException"),
+        ({"body": b"{"}, 400, b"InvalidRequestContentException"),
+        ({"body": b"[" * 100_000}, 400, b"InvalidRequestContentException"),
+        ({"body": b'"' + b"x" * MAX_PAYLOAD_BYTES + b'"'}, 413, b"RequestTooLargeException"),
+        (
+            {"body": b'"' + b"x" * MAX_ASYNC_PAYLOAD_BYTES + b'"', "x_amz_invocation_type": b"Event"},
+            413,
+            b"RequestTooLargeException",
+        ),
+        ({"x_amz_client_context": b"%%%"}, 400, b"InvalidRequestContentException"),
+        ({"x_amz_client_context": base64.b64encode(b"[1]")}, 400, b"InvalidRequestContentException"),
+        ({"x_amz_client_context": base64.b64encode(b'"\xff"')}, 400, b"InvalidRequestContentException"),
+        ({"x_amz_client_context": base64.b64encode(b'{"a":' + b"[" * 2000)}, 400, b"InvalidRequestContentException"),
+        ({"x_amz_client_context": b"e" * (MAX_CLIENT_CONTEXT_BYTES + 1)}, 400, b"InvalidRequestContentException"),
+    ],
+)
+def test_errors_are_told_as_the_lambda_api_tells_them(arguments: dict[str, Any], status: int, error: bytes) -> None:
+    got, headers, body, run, stored = call(**arguments)
+    assert (got, headers[b"x-amzn-errortype"]) == (status, error)
+    assert json.loads(body)["Type"] == "User"
+    assert json.loads(body)["message"]
+    assert run == stored == []
+
+
+def test_a_payload_at_the_limit_is_taken() -> None:
+    body = b'"' + b"x" * (MAX_PAYLOAD_BYTES - 2) + b'"'
+    assert call(body)[0] == 200
+
+
+def test_a_client_context_reaches_the_function_as_json_text() -> None:
+    context = {"custom": {"a": "1"}, "env": {}, "client": {}}
+    run = call(x_amz_client_context=base64.b64encode(json.dumps(context).encode()))[3]
+    assert json.loads(run[0].client_context or "") == context
