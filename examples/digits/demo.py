@@ -330,6 +330,9 @@ def show_starts(screen: Screen, server: Server) -> None:
     for kind in ("cold", "fork", "warm"):
         ready, answered = (_count_and_p50(function[what].get(kind)) for what in ("starts", "invocations"))
         screen.line(f"    {kind:<6} {ready[0]:>13} {ready[1]:>12} {answered[0]:>13} {answered[1]:>12}")
+    init_ms = function["template_init_ms"]
+    if init_ms is not None:
+        screen.line(f"    Each fork was spared the init phase, which took its template {init_ms:.0f} ms, once.")
     screen.line()
 
 

@@ -841,6 +841,14 @@ def test_ingest_and_the_kernels_notice_of_the_same_object_are_one_event(tmp_path
                 assert record is not None
                 assert record.etag == etag
         await watched.expect(*map(str, range(30)))
+        # Seen by the watcher between two changes of its names, then told of by its writer
+        path = watched.folder / "linked"
+        path.write_bytes(b"x")
+        found = path.stat()
+        await watched.watcher.ingest(b"linked")
+        (tmp_path / "second-name").hardlink_to(path)
+        await watched.watcher.ingest(b"linked", stat=found, etag=hashlib.md5(b"x").hexdigest())
+        await watched.expect("linked")
         (watched.folder / "7").unlink()
         await watched.watcher.ingest(b"7")
         assert await watched.watcher.lookup(b"7") is None

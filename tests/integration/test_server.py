@@ -29,6 +29,27 @@ def handler(event, context):
 """
 
 
+MODULES = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))}
+
+
+def unprivileged_python() -> str:
+    """An interpreter of this version that other users may run: this one may lie in a folder of root's."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        probe = [python, "-c", "import thawd.server"]
+        with contextlib.suppress(OSError):
+            environ = {**os.environ, **MODULES}
+            if subprocess.run(probe, env=environ, user=65534, group=65534, capture_output=True).returncode == 0:
+                return python
+    pytest.skip("no interpreter of this version that an unprivileged user may run")
+
+
+def open_to_all(folder: Path) -> None:
+    """Let other users into `folder`."""
+    for part in (folder, *list(folder.parents)[:3]):
+        with contextlib.suppress(PermissionError):
+            part.chmod(part.stat().st_mode | 0o055)
+
+
 @pytest.fixture
 def echo(project: Project) -> Project:
     project.code(ECHO)
@@ -238,21 +259,25 @@ def test_a_table_file_that_is_no_database_fails_its_callers_alone(project: Proje
 
 
 def test_a_read_only_data_folder_is_told_at_once(echo: Project, tmp_path: Path) -> None:
-    prefix = ["setpriv", "--reuid=65534", "--regid=65534", "--clear-groups"] if os.geteuid() == 0 else []
     locked = tmp_path / "locked"
     locked.mkdir(mode=0o555)
-    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-        with contextlib.suppress(PermissionError):
-            folder.chmod(folder.stat().st_mode | 0o055)
+    become: dict[str, Any] = {}
+    python = sys.executable
+    if os.geteuid() == 0:
+        python = unprivileged_python()
+        become = {"user": 65534, "group": 65534, "extra_groups": []}
+        open_to_all(tmp_path)
     done = subprocess.run(
-        [*prefix, sys.executable, "-m", "thawd", "up", "--port", "0"],
+        [python, "-m", "thawd", "up", "--port", "0"],
         cwd=echo.root,
-        env={**os.environ, "THAWD_DATA": str(locked / "data")},
+        env={**os.environ, **MODULES, "THAWD_DATA": str(locked / "data")},
         capture_output=True,
         text=True,
+        **become,
     )
     assert done.returncode == 1, done.stderr
-    assert str(locked) in done.stderr
+    assert f"the data folder {locked / 'data'} cannot be written" in done.stderr
+    assert "THAWD_DATA" in done.stderr
 
 
 def test_a_missing_interpreter_and_impossible_requirements_fail_their_function_alone(project: Project) -> None:
@@ -390,17 +415,10 @@ def test_check_finds_every_mistake(project: Project) -> None:
 def test_the_server_runs_as_an_unprivileged_user(echo: Project, tmp_path: Path) -> None:
     if os.geteuid() != 0:
         pytest.skip("already unprivileged")
-    python = Path(f"/usr/bin/python3.{sys.version_info.minor}")
-    if not python.exists():
-        pytest.skip("this interpreter may lie where only root can read")
-    for folder in (tmp_path, *list(tmp_path.parents)[:3]):
-        with contextlib.suppress(PermissionError):
-            folder.chmod(folder.stat().st_mode | 0o055)
+    python = unprivileged_python()
+    open_to_all(tmp_path)
     os.chown(echo.root, 65534, 65534)
-    modules = os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))
-    with echo.up(
-        environ={"PYTHONPATH": modules}, python=str(python), user=65534, group=65534, extra_groups=[]
-    ) as running:
+    with echo.up(environ=MODULES, python=python, user=65534, group=65534, extra_groups=[]) as running:
         assert running.invoke("app", {}) == (1, None)
         assert running.status()["memory_limit"]
 

@@ -46,10 +46,10 @@ def test_the_stream_is_named_as_on_lambda(tmp_path: Path) -> None:
 
 
 @given(st.lists(st.binary(max_size=30).map(lambda b: b.replace(b"\n", b"")), max_size=8), st.data())
-@settings(
-    max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
-def test_lines_come_out_whole_however_the_output_was_cut(tmp_path: Path, lines: list[bytes], data: st.DataObject) -> None:
+@settings(max_examples=60, deadline=None, derandomize=True, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_lines_come_out_whole_however_the_output_was_cut(
+    tmp_path: Path, lines: list[bytes], data: st.DataObject
+) -> None:
     path = tmp_path / "f.log"
     path.unlink(missing_ok=True)
     text = b"".join(line + b"\n" for line in lines)
@@ -130,9 +130,7 @@ def test_no_line_is_longer_than_cloudwatchs_limit(tmp_path: Path) -> None:
     on_loop(work)
     found = messages(tmp_path / "f.log")
     assert max(map(len, found)) <= logs.MAX_LINE_BYTES
-    assert b"".join(found[:-1]) == (
-        b"x" * logs.MAX_LINE_BYTES + b"y" * 60_000 + b"z" * (3 * logs.MAX_LINE_BYTES)
-    )
+    assert b"".join(found[:-1]) == (b"x" * logs.MAX_LINE_BYTES + b"y" * 60_000 + b"z" * (3 * logs.MAX_LINE_BYTES))
 
 
 def test_what_is_gathered_is_written_by_itself_soon(tmp_path: Path) -> None:

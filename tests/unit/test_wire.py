@@ -34,7 +34,9 @@ def taken(decoder: wire.Decoder) -> list[wire.Frame]:
 
 @given(st.lists(frames, max_size=6), st.data())
 @settings(max_examples=150, deadline=None, derandomize=True)
-def test_frames_cut_anywhere_come_back_whole_and_in_order(sent: list[tuple[int, Any, bytes]], data: st.DataObject) -> None:
+def test_frames_cut_anywhere_come_back_whole_and_in_order(
+    sent: list[tuple[int, Any, bytes]], data: st.DataObject
+) -> None:
     stream = b"".join(wire.encode(*frame) for frame in sent)
     cuts = sorted(data.draw(st.lists(st.integers(0, len(stream)), max_size=10)))
     decoder = wire.Decoder()

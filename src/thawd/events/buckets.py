@@ -199,6 +199,10 @@ class BucketWatcher:
                     break
         except FolderLost:
             return
+        except RuntimeError:
+            # The watcher's threads ended meanwhile; the next start finds the object.
+            if not self._ended:
+                raise
         if again and self._session is not None:
             self._session.look_again(again)
 

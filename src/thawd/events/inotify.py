@@ -129,8 +129,11 @@ class TreeWatch:
             return list(self._notices(data))
 
     def close(self) -> None:
-        """Stop watching."""
-        os.close(self._fd)
+        """Stop watching; later calls of `watch` find nothing."""
+        with self._lock:
+            # Not only closed: the number may soon be that of another file.
+            fd, self._fd = self._fd, -1
+            os.close(fd)
 
     def _notices(self, data: bytes) -> Iterator[Notice]:
         at = 0

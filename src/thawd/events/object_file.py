@@ -133,7 +133,8 @@ class Looker:
             if known is not None and is_same(located.stat, known):
                 return Finding(key, State.SAME)
             if trusted is not None and _stat_key(located.stat)[:3] == _stat_key(trusted.stat)[:3]:
-                return Finding(key, State.CHANGED, record=_record(key, located.stat, trusted.etag), announce=True)
+                record = _record(key, located.stat, trusted.etag)
+                return Finding(key, State.CHANGED, record=record, announce=not _is_same_file(record, known))
             if largest_bytes is not None and located.stat.st_size > largest_bytes:
                 return Finding(key, State.LARGE, patience=patience)
             return self._examine(key, located.path, known, patience)
@@ -200,6 +201,11 @@ def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
     if known is None or (now.inode, now.size, now.etag) != (known.inode, known.size, known.etag):
         return True
     return now.mtime_ns > known.mtime_ns and abs(now.mtime_ns - now.ctime_ns) < _SAME_MOMENT_NS
+
+
+def _is_same_file(now: ObjectRecord, known: ObjectRecord | None) -> bool:
+    """Whether a file just written had been seen already, before its last name was given or taken."""
+    return known is not None and (now.inode, now.size, now.mtime_ns) == (known.inode, known.size, known.mtime_ns)
 
 
 def has_writers(descriptor: int) -> bool | None:

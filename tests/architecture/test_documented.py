@@ -1,0 +1,76 @@
+"""What users meet is documented, and the pages speak of things that exist."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import click
+import pytest
+
+from thawd import cli, errors
+from thawd.telemetry import metrics
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+PROSE = "\n".join(page.read_text() for page in PAGES)
+SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "native").glob("*.[ch]"))]
+
+
+@pytest.mark.parametrize("name", [f"thawd_{n}_total" for n in metrics.COUNTERS])
+def test_every_counter_is_documented(name: str) -> None:
+    assert f"`{name}`" in PROSE
+
+
+@pytest.mark.parametrize(
+    "name", [*(f"thawd_{n}_seconds" for n in metrics.DISTRIBUTIONS), *(f"thawd_{n}" for n in metrics.GAUGES)]
+)
+def test_every_distribution_and_gauge_is_documented(name: str) -> None:
+    assert f"`{name}`" in PROSE
+
+
+@pytest.mark.parametrize("name", sorted(cli.main.commands))
+def test_every_command_has_help_and_is_documented(name: str) -> None:
+    command = cli.main.commands[name]
+    assert command.help
+    assert f"thawd {name}" in PROSE
+    for parameter in command.params:
+        if isinstance(parameter, click.Option):
+            assert parameter.help, f"{name} {parameter.opts} has no help"
+
+
+def test_every_error_of_the_api_has_a_docstring_and_a_status() -> None:
+    for error in vars(errors).values():
+        if isinstance(error, type) and issubclass(error, errors.ThawdError):
+            assert error.__doc__
+            assert 400 <= error.status <= 599
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_between_pages_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+def test_tests_named_on_the_pages_exist() -> None:
+    files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
+    code = "\n".join(files.values())
+    for page in (*PAGES, ROOT / "SPECIFICATION.md"):
+        for name in re.findall(r"\btest_\w+(?:\.py)?", page.read_text()):
+            assert name in files or f"def {name}(" in code, f"{name}, named in {page.name}, does not exist"
+
+
+@pytest.mark.parametrize("source", SOURCES, ids=lambda source: str(source.relative_to(ROOT)))
+def test_files_are_of_a_size_that_can_be_read(source: Path) -> None:
+    assert len(source.read_text().splitlines()) <= 800
+
+
+def test_the_package_imports_nothing_eagerly() -> None:
+    import subprocess
+    import sys
+
+    code = "import sys; before = set(sys.modules); import thawd; print(sorted(set(sys.modules) - before))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    loaded = {name.split(".")[0] for name in eval(done.stdout)}
+    assert not loaded & {"asyncio", "msgspec", "starlette", "uvicorn", "click", "json", "sqlite3"}
