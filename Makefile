@@ -15,12 +15,12 @@ help:  ## list the targets
 setup: $(STAMP)  ## make the environment and install thawd with what demo, tests and checks need
 
 $(VENV)/bin/python:
-	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thawd needs Python 3.11 or newer: make PYTHON=python3.11")'
-	$(PYTHON) -m venv $(VENV)
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "thawd needs Python 3.11 or newer: make PYTHON=python3.11")'
+	@$(PYTHON) -m venv $(VENV)
 
 $(STAMP): $(VENV)/bin/python pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
 	@echo "installing thawd into $(VENV)"
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,check]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,check]'
 	@touch $@
 
 demo: setup  ## train, serve, classify 360 images, print what happened

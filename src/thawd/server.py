@@ -14,7 +14,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -49,6 +49,8 @@ ADDRESS_FILE = "address.json"
 """In the data folder: host and port of the server that uses it, for the command line."""
 
 _KILL_WAIT_S = 10.0
+# How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
+_SETTLE_S = 2.0
 # Place among the background tasks of the one that publishes at the start; those before it end last.
 _BEGINNING = 2
 
@@ -228,9 +230,7 @@ class Server:
     async def _build(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
         server = self.settings.server
 
-        def spawn_task(work: Coroutine[None, None, None]) -> object:
-            return tasks.create_task(work)
-
+        self._spawn_task: Callable[[Coroutine[None, None, None]], object] = tasks.create_task
         limiter = memory.find_limiter()
         self._services = TableServices(self._tables)
         self._spawner = Spawner(
@@ -249,7 +249,9 @@ class Server:
         )
         self._limiter_kind = limiter.kind
         self._closing.callback(limiter.close)
-        self._dispatcher = Dispatcher(self._node, self._metrics, max_waiting=server.max_waiting, spawn_task=spawn_task)
+        self._dispatcher = Dispatcher(
+            self._node, self._metrics, max_waiting=server.max_waiting, spawn_task=self._spawn_task
+        )
         self._publisher = Publisher(server.data, own=self._environ)
         self._invoker = AsyncInvoker(
             self._queue,
@@ -298,7 +300,7 @@ class Server:
             for function in functions.values():
                 tasks.create_task(one(function))
         try:
-            await asyncio.to_thread(self._publisher.clean)
+            await asyncio.to_thread(self._publisher.clean, self._dispatcher.versions())
         except StoreError as error:
             complain(f"thawd: old packages could not be removed: {error}")
 
@@ -315,6 +317,7 @@ class Server:
             )
             if self._publisher.is_published(version):
                 return
+            is_replacement = self._dispatcher.entry(name).pool is not None
             await self._dispatcher.publish(version)
         except InitError as error:
             self._publisher.published(version)
@@ -324,7 +327,7 @@ class Server:
             complain(f"thawd: {name} cannot be published: {error.message}")
         else:
             self._publisher.published(version)
-            if version.generation > len(self.settings.functions):
+            if is_replacement:
                 say(f"{name}: published anew")
 
     def _handle_signals(self) -> None:
@@ -340,10 +343,16 @@ class Server:
         self._stop.set()
 
     def _on_reload_signal(self) -> None:
-        self._reloading = asyncio.get_running_loop().create_task(self.reload())
+        self._spawn_task(self.reload())
 
     async def reload(self) -> None:
         """Read the configuration anew and publish what has changed; a mistake in it changes nothing."""
+        try:
+            await self._reload()
+        except Exception as error:  # a reload that fails must leave the server serving
+            complain(f"thawd: the configuration was not reloaded: {error!r}")
+
+    async def _reload(self) -> None:
         try:
             settings = await asyncio.to_thread(config.load, self.settings.path, environ=self._environ)
         except ConfigurationError as error:
@@ -411,6 +420,7 @@ class Server:
         left = await self._dispatcher.drain(self.settings.server.grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
+        await self._invoker.settled(_SETTLE_S)
         for task in background[_BEGINNING:]:
             task.cancel()
         self._dispatcher.declare({})

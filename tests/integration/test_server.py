@@ -434,3 +434,13 @@ def test_a_stop_during_a_long_start_ends_at_once(echo: Project) -> None:
     assert process.wait(30) == 0
     assert not ready.exists()
     eventually(lambda: not processes_of(echo.data), what="the end of all processes")
+
+
+def test_a_broken_change_keeps_the_files_of_the_version_that_serves(echo: Project) -> None:
+    echo.code("def handler(event, context):\n    import late\n    return late.VALUE\n")
+    echo.code("VALUE = 1\n", "late.py")
+    with echo.up() as running:
+        echo.code("this is no Python")
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in running.output, what="the reload")
+        assert running.invoke("app", {}) == (1, None)

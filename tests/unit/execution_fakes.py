@@ -25,7 +25,8 @@ class FakeEnvironment:
         self.idle_since = 0.0
         self.init_ms = 5.0
         self.memory_limit = None
-        self.killed = asyncio.Event()
+        self.was_killed = asyncio.Event()
+        self.dying = False
         self.ended = asyncio.Event()
         self.on_end: Callable[[Any], None] = lambda environment: None
         self.served = 0
@@ -33,8 +34,9 @@ class FakeEnvironment:
         self._slow_to_die = slow_to_die
 
     def kill(self) -> None:
-        if not self.killed.is_set():
-            self.killed.set()
+        self.dying = True
+        if not self.was_killed.is_set():
+            self.was_killed.set()
             if not self._slow_to_die:
                 asyncio.get_running_loop().call_soon(self.die)
 

@@ -316,7 +316,7 @@ def test_an_event_whose_lease_failed_is_tried_again_soon(tmp_path: Path) -> None
 
 
 class EarlyQueue(EventQueue):
-    """As when the timer fires a little early, which uvloop's do (they count whole milliseconds), and the disk is slow."""
+    """The timer fires a little early, as uvloop's do (they count whole milliseconds), and the disk is slow."""
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
         found = await super().lease(function, limit=limit, now=(now or time.time()) - 0.002)

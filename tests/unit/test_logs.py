@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.logs`: lines survive any cutting, files are bounded, a full disk harms no invocation."""
+"""Claims about `thawd.telemetry.logs`: lines survive any cutting, files are bounded, a full disk harms nothing."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.unit.execution_fakes import until
 from thawd.telemetry import logs
 from thawd.telemetry.logs import FunctionLog, LogStream, log_path, read_lines, rotated
 
@@ -139,9 +140,7 @@ def test_what_is_gathered_is_written_by_itself_soon(tmp_path: Path) -> None:
     async def work() -> None:
         _, stream = made(path)
         stream.output(b"soon\n")
-        async with asyncio.timeout(5):
-            while not path.exists():
-                await asyncio.sleep(0.005)
+        await until(path.exists)
 
     asyncio.run(work())
     assert messages(path) == [b"soon"]

@@ -530,7 +530,7 @@ async def test_an_environment_that_is_used_is_not_reaped_with_those_that_are_not
     lease = await pool.acquire(invocation())
     assert lease.environment is used
     await within(old.ended.wait())
-    assert not used.killed.is_set()
+    assert not used.was_killed.is_set()
     pool.release(lease)
     await within(used.ended.wait())
 

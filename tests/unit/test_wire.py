@@ -1,4 +1,4 @@
-"""Claims about `thawd.wire`: frames survive any cutting of the stream, and nothing a process sends breaks the reader."""
+"""Claims about `thawd.wire`: frames survive any cutting of the stream, and nothing sent breaks the reader."""
 
 from __future__ import annotations
 

@@ -58,6 +58,8 @@ class AsyncInvoker:
         self._lanes: dict[str, _Lane] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self.stopping = False
+        self._settled = asyncio.Event()
+        self._settled.set()
 
     async def accept(self, invocation: Invocation) -> None:
         """Store an asynchronous invocation; it is not lost once this returns.
@@ -108,6 +110,17 @@ class AsyncInvoker:
         """Begin no more events; those under way go on."""
         self.stopping = True
 
+    async def settled(self, patience_s: float) -> None:
+        """Wait until the outcome of every event that ran is stored, at most `patience_s` seconds.
+
+        What is not stored by then runs again after the next start.
+        """
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._settled.wait()
+        except TimeoutError:
+            return
+
     async def _run_lane(self, lane: _Lane) -> None:
         assert self._tasks is not None
         while not lane.gone:
@@ -119,6 +132,7 @@ class AsyncInvoker:
             for event in events:
                 lane.running += 1
                 lane.open += 1
+                self._settled.clear()
                 self._tasks.create_task(self._process(lane, event))
             if not events:
                 await self._wait(lane)
@@ -176,6 +190,8 @@ class AsyncInvoker:
             freed()
             lane.open -= 1
             lane.awake.set()
+            if not any(other.open for other in self._lanes.values()):
+                self._settled.set()
 
     async def _put_back(self, event: Event, error: str) -> None:
         await asyncio.sleep(_BACKOFF_FIRST_S)

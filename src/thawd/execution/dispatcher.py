@@ -98,6 +98,11 @@ class Dispatcher:
             raise ResourceNotFoundException(f"Function not found: {arn}:{LATEST}")
         return entry
 
+    def versions(self) -> list[Version]:
+        """Versions that serve, or retire and still have environments."""
+        serving = [entry.pool for entry in self._entries.values() if entry.pool is not None]
+        return [pool.version for pool in (*serving, *self._retiring)]
+
     def most_at_once(self, name: str) -> int:
         """The most environments the function `name` can have."""
         return self._node.most_at_once(self.entry(name).function)

@@ -89,9 +89,14 @@ class Publisher:
         last = self._published.get(version.function.name)
         return last is not None and last[1] is version
 
-    def clean(self) -> None:
-        """Remove packages that no version uses. Blocking; only while nothing is being built."""
-        self._packages.remove_except({version.task_root.name for _, version in self._published.values()})
+    def clean(self, in_use: Collection[Version]) -> None:
+        """Remove packages that no version uses. Blocking; only while nothing is being built.
+
+        Args:
+            in_use: versions that still have environments; those published last are kept besides.
+        """
+        latest = [version for _, version in self._published.values()]
+        self._packages.remove_except({version.task_root.name for version in (*latest, *in_use)})
 
     async def _environment(self, function: Function, interpreter: Interpreter, progress: Progress) -> Path:
         assert function.requirements is not None

@@ -96,8 +96,12 @@ class Spawner:
 
         Raises:
             InitError: init failed.
+            ServiceException: the machine could not start a process.
         """
-        await self._template(self.origin(version))
+        try:
+            await self._template(self.origin(version))
+        except OSError as error:
+            raise ServiceException(f"the template could not be started: {error}") from error
 
     def retire(self, version: Version) -> None:
         """End the version's template; its environments live on."""

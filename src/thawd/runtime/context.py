@@ -9,7 +9,6 @@ import sys
 import time
 from typing import Any, Dict, Optional, Tuple
 
-
 # What the environment variables tell of this environment, read at its first invocation: os.environ takes 1 us a name.
 _facts: Tuple[str, ...] = ()
 
