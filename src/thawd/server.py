@@ -13,7 +13,6 @@ import fcntl
 import os
 import signal
 import socket
-import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -43,6 +42,7 @@ from thawd.state.objects import ObjectCatalog
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 from thawd.state.tables import Tables
+from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 
 ADDRESS_FILE = "address.json"
@@ -57,16 +57,6 @@ _BEGINNING = 2
 
 class StartError(ThawdError):
     """The server could not start; the message says why and the way out."""
-
-
-def say(text: str) -> None:
-    """Tell the operator something, on standard output."""
-    print(text, flush=True)
-
-
-def complain(text: str) -> None:
-    """Tell the operator of something wrong, on standard error."""
-    print(text, file=sys.stderr, flush=True)
 
 
 def bind(host: str, port: int) -> socket.socket:

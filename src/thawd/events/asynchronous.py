@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Callable
 
@@ -20,6 +19,7 @@ from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
 from thawd.state.queue import Event, EventQueue, NewEvent
+from thawd.telemetry.console import complain
 
 # Source: Lambda developer guide, "Error handling for asynchronous invocation": back-off from 1 second to 5 minutes.
 _BACKOFF_FIRST_S = 1.0
@@ -28,6 +28,7 @@ _BACKOFF_LAST_S = 300.0
 PER_CPU = 2
 _ACKNOWLEDGING = 64
 _RECHECK_S = 30.0
+_SHORTEST_WAIT_S = 0.01
 
 
 class AsyncInvoker:
@@ -48,7 +49,7 @@ class AsyncInvoker:
         stores: Destinations,
         *,
         retry_wait_s: float,
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+        report: Callable[[str], None] = complain,
     ) -> None:
         self._queue = queue
         self._dispatcher = dispatcher
@@ -126,16 +127,17 @@ class AsyncInvoker:
         while not lane.gone:
             lane.awake.clear()
             room = min(self._limit(lane.function) - lane.running, _ACKNOWLEDGING - lane.open)
-            events = []
-            if room > 0 and not self.stopping:
-                events = await self._lease(lane, room)
+            if room <= 0 or self.stopping:
+                await _wait(lane, _RECHECK_S)  # whatever ends wakes the lane
+                continue
+            events = await self._lease(lane, room)
             for event in events:
                 lane.running += 1
                 lane.open += 1
                 self._settled.clear()
                 self._tasks.create_task(self._process(lane, event))
             if not events:
-                await self._wait(lane)
+                await _wait(lane, await self._until_due_s(lane))
 
     def _limit(self, function: str) -> int:
         try:
@@ -147,24 +149,18 @@ class AsyncInvoker:
         try:
             return await self._queue.lease(lane.function, limit=room, now=time.time())
         except StoreError as error:
-            self._report(f"thawd: events of {lane.function} wait: {error}")
+            self._tell(f"thawd: events of {lane.function} wait: {error}")
             await asyncio.sleep(_BACKOFF_FIRST_S)
             return []
 
-    async def _wait(self, lane: _Lane) -> None:
-        """Sleep until something is put, something ends or a retry is due."""
+    async def _until_due_s(self, lane: _Lane) -> float:
+        """How long until an event of the lane comes due, seconds; what is put meanwhile wakes the lane before."""
+        now = time.time()
         try:
-            due = await self._queue.next_due(lane.function, now=time.time())
+            due = await self._queue.next_due(lane.function, now=now)
         except StoreError:
             due = None
-        wait_s = _RECHECK_S if due is None else min(_RECHECK_S, max(0.01, due - time.time()))
-        if due is not None and due <= time.time():
-            wait_s = _RECHECK_S  # due already, so it is room that is missing: what ends will wake us
-        try:
-            async with asyncio.timeout(wait_s):
-                await lane.awake.wait()
-        except TimeoutError:
-            pass
+        return _RECHECK_S if due is None else min(_RECHECK_S, max(_SHORTEST_WAIT_S, due - now))
 
     async def _process(self, lane: _Lane, event: Event) -> None:
         """Run one event to an acknowledged end; never raises."""
@@ -181,10 +177,10 @@ class AsyncInvoker:
             await self._attempt(event, freed)
         except StoreError as error:
             # It stays leased and runs again after the next start: nothing is lost, nothing is in a loop.
-            self._report(f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
+            self._tell(f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
             await self._put_back(event, str(error))
         except Exception as error:  # a bug of ours with one event must not end the lane
-            self._report(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
+            self._tell(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
             await self._put_back(event, repr(error))
         finally:
             freed()
@@ -210,7 +206,7 @@ class AsyncInvoker:
         invocation = Invocation(
             event.function,
             event.payload,
-            time.monotonic() + function.maximum_event_age_s,
+            time.monotonic() + function.maximum_event_age_s - age_s,
             event.request_id,
             client_context=event.client_context,
             trace_id=event.trace_id,
@@ -224,9 +220,7 @@ class AsyncInvoker:
             return
         freed()
         if result.function_error is None:
-            if function.on_success is not None:
-                await self._stores.succeeded(function.on_success, event, result, arn=function.arn)
-            await self._queue.done([event.id])
+            await self._succeed(event, function, result)
         elif event.attempts >= function.maximum_retry_attempts:
             await self._give_up(event, function, condition="RetriesExhausted", result=result)
         else:
@@ -234,19 +228,54 @@ class AsyncInvoker:
             text = result.payload.decode(errors="replace")
             await self._queue.retry(event.id, at=time.time() + wait_s, error=text, counts=True)
 
+    async def _succeed(self, event: Event, function: Function, result: Result) -> None:
+        if function.on_success is not None:
+            try:
+                await self._stores.succeeded(function.on_success, event, result, arn=function.arn)
+            except ThawdError as error:
+                if error.retryable:
+                    raise
+                # The answer itself is not storable, and would not be the next time.
+                await self._give_up(event, function, condition="DestinationRefused", result=result, error=str(error))
+                return
+        await self._queue.done([event.id])
+
+    def _tell(self, line: str) -> None:
+        try:
+            self._report(line)
+        except OSError:
+            return  # whoever listens has gone away; events go on
+
     async def _throttled(self, event: Event, age_s: float, error: str) -> None:
         """Not the function's failure: tried again, less and less often, without using up its retries."""
         wait_s = min(_BACKOFF_LAST_S, max(_BACKOFF_FIRST_S, age_s))
         await self._queue.retry(event.id, at=time.time() + wait_s, error=error, counts=False)
 
-    async def _give_up(self, event: Event, function: Function, *, condition: str, result: Result | None) -> None:
+    async def _give_up(
+        self, event: Event, function: Function, *, condition: str, result: Result | None, error: str | None = None
+    ) -> None:
         attempts = event.attempts + (result is not None)
+        if error is None:
+            error = result.payload.decode(errors="replace") if result is not None else condition
         if function.on_failure is not None:
             made = destinations.record(event, arn=function.arn, condition=condition, result=result, attempts=attempts)
-            await self._stores.failed(function.on_failure, event, made)
-        error = result.payload.decode(errors="replace") if result is not None else condition
+            try:
+                await self._stores.failed(function.on_failure, event, made)
+            except ThawdError as refusal:
+                if refusal.retryable:
+                    raise
+                error = f"{error}; and {function.on_failure} refused the record: {refusal}"
         await self._queue.bury(event.id, error=error, condition=condition, counts=result is not None)
-        self._report(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
+        self._tell(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
+
+
+async def _wait(lane: _Lane, wait_s: float) -> None:
+    """Sleep until the lane is woken, at most `wait_s` seconds."""
+    try:
+        async with asyncio.timeout(wait_s):
+            await lane.awake.wait()
+    except TimeoutError:
+        return
 
 
 class _Lane:

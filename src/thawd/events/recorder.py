@@ -190,7 +190,7 @@ class Recorder:
                 if limit_bytes is not None and read_bytes > limit_bytes:
                     break
         if any(finding.state is State.GONE and finding.key in known for finding in findings):
-            pass
+            self.require_folder()
         return findings
 
     async def _record(self, findings: Sequence[Finding], known: Mapping[bytes, ObjectRecord]) -> list[bytes]:

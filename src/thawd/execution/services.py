@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any
 
 import msgspec
 
 from thawd.errors import ThawdError
 from thawd.state.tables import Tables
+from thawd.telemetry.console import complain
 
 PAGE_ITEMS = 200
 Reply = tuple[dict[str, Any], bytes]
@@ -29,7 +29,7 @@ class TableServices:
         except (KeyError, TypeError, AttributeError) as error:
             return {"error": f"the call is malformed: {error!r}"}, b""
         except Exception as error:  # the border to user code: whatever fails here must not leave it waiting
-            print(f"thawd: a call of a function failed: {error!r}", file=sys.stderr)
+            complain(f"thawd: a call of a function failed: {error!r}")
             return {"error": f"thawd failed: {error!r}"}, b""
 
     async def _serve(self, head: dict[str, Any], body: bytes) -> Reply:

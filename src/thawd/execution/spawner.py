@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import asyncio
 import subprocess
-import sys
 import time
 import uuid
 from collections.abc import Callable
@@ -20,6 +19,7 @@ from thawd.execution.memory import MemoryLimiter
 from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
 from thawd.execution.version import Version, variables_of_environment
 from thawd.invocation import StartKind
+from thawd.telemetry.console import complain
 from thawd.telemetry.logs import FunctionLog, LogStream, log_path
 from thawd.telemetry.metrics import Metrics
 
@@ -62,7 +62,7 @@ class Spawner:
         metrics: Metrics,
         log_folder: Path,
         log_max_bytes: int,
-        report: Callable[[str], None] = lambda line: print(line, file=sys.stderr),
+        report: Callable[[str], None] = complain,
     ) -> None:
         self.children = Children()
         self._limiter = limiter

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import os
-import sys
 import time
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+
+from thawd.telemetry.console import complain
 
 FLUSH_S = 0.05
 KEPT_FILES = 3
@@ -61,7 +62,7 @@ class FunctionLog:
             self._dropping = False
         except OSError as error:
             if not self._dropping:
-                print(f"thawd: log lines of {self.path.stem} are lost: {error}", file=sys.stderr)
+                complain(f"thawd: log lines of {self.path.stem} are lost: {error}")
             self._dropping = True
 
     def _append(self, data: bytes) -> None:
