@@ -413,6 +413,7 @@ class Server:
         await self._invoker.settled(_SETTLE_S)
         for task in background[_BEGINNING:]:
             task.cancel()
+        self._dispatcher.stopping = True
         self._dispatcher.declare({})
         self._spawner.children.kill_all()
         with contextlib.suppress(TimeoutError):

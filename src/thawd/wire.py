@@ -67,7 +67,7 @@ def decode_head(text: bytes) -> Any:
     """
     try:
         return json.loads(text) if text else None
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise WireError("frame head is not JSON: %s" % error) from None
 
 

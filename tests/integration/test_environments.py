@@ -383,3 +383,35 @@ def test_the_runtime_needs_no_thawd_in_the_functions_interpreter(project: Projec
     project.config(f'[functions.app]\nhandler = "app.handler"\npython = "{environment}"\n')
     with project.up() as running:
         assert running.invoke("app", {}) == ([str(environment), False, False], None)
+
+
+def test_an_init_phase_over_the_memory_limit_is_ended(project: Project) -> None:
+    project.code(
+        """
+        import time
+        data = bytearray(400 << 20)
+        for at in range(0, len(data), 4096):
+            data[at] = 1
+        time.sleep(100)
+
+        def handler(event, context):
+            return 1
+        """
+    )
+    project.config(
+        """
+        [functions.forked]
+        handler = "app.handler"
+        memory_mb = 128
+        [functions.cold]
+        handler = "app.handler"
+        memory_mb = 128
+        snapshot = false
+        """
+    )
+    with project.up() as running:
+        assert "signal: killed" in running.function("forked")["reason"]
+        for name in ("forked", "cold"):
+            document, error = running.invoke(name, {})
+            assert error == "Unhandled"
+            assert document["errorMessage"].endswith("signal: killed")

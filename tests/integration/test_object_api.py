@@ -197,6 +197,7 @@ def test_every_put_is_one_event_also_of_the_same_content_and_all_at_once(served:
         s3.put_object(Bucket="uploads", Key="other", Body=b"%d" % i)
     with concurrent.futures.ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda i: s3.put_object(Bucket="uploads", Key=f"n{i % 40}", Body=b"x"), range(120)))
+        list(pool.map(lambda i: s3.put_object(Bucket="uploads", Key="one", Body=b"%d" % (i % 3)), range(80)))
     # The watcher has had its notices of all these once it has seen a file that came later
     (served.folder / "uploads/later").write_bytes(b"1")
     seen = Counter()  # type: Counter[str]
@@ -205,6 +206,7 @@ def test_every_put_is_one_event_also_of_the_same_content_and_all_at_once(served:
     assert seen.pop("ObjectCreated:Put later") == 1
     assert seen.pop("ObjectCreated:Put same") == 10
     assert seen.pop("ObjectCreated:Put other") == 10
+    assert seen.pop("ObjectCreated:Put one") == 80
     assert seen == {f"ObjectCreated:Put n{i}": 3 for i in range(40)}
 
 

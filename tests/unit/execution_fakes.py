@@ -27,6 +27,8 @@ class FakeEnvironment:
         self.memory_limit = None
         self.was_killed = asyncio.Event()
         self.dying = False
+        self.child: Any = SimpleNamespace(ended=asyncio.get_running_loop().create_future(), killed=False)
+        self.child.ended.set_result(9)  # the wait status of SIGKILL, as if somebody else had sent it
         self.ended = asyncio.Event()
         self.on_end: Callable[[Any], None] = lambda environment: None
         self.served = 0
@@ -108,9 +110,22 @@ class FakeSpawner:
 class House:
     """A node with a fake spawner, its pools, and the tasks they spawn, whose failures the test sees."""
 
-    def __init__(self, *, max_environments: int = 8, memory_mb: int = 100_000, immediate: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        max_environments: int = 8,
+        memory_mb: int = 100_000,
+        immediate: bool = False,
+        patience_s: float = 1.0,
+    ) -> None:
         self.spawner = FakeSpawner(immediate=immediate)
-        self.node = LocalNode(self.spawner, functions={}, memory_mb=memory_mb, max_environments=max_environments)  # type: ignore[arg-type]
+        self.node = LocalNode(
+            self.spawner,  # type: ignore[arg-type]
+            functions={},
+            memory_mb=memory_mb,
+            max_environments=max_environments,
+            patience_s=patience_s,
+        )
         self.functions: dict[str, Function] = {}
         self.tasks: set[asyncio.Task[None]] = set()
         self.failures: list[BaseException] = []

@@ -95,7 +95,7 @@ async def test_a_function_without_room_gets_it_when_an_environment_of_another_be
 
 @scenario
 async def test_a_function_without_any_environment_is_not_starved_by_another_that_always_has_waiters() -> None:
-    house = House(max_environments=2, immediate=True)
+    house = House(max_environments=2, immediate=True, patience_s=0.0)
     greedy, starving = house.pool("greedy"), house.pool("starving")
     leases = [await within(ask(greedy)) for _ in range(2)]
     queue = [ask(greedy) for _ in range(40)]

@@ -33,6 +33,16 @@ def test_a_key_is_held_once_at_its_earliest_time_with_what_is_remembered_of_it()
     assert pending.take(99.0, 10) == []
 
 
+def test_of_two_memories_the_longer_one_is_kept() -> None:
+    pending = Pending(10)
+    longer = Patience(seen=(1, 2, 3), since=10.0)
+    for other in (Patience(seen=(1, 2, 3), since=20.0), Patience(), None):
+        for order in ((longer, other), (other, longer)):
+            for patience in order:
+                pending.push(b"a", 1.0, patience=patience)
+            assert pending.take(1.0, 10) == [Due(b"a", longer)]
+
+
 def test_no_more_keys_are_held_than_allowed_but_known_ones_may_come_earlier() -> None:
     pending = Pending(2)
     assert pending.push(b"a", 5.0)

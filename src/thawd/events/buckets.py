@@ -42,6 +42,11 @@ _MOST_DIRTY = 1000
 _FULL_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
 _INGEST_LOOKS = 5
+# After a batch others may gather for so long: many files that come one by one then share transactions. One that comes
+# alone does not wait for it.
+_GATHER_S = 0.01
+# Timers of the event loop are this coarse; waiting for less would be spinning.
+_TICK_S = 0.001
 
 
 @dataclass(frozen=True, slots=True)
@@ -291,9 +296,10 @@ class BucketWatcher:
                     session.look_again(again)
                 except FolderLost as lost:
                     session.lose(str(lost))
+                await asyncio.sleep(0 if len(dues) == BATCH_KEYS else _GATHER_S)
                 continue
             due = pending.next_due()
-            await pending.wait(None if due is None else max(0.0, due - now))
+            await pending.wait(None if due is None else max(_TICK_S, due - now))
 
     async def _scan_when_due(self, session: _Session) -> None:
         next_full = 0.0

@@ -5,6 +5,7 @@ Source of the record's fields: AWS Lambda developer guide, "Retaining records of
 
 from __future__ import annotations
 
+import asyncio
 import os
 import tempfile
 from collections.abc import Mapping
@@ -67,7 +68,7 @@ class Destinations:
             await self._put(destination, event, as_item(result.payload))
         else:
             made = record(event, arn=arn, condition="Success", result=result, attempts=event.attempts + 1)
-            self._write(destination, event, msgspec.json.encode(made))
+            await self._write(destination, event, msgspec.json.encode(made))
 
     async def failed(self, destination: Destination, event: Event, made: Mapping[str, Any]) -> None:
         """Store the record of an event that was given up.
@@ -79,17 +80,17 @@ class Destinations:
         if destination.kind == "table":
             await self._put(destination, event, data)
         else:
-            self._write(destination, event, data)
+            await self._write(destination, event, data)
 
     async def _put(self, destination: Destination, event: Event, item: bytes) -> None:
         table = await self._tables.get(destination.name)
         await table.put(event.row_key or event.request_id, item)
 
-    def _write(self, destination: Destination, event: Event, data: bytes) -> None:
+    async def _write(self, destination: Destination, event: Event, data: bytes) -> None:
         bucket = self._buckets.get(destination.name)
         if bucket is None:
             raise ServiceException(f"there is no bucket {destination.name}")
-        write_object(bucket.path, f"{event.request_id}.json", data)
+        await asyncio.to_thread(write_object, bucket.path, f"{event.request_id}.json", data)
 
 
 def as_item(payload: bytes) -> bytes:

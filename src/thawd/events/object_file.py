@@ -12,6 +12,7 @@ back than the clock of the file system is coarse, so that a write after our look
 
 from __future__ import annotations
 
+import contextlib
 import errno
 import fcntl
 import hashlib
@@ -214,10 +215,11 @@ def has_writers(descriptor: int) -> bool | None:
     Args:
         descriptor: of a regular file, opened for reading only.
     """
-    try:
-        # Should somebody open the file for writing while we hold the lease, the kernel tells us with a signal. SIGURG
-        # is ignored unless asked for; the default, SIGIO, ends the process.
+    # Should somebody open the file for writing while we hold the lease, the kernel tells us with a signal. SIGURG is
+    # ignored unless asked for; the default, SIGIO, ends a process that has no handler for it.
+    with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+    try:
         fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
     except OSError as error:
         return True if error.errno == errno.EAGAIN else None
@@ -226,7 +228,7 @@ def has_writers(descriptor: int) -> bool | None:
 
 
 def install_lease_signal_handler() -> None:
-    """Make SIGIO harmless, should a kernel that knows leases not know F_SETSIG. Call in the main thread, once.
+    """Make SIGIO harmless, should a sandbox that allows leases not allow F_SETSIG. Call in the main thread, once.
 
     A handler and not SIG_IGN, because an ignored signal stays ignored in the programs we start.
     """

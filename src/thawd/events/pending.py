@@ -49,7 +49,7 @@ class Pending:
         if known is None and len(self._due) >= self._limit:
             return False
         if known is not None:
-            patience = patience or known[1]
+            patience = _longer(known[1], patience)
             if known[0] <= due:
                 self._due[key] = (known[0], patience)
                 return True

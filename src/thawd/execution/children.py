@@ -56,6 +56,7 @@ class Children:
 
     def __init__(self) -> None:
         self._alive: dict[int, Child] = {}
+        self._told: dict[int, int] = {}
         self._strays: set[int] = set()
         self._zombies: dict[int, float] = {}
 
@@ -63,6 +64,9 @@ class Children:
         """Follow the process `pid` until it ends."""
         loop = asyncio.get_running_loop()
         child = Child(pid, loop.create_future())
+        if pid in self._told:
+            child.ended.set_result(self._told.pop(pid))
+            return child
         self._alive[pid] = child
         try:
             pidfd = os.pidfd_open(pid)
@@ -77,9 +81,10 @@ class Children:
     def told(self, pid: int, status: int) -> None:
         """A template reaped its child `pid`."""
         child = self._alive.get(pid)
-        if child is None or child.ended.done():
-            return
-        self._finish(child, status)
+        if child is None:
+            self._told[pid] = status  # it died before anybody could follow it
+        elif not child.ended.done():
+            self._finish(child, status)
 
     def _readable(self, pidfd: int, child: Child) -> None:
         asyncio.get_running_loop().remove_reader(pidfd)

@@ -15,6 +15,8 @@ from thawd.errors import (
     ResourceConflictException,
     ResourceNotFoundException,
     ResourceNotReadyException,
+    ServiceException,
+    ThawdError,
     TooManyRequestsException,
 )
 from thawd.execution.environment import InitError
@@ -68,6 +70,7 @@ class Dispatcher:
         self._idle = asyncio.Event()
         self._idle.set()
         self._in_flight = 0
+        self.stopping = False
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """These functions exist from now on; those no longer named are retired."""
@@ -198,7 +201,8 @@ class Dispatcher:
                 lease = await pool.acquire(invocation)
                 break
             except PoolRetiredError:
-                continue
+                if entry.pool is pool:
+                    raise self._gone(entry) from None
             except InitError as error:
                 return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
             except TooManyRequestsException:
@@ -219,6 +223,13 @@ class Dispatcher:
         finally:
             self._node.finished(lease.environment)
             pool.release(lease)
+
+    def _gone(self, entry: Entry) -> ThawdError:
+        """Why a function has no version that serves any more."""
+        if self.stopping:
+            return ServiceException("thawd is stopping")
+        arn = f"{entry.function.arn}:{LATEST}"
+        return ResourceNotFoundException(f"Function not found: {arn}")
 
     def _retire(self, pool: Pool) -> None:
         self._node.spawner.retire(pool.version)

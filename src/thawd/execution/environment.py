@@ -8,6 +8,7 @@ that an invocation's log is whole when its result is returned.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import os
 import signal
@@ -15,7 +16,7 @@ import socket
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 
@@ -83,10 +84,14 @@ class Ends:
         Raises:
             OSError: no descriptors left.
         """
-        control, their_control = socket.socketpair()
-        services, their_services = socket.socketpair()
-        their_lifeline, lifeline = os.pipe()
-        output, their_output = os.pipe()
+        with contextlib.ExitStack() as undo:
+            control, their_control = (undo.enter_context(end) for end in socket.socketpair())
+            services, their_services = (undo.enter_context(end) for end in socket.socketpair())
+            their_lifeline, lifeline = os.pipe()
+            undo.callback(os.close, their_lifeline)
+            undo.callback(os.close, lifeline)
+            output, their_output = os.pipe()
+            undo.pop_all()
         control.setblocking(False)
         services.setblocking(False)
         os.set_blocking(output, False)
@@ -95,19 +100,20 @@ class Ends:
 
     def close_theirs(self) -> None:
         """Close the process's ends in this process; call it once the process has them."""
-        for fd in self.theirs:
-            os.close(fd)
-        self.theirs = (-1, -1, -1, -1)
-
-    def close(self) -> None:
-        """Close everything that is still open here, for a process that never came to be."""
-        self.control.close()
-        self.services.close()
-        os.close(self.lifeline)
-        os.close(self.output)
-        for fd in self.theirs:
+        theirs, self.theirs = self.theirs, (-1, -1, -1, -1)
+        for fd in theirs:
             if fd >= 0:
                 os.close(fd)
+
+    def close(self) -> None:
+        """Close everything that is still open here, for a process that never came to be. Twice does no harm."""
+        self.control.close()
+        self.services.close()
+        for fd in (self.lifeline, self.output):
+            if fd >= 0:
+                os.close(fd)
+        self.lifeline = self.output = -1
+        self.close_theirs()
 
 
 ServiceHandler = Callable[[dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes]]]
@@ -133,7 +139,7 @@ class FrameProtocol(asyncio.Protocol):
         try:
             while (frame := self._decoder.take()) is not None:
                 self._on_frame(*frame)
-        except (wire.WireError, KeyError, TypeError):
+        except (wire.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
             # User code wrote to our descriptor: nothing it says can be trusted any more.
             self.close()
 
@@ -160,6 +166,7 @@ class Environment:
         identifier: 32 hexadecimal digits, unique.
         kind: how it was started.
         provisioned: whether it is kept however long it is idle.
+        dying: whether it was killed or has lost its channel, so that it must not be used any more.
         idle_since: ``time.monotonic()`` seconds of its last release.
         ended: set when it can no longer be used.
         init_ms: time from spawning to ready, milliseconds.
@@ -171,6 +178,7 @@ class Environment:
         self.identifier = identifier
         self.kind = kind
         self.provisioned = False
+        self.dying = False
         self.idle_since = 0.0
         self.init_ms = 0.0
         self.served = 0
@@ -207,6 +215,7 @@ class Environment:
 
     def kill(self) -> None:
         """End the environment now; what runs in it fails with ``Runtime.ExitError``."""
+        self.dying = True
         if self.child is not None:
             self.child.kill()
 
@@ -298,8 +307,7 @@ class Environment:
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
         if kind == wire.RESULT and self._answer is not None:
             if not self._answer.done():
-                float(head["duration_ms"]), int(head["peak_kib"]), bool(head["failed"])
-                self._answer.set_result((head, body))
+                self._answer.set_result((_checked(head, body), body))
         elif kind == wire.READY and not self.ready.done():
             self.ready.set_result(head)
         elif kind == wire.INIT_ERROR and not self.ready.done():
@@ -313,6 +321,7 @@ class Environment:
 
     def _on_control_lost(self) -> None:
         self._control_lost = True
+        self.dying = True
         if self.child is not None and self.child.ended.done():
             self._on_gone()
         elif self.child is not None:
@@ -331,6 +340,7 @@ class Environment:
         if self.ended.is_set():
             return
         self._drain()
+        self.stream.end()
         self.ended.set()
         status = self.child.ended.result() if self.child is not None else None
         if self._answer is not None and not self._answer.done():
@@ -413,6 +423,23 @@ _SIGNALS = {
     13: "broken pipe",
     15: "terminated",
 }
+
+
+class _ResultHead(msgspec.Struct):
+    duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    peak_kib: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+    failed: bool
+
+
+def _checked(head: Any, body: bytes) -> dict[str, Any]:
+    """The head of a RESULT, in which figures are figures; user code can write to the descriptor.
+
+    Raises:
+        msgspec.ValidationError: they are not.
+        ValueError: the body is no text.
+    """
+    body.decode()
+    return msgspec.structs.asdict(msgspec.convert(head, _ResultHead))
 
 
 def _document(error_type: str, message: str) -> bytes:

@@ -27,11 +27,14 @@ class Tenant(Protocol):
 
     version: Version
 
+    def wants_room(self) -> bool:
+        """Whether it would start an environment if there were room."""
+
     def oldest_idle_s(self) -> float | None:
         """Since when its longest idle environment that may be ended is idle; None when there is none."""
 
     def end_oldest_idle(self) -> None:
-        """End that one."""
+        """End that one; its room is released at once."""
 
     def grow(self) -> None:
         """There may be room now: start what is waited for."""
@@ -46,8 +49,11 @@ class Node(Protocol):
     def release(self, tenant: Tenant) -> None:
         """Give the room of one environment back."""
 
-    def is_wanted(self, tenant: Tenant) -> bool:
-        """Whether another tenant waits for room, so that an idle environment of `tenant` had better end."""
+    def should_yield(self, tenant: Tenant) -> bool:
+        """Whether an environment of `tenant` that has just become idle had better end, because another waits for it."""
+
+    def must_yield(self, tenant: Tenant) -> bool:
+        """The same although `tenant` has requests waiting: the other has none at all, and has waited long enough."""
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """Start an environment in room set aside before."""
@@ -79,37 +85,54 @@ class LocalNode:
     """This machine.
 
     Room is counted in environments and in MiB of their memory limits; a function with reserved concurrency has its
-    share of the environments to itself, the others divide what is left.
+    share of the environments to itself, the others divide what is left. Who finds no room waits in line, and nobody
+    overtakes whom the shared room has not sufficed for.
+
+    Args:
+        spawner: starts environments.
+        functions: as declared; their reserved concurrency is set aside.
+        memory_mb: room for the memory limits of all environments together, MiB.
+        max_environments: room in environments.
+        patience_s: so long a function without any environment waits before a busy one must give one up between two
+            requests, seconds.
     """
 
     def __init__(
-        self, spawner: Spawner, *, functions: Mapping[str, Function], memory_mb: int, max_environments: int
+        self,
+        spawner: Spawner,
+        *,
+        functions: Mapping[str, Function],
+        memory_mb: int,
+        max_environments: int,
+        patience_s: float = 1.0,
     ) -> None:
         self.spawner = spawner
         self.memory_mb = memory_mb
         self.max_environments = max_environments
+        self._patience_s = patience_s
         self._functions = dict(functions)
         self._count: dict[Tenant, int] = {}
         self._used_mb = 0
         self._tenants: list[Tenant] = []
-        self._wanting: dict[Tenant, None] = {}  # in order of asking
+        self._line: dict[Tenant, float] = {}  # who waits for room, since when; in order of asking
+        self._offering = False
         self._busy: set[Environment] = set()
         self._any_busy = asyncio.Event()
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Count by these declarations from now on."""
         self._functions = dict(functions)
-        self._offer()
+        self._offer_soon()
 
     def join(self, tenant: Tenant) -> None:
         """Take part in the division of the room."""
         self._tenants.append(tenant)
 
     def leave(self, tenant: Tenant) -> None:
-        """Take part no more."""
+        """Take part no more; call it once the tenant has released all its room."""
         if tenant in self._tenants:
             self._tenants.remove(tenant)
-        self._wanting.pop(tenant, None)
+        self._line.pop(tenant, None)
         self._count.pop(tenant, None)
 
     def most_at_once(self, function: Function) -> int:
@@ -119,31 +142,39 @@ class LocalNode:
         return max(1, min(by_memory, by_count))
 
     def reserve(self, tenant: Tenant) -> bool:
-        """See `Node.reserve`; ends the longest idle environment of another function when that makes the room."""
-        function = tenant.version.function
-        while not self._fits_count(tenant):
-            if function.reserved_concurrency is not None or not self._end_idle(tenant, unreserved=True):
-                self._wanting[tenant] = None
-                return False
-        while self._used_mb and self._used_mb + function.memory_mb > self.memory_mb:
-            if not self._end_idle(tenant):
-                self._wanting[tenant] = None
-                return False
-        self._wanting.pop(tenant, None)
+        """See `Node.reserve`; ends the longest idle environments of other functions when that makes the room."""
+        if self._is_behind_another(tenant) or not self._make_room(tenant):
+            self._line.setdefault(tenant, time.monotonic())
+            return False
+        self._line.pop(tenant, None)
         self._count[tenant] = self._count.get(tenant, 0) + 1
-        self._used_mb += function.memory_mb
+        self._used_mb += tenant.version.function.memory_mb
         return True
 
     def release(self, tenant: Tenant) -> None:
         """See `Node.release`."""
-        function = tenant.version.function
         self._count[tenant] -= 1
-        self._used_mb -= function.memory_mb
-        self._offer()
+        self._used_mb -= tenant.version.function.memory_mb
+        self._offer_soon()
 
-    def is_wanted(self, tenant: Tenant) -> bool:
-        """See `Node.is_wanted`."""
-        return any(other is not tenant for other in self._wanting)
+    def should_yield(self, tenant: Tenant) -> bool:
+        """See `Node.should_yield`."""
+        return any(self._would_help(tenant, other) for other in self._waiting_in_line())
+
+    def must_yield(self, tenant: Tenant) -> bool:
+        """See `Node.must_yield`."""
+        if not self._line:
+            return False
+        now_s = time.monotonic()
+        must = any(
+            self._count.get(other, 0) == 0
+            and self._line[other] <= now_s - self._patience_s
+            and self._would_help(tenant, other)
+            for other in self._waiting_in_line()
+        )
+        if must and self._line.pop(tenant, None) is not None:
+            self._line[tenant] = now_s  # it had its turn: to the end of the line
+        return must
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """See `Node.start`."""
@@ -179,13 +210,63 @@ class LocalNode:
         reserved = sum(f.reserved_concurrency or 0 for f in self._functions.values())
         return max(1, self.max_environments - reserved)
 
+    def _shared_count(self) -> int:
+        return sum(count for tenant, count in self._count.items() if _is_unreserved(tenant))
+
+    def _waiting_in_line(self) -> list[Tenant]:
+        """Who still wants room; those whose requests have gone leave the line."""
+        for tenant in [tenant for tenant in self._line if not tenant.wants_room()]:
+            del self._line[tenant]
+        return list(self._line)
+
+    def _is_behind_another(self, tenant: Tenant) -> bool:
+        """Whether room for `tenant` would be taken from somebody before it in the line."""
+        if not self._line:
+            return False
+        for other in self._waiting_in_line():
+            if other is tenant:
+                return False
+            if self._would_take_from(other, taking=tenant):
+                return True
+        return False
+
+    def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
+        """Whether there is no room for `waiting` once `taking` has got its own."""
+        if not _is_unreserved(waiting) and not self._fits_count(waiting):
+            return False  # it waits for its own share
+        both_mb = waiting.version.function.memory_mb + taking.version.function.memory_mb
+        if self._used_mb + both_mb > self.memory_mb:
+            return True
+        both_shared = _is_unreserved(waiting) and _is_unreserved(taking)
+        return both_shared and self._shared_count() + 2 > self._shared_total()
+
+    def _would_help(self, ending: Tenant, wanting: Tenant) -> bool:
+        """Whether the end of an environment of `ending` brings `wanting` nearer to its room."""
+        if ending is wanting:
+            return False
+        if not self._fits_count(wanting):
+            return _is_unreserved(wanting) and _is_unreserved(ending)
+        return not self._fits_memory(wanting)
+
+    def _make_room(self, tenant: Tenant) -> bool:
+        while not self._fits_count(tenant):
+            if not (_is_unreserved(tenant) and self._end_idle(tenant, unreserved=True)):
+                return False
+        while not self._fits_memory(tenant):
+            if not self._end_idle(tenant):
+                return False
+        return True
+
     def _fits_count(self, tenant: Tenant) -> bool:
         reserved = tenant.version.function.reserved_concurrency
         if reserved is not None:
             # By tenant, not by function: while a new version replaces the old one, each has its own.
             return self._count.get(tenant, 0) < reserved
-        shared = sum(n for t, n in self._count.items() if t.version.function.reserved_concurrency is None)
-        return shared < self._shared_total()
+        return self._shared_count() < self._shared_total()
+
+    def _fits_memory(self, tenant: Tenant) -> bool:
+        # A function larger than the whole budget may still run alone.
+        return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
     def _end_idle(self, asking: Tenant, *, unreserved: bool = False) -> bool:
         """End the environment that has been idle longest, of any tenant but the one asking; False if there is none."""
@@ -193,7 +274,7 @@ class LocalNode:
             (since, index)
             for index, tenant in enumerate(self._tenants)
             if tenant is not asking
-            and not (unreserved and tenant.version.function.reserved_concurrency is not None)
+            and (_is_unreserved(tenant) or not unreserved)
             and (since := tenant.oldest_idle_s()) is not None
         ]
         if not candidates:
@@ -201,7 +282,19 @@ class LocalNode:
         self._tenants[min(candidates)[1]].end_oldest_idle()
         return True
 
+    def _offer_soon(self) -> None:
+        """Offer room once what is being done is done: who gets it reserves, and reserving may release."""
+        if self._line and not self._offering:
+            self._offering = True
+            asyncio.get_running_loop().call_soon(self._offer)
+
     def _offer(self) -> None:
-        for tenant in list(self._wanting):
-            del self._wanting[tenant]
+        self._offering = False
+        for tenant in self._waiting_in_line():
             tenant.grow()
+            if not tenant.wants_room():
+                self._line.pop(tenant, None)
+
+
+def _is_unreserved(tenant: Tenant) -> bool:
+    return tenant.version.function.reserved_concurrency is None

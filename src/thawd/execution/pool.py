@@ -25,6 +25,7 @@ from thawd.invocation import Invocation
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
 _EXPIRY_RECHECK_S = 0.5
+_UNUSED_DEATHS = 3
 
 
 class PoolRetiredError(Exception):
@@ -79,6 +80,8 @@ class Pool:
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
         self._busy: set[Environment] = set()
+        self._dying: set[Environment] = set()  # ended by us, their room released; the kernel is not done with them
+        self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
         self._waiting: deque[asyncio.Future[Lease]] = deque()
@@ -107,15 +110,17 @@ class Pool:
             ServiceException: no process can be started (500).
             TooManyRequestsException: the queue is full, or the deadline passed (429).
         """
-        if self._idle:
+        while self._idle:
             environment = self._idle.pop()
             self._busy.add(environment)
-            return Lease(environment, None)
+            if not environment.dying:
+                return Lease(environment, None)
+            self._end(environment)
         if self.retired:
             raise PoolRetiredError
         if self._backs_off() and not self.all():
             assert self._failure is not None
-            raise self._failure.error
+            raise _copy(self._failure.error)
         if self.waiting >= self._max_waiting:
             raise _throttled("the queue of waiting requests is full")
         queue = self._waiting_asynchronous if invocation.asynchronous else self._waiting
@@ -147,13 +152,14 @@ class Pool:
     def release(self, lease: Lease) -> None:
         """Give the environment back; the first in the queue gets it."""
         environment = lease.environment
+        if environment not in self._busy:
+            return  # it died meanwhile
+        self._unused_deaths = 0
         self._busy.discard(environment)
-        if environment.ended.is_set():
-            return
-        if self.retired:
-            environment.kill()
-            return
-        self._available(environment, init_ms=None)
+        if self.retired or environment.dying or (not environment.provisioned and self._node.must_yield(self)):
+            self._end(environment)
+        else:
+            self._available(environment, init_ms=None)
 
     def grow(self) -> None:
         """Start as many environments as requests wait and as provisioned ones are missing, within the node's room."""
@@ -171,6 +177,12 @@ class Pool:
             starts.append(self._begin_start(provisioned=True))
         await asyncio.gather(*starts)
 
+    def wants_room(self) -> bool:
+        """See `Tenant`."""
+        if self.retired or self._backs_off():
+            return False
+        return self._missing_provisioned() > 0 or self._starting < self.waiting
+
     def seed_failure(self, error: InitError | ServiceException) -> None:
         """Init was tried when the version was published, and failed."""
         self._failed(error)
@@ -181,7 +193,7 @@ class Pool:
         if self._reaper is not None:
             self._reaper.cancel()
         for environment in list(self._idle):
-            self._end_idle(environment)
+            self._end(environment)
         for queue in (self._waiting, self._waiting_asynchronous):
             for waiter in queue:
                 if not waiter.done():
@@ -196,7 +208,7 @@ class Pool:
         """See `Tenant`."""
         oldest = next((e for e in self._idle if not e.provisioned), None)
         if oldest is not None:
-            self._end_idle(oldest)
+            self._end(oldest)
 
     def _missing_provisioned(self) -> int:
         alive = sum(environment.provisioned for environment in self.all())
@@ -217,7 +229,8 @@ class Pool:
         environment: Environment | None = None
         failure: InitError | ServiceException | None = None
         try:
-            environment = await self._node.start(self.version, provisioned=provisioned)
+            if not self.retired:
+                environment = await self._node.start(self.version, provisioned=provisioned)
         except (InitError, ServiceException) as error:
             failure = error
         except Exception as error:  # a bug of ours must not take the server down: the waiting are told
@@ -227,19 +240,24 @@ class Pool:
             self._starting_provisioned -= provisioned
             if environment is None:
                 self._node.release(self)
-        if environment is None:
-            if failure is not None:
-                self._failed(failure)
-            self._settle()
-            return
-        self._failure = None
+                self._settle()
+        if failure is not None:
+            self._failed(failure)
+        if environment is not None:
+            self._failure = None
+            self._started(environment, provisioned=provisioned)
+
+    def _started(self, environment: Environment, *, provisioned: bool) -> None:
         environment.provisioned = provisioned
         environment.on_end = self._on_end
+        self._busy.add(environment)
         if environment.ended.is_set():  # it died between its first word and now
             self._on_end(environment)
-        elif self.retired:
-            environment.kill()
+        elif self.retired or environment.dying:
+            self._busy.discard(environment)
+            self._end(environment)
         else:
+            self._busy.discard(environment)
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
 
     def _failed(self, error: InitError | ServiceException) -> None:
@@ -248,13 +266,18 @@ class Pool:
         now_s = time.monotonic()
         by_itself = not (isinstance(error, InitError) and error.from_outside)
         if by_itself and (self._failure is None or now_s >= self._failure.until_s):
-            self._failure = _Failure(error, now_s + backoff_s, min(2 * backoff_s, _BACKOFF_LAST_S))
-            asyncio.get_running_loop().call_later(backoff_s, self.grow)
+            self._failure = _Failure(_copy(error), now_s + backoff_s, min(2 * backoff_s, _BACKOFF_LAST_S))
+            asyncio.get_running_loop().call_later(backoff_s, self._try_again, self._failure)
         if self._starting == 0 and not self._busy:
             for queue in (self._waiting, self._waiting_asynchronous):
                 for waiter in queue:
                     if not waiter.done():
-                        waiter.set_exception(error)
+                        waiter.set_exception(_copy(error))
+
+    def _try_again(self, failure: _Failure) -> None:
+        """The back-off has passed; by the loop's timer, which may be a moment early by the clock."""
+        failure.until_s = 0.0
+        self.grow()
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
         for queue in (self._waiting, self._waiting_asynchronous):
@@ -267,29 +290,45 @@ class Pool:
         environment.idle_since = time.monotonic()
         self._idle.append(environment)
         if not environment.provisioned:
-            if self._node.is_wanted(self):
-                self._end_idle(environment)
+            if self._node.should_yield(self):
+                self._end(environment)
             else:
                 self._schedule_reaping()
 
-    def _end_idle(self, environment: Environment) -> None:
-        """End an idle environment; its room is free at once, not only when the kernel is done with it."""
-        self._idle.remove(environment)
-        environment.on_end = lambda environment: self._settle()
+    def _end(self, environment: Environment) -> None:
+        """End an environment; its room is free at once, not only when the kernel is done with it."""
+        if environment in self._idle:
+            self._idle.remove(environment)
+        self._busy.discard(environment)
+        self._dying.add(environment)
         environment.kill()
         self._node.release(self)
 
     def _on_end(self, environment: Environment) -> None:
-        """An environment died, by our hand or its own."""
-        if environment in self._idle:
-            self._idle.remove(environment)
-        self._busy.discard(environment)
-        self._node.release(self)
+        """An environment is dead, by our hand or its own."""
+        if environment in self._dying:
+            self._dying.discard(environment)
+        else:
+            if environment in self._idle:
+                self._idle.remove(environment)
+            self._busy.discard(environment)
+            self._node.release(self)
+            if environment.served == 0 and not self.retired:
+                self._died_unused(InitError.of_exit(environment.child))
         self.grow()
         self._settle()
 
+    def _died_unused(self, error: InitError) -> None:
+        """An environment died before its first invocation, and so may the next: no loop of starts.
+
+        Once or twice somebody may have killed it; after that it is taken for the function's own doing.
+        """
+        self._unused_deaths += 1
+        if not error.from_outside or self._unused_deaths >= _UNUSED_DEATHS:
+            self._failed(InitError(str(error), error.document))
+
     def _settle(self) -> None:
-        if not self._idle and not self._busy and not self._starting:
+        if not (self._idle or self._busy or self._dying or self._starting):
             self.empty.set()
 
     def _schedule_reaping(self) -> None:
@@ -308,8 +347,15 @@ class Pool:
             if due_s > now_s + 0.001:
                 self._reaper = asyncio.get_running_loop().call_later(due_s - now_s, self._reap)
                 return
-            self._end_idle(environment)
+            self._end(environment)
 
 
 def _throttled(why: str) -> TooManyRequestsException:
     return TooManyRequestsException(f"Rate Exceeded. ({why})", reason="ConcurrentInvocationLimitExceeded")
+
+
+def _copy(error: InitError | ServiceException) -> InitError | ServiceException:
+    """The same error anew: one that is raised again and again would hold on to every caller it met."""
+    if isinstance(error, InitError):
+        return InitError(str(error), error.document, from_outside=error.from_outside)
+    return ServiceException(error.message)

@@ -11,11 +11,12 @@ import time
 import uuid
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 from thawd.errors import ServiceException
 from thawd.execution.children import Child, Children
 from thawd.execution.environment import Ends, Environment, InitError, ServiceHandler
-from thawd.execution.memory import MemoryLimiter
+from thawd.execution.memory import MemoryLimit, MemoryLimiter
 from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
 from thawd.execution.version import Version, variables_of_environment
 from thawd.invocation import StartKind
@@ -30,6 +31,7 @@ _TEMPLATE_CALM_S = 60.0
 _START_TRIES = 3
 # After strays were killed: look again, to reap them and to find what they had started meanwhile.
 _SWEEP_AGAIN_S = 0.2
+_WATCH_INIT_S = 0.1
 
 
 class Origin:
@@ -73,6 +75,7 @@ class Spawner:
         self._report = report
         self._logs: dict[str, FunctionLog] = {}
         self._origins: dict[tuple[str, int], Origin] = {}
+        self._retired: set[tuple[str, int]] = set()
         self._alive: set[str] = set()
 
     def log(self, function: str) -> FunctionLog:
@@ -89,7 +92,12 @@ class Spawner:
 
     def origin(self, version: Version) -> Origin:
         """Where environments of `version` come from."""
-        return self._origins.setdefault((version.function.name, version.generation), Origin(version))
+        key = (version.function.name, version.generation)
+        if key in self._retired:
+            retired = Origin(version)
+            retired.refused = "the version is retired"
+            return retired
+        return self._origins.setdefault(key, Origin(version))
 
     async def prepare(self, version: Version) -> None:
         """Run the function's init once, so that environments can be forked from there, if the version allows it.
@@ -105,7 +113,9 @@ class Spawner:
 
     def retire(self, version: Version) -> None:
         """End the version's template; its environments live on."""
-        origin = self._origins.pop((version.function.name, version.generation), None)
+        key = (version.function.name, version.generation)
+        origin = self._origins.pop(key, None)
+        self._retired.add(key)
         if origin is not None:
             origin.refused = "the version is retired"
             if origin.starting is not None:
@@ -177,8 +187,11 @@ class Spawner:
 
     def _template_started(self, origin: Origin, task: asyncio.Task[Template]) -> None:
         origin.starting = None
-        if not task.cancelled() and task.exception() is None:
-            origin.template = task.result()
+        if task.cancelled() or task.exception() is not None:
+            return
+        origin.template = task.result()
+        if origin.refused is not None:  # retired in the meantime
+            origin.template.kill()
 
     def _refuse(self, origin: Origin, why: str) -> None:
         if origin.refused is None:
@@ -191,17 +204,15 @@ class Spawner:
         ends = Ends.open()
         child = self._spawn(version, "template", ends, identifier=identifier, stream=stream)
         template = Template(version, identifier=identifier, stream=stream, ends=ends, children=self.children)
-        await template.connect()
-        template.adopt(child)
         try:
-            async with asyncio.timeout(version.function.init_timeout_s):
-                await asyncio.shield(template.ready)
+            await template.connect()
+            template.adopt(child)
+            # Watched, and in no cgroup: environments forked from it would begin in it and be charged there.
+            limit = MemoryLimit(child.pid, limit_mib=version.function.memory_mb)
+            await _init_ends(template.ready, version, child, limit)
             template.check_forkable()
-        except TimeoutError:
-            template.kill()
-            raise _init_timed_out(version) from None
         except BaseException:
-            template.kill()
+            child.kill()
             raise
         return template
 
@@ -240,24 +251,19 @@ class Spawner:
 
     async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
         """Adopt the process and wait for its word that it can serve."""
-        version = environment.version
-        await environment.connect(self._services)
-        environment.adopt(child)
-        limit_mib = version.function.memory_mb
-        environment.memory_limit = self._limiter.limit(
-            child.pid, identifier=environment.identifier, limit_mib=limit_mib
-        )
+        function = environment.version.function
         try:
-            async with asyncio.timeout(version.function.init_timeout_s):
-                await asyncio.shield(environment.ready)
-        except TimeoutError:
-            environment.kill()
-            raise _init_timed_out(version) from None
+            await environment.connect(self._services)
+            environment.adopt(child)
+            limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=function.memory_mb)
+            environment.memory_limit = limit
+            await _init_ends(environment.ready, environment.version, child, limit)
         except BaseException:
-            environment.kill()
+            environment.dying = True
+            child.kill()
             raise
         environment.init_ms = (time.monotonic() - started_s) * 1000
-        self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
+        self._metrics.function(function.name).starts[environment.kind].record(environment.init_ms)
         return environment
 
     def _stream(self, version: Version, identifier: str) -> LogStream:
@@ -306,6 +312,25 @@ class Spawner:
         if killed:
             asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self.sweep)
         return killed
+
+
+async def _init_ends(ready: asyncio.Future[Any], version: Version, child: Child, limit: MemoryLimit) -> None:
+    """Wait until the init phase has ended well, within its limits of time and memory.
+
+    Raises:
+        InitError: it has not.
+    """
+    until_s = time.monotonic() + version.function.init_timeout_s
+    while not ready.done():
+        await asyncio.wait({ready}, timeout=_WATCH_INIT_S)
+        if ready.done():
+            break
+        if time.monotonic() >= until_s:
+            child.kill()
+            raise _init_timed_out(version)
+        if not limit.check():
+            child.kill()
+    ready.result()
 
 
 def _init_timed_out(version: Version) -> InitError:

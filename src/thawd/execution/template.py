@@ -6,7 +6,6 @@ import asyncio
 import itertools
 import os
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import msgspec
@@ -19,6 +18,8 @@ from thawd.telemetry.logs import LogStream
 
 _encode = msgspec.json.Encoder().encode
 _READ_BYTES = 1 << 18
+# A fork of the largest process takes a fraction of a second; one that takes longer does not come.
+_FORK_S = 10.0
 
 
 class ForkRefusedError(Exception):
@@ -56,7 +57,7 @@ class Template:
         self._sender = socket.socket(fileno=os.dup(ends.control.fileno()))
         self._sender.setblocking(False)
         self._control = FrameProtocol(self._on_frame, self._on_control_lost)
-        self._to_send: list[tuple[bytes, tuple[int, ...], Callable[[], None]]] = []
+        self._to_send: list[tuple[bytes, Ends]] = []
 
     async def connect(self) -> None:
         """Attach to the channels."""
@@ -84,7 +85,7 @@ class Template:
         """Fork one environment that gets `ends` and `variables`; its process id.
 
         Raises:
-            TemplateLostError: the template died.
+            TemplateLostError: the template died, or hangs.
             OSError: the fork itself failed, for want of memory or processes.
         """
         if self.ended.is_set():
@@ -94,9 +95,18 @@ class Template:
         self._forks[number] = forked
         head = _encode({"n": number, "environ": variables})
         frame = wire.HEADER.pack(len(head), 0, wire.FORK) + head
-        self._to_send.append((frame, ends.theirs, ends.close_theirs))
+        patience_s = min(_FORK_S, self.version.function.init_timeout_s)
+        self._to_send.append((frame, ends))
         self._send()
-        return await forked
+        try:
+            async with asyncio.timeout(patience_s):
+                return await forked
+        except TimeoutError:
+            self.kill()
+            raise TemplateLostError(f"the template did not fork within {patience_s:.0f} s") from None
+        finally:
+            self._forks.pop(number, None)
+            self._to_send = [waiting for waiting in self._to_send if waiting[1] is not ends]
 
     def kill(self) -> None:
         """End the template; environments forked from it live on."""
@@ -106,16 +116,18 @@ class Template:
     def _send(self) -> None:
         loop = asyncio.get_running_loop()
         while self._to_send:
-            frame, fds, sent = self._to_send[0]
+            frame, ends = self._to_send[0]
             try:
-                socket.send_fds(self._sender, [frame], fds)
+                socket.send_fds(self._sender, [frame], ends.theirs)
             except BlockingIOError:
                 loop.add_writer(self._sender.fileno(), self._send_again)
                 return
             except OSError:
-                return  # the template is dead; _on_gone tells whoever waits
+                # Dead, or too many descriptors under way: in either case this template forks no more.
+                self.kill()
+                return
             del self._to_send[0]
-            sent()
+            ends.close_theirs()
 
     def _send_again(self) -> None:
         asyncio.get_running_loop().remove_writer(self._sender.fileno())
@@ -151,6 +163,7 @@ class Template:
         if self.ended.is_set():
             return
         self._drain()
+        self._stream.end()
         self.ended.set()
         status = self.child.ended.result() if self.child is not None else None
         if not self.ready.done():

@@ -9,7 +9,7 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import msgspec
 
@@ -20,7 +20,7 @@ from thawd.gateway.objects import ObjectApi
 from thawd.gateway.routes import RoutesApi
 from thawd.invocation import new_request_id
 
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "[::1]", "::1")
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 @dataclass(slots=True)
@@ -116,7 +116,10 @@ def _authorize(scope: Scope, key: str | None) -> None:
     """
     if key is None:
         origin = (header(scope, b"origin") or b"").decode("latin-1")
-        host = origin.partition("://")[2].rpartition(":")[0] or origin.partition("://")[2]
+        try:
+            host = urlsplit(origin).hostname
+        except ValueError:
+            host = None
         if host not in _LOOPBACK_NAMES:
             raise AccessDeniedException(
                 f"Requests from pages of {origin or 'an unknown origin'} are refused; set server.key and send it"

@@ -18,6 +18,9 @@ import msgspec
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID
 
+# Source: RFC 9110, 5.6.2 Tokens, and 6.4.1 Content Semantics: these have no body.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_WITHOUT_BODY = (204, 205, 304)
 _TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
 Headers = list[tuple[bytes, bytes]]
 
@@ -142,7 +145,10 @@ def response(payload: bytes) -> Response:
     Raises:
         MalformedResponseError: it has a ``statusCode`` but its fields are not what API Gateway accepts.
     """
-    answer = msgspec.json.decode(payload)
+    try:
+        answer = msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedResponseError(f"it is not JSON: {error}") from None
     if not isinstance(answer, dict) or "statusCode" not in answer:
         body = answer.encode() if isinstance(answer, str) else payload
         return Response(200, [(b"content-type", b"application/json")], body)
@@ -150,12 +156,20 @@ def response(payload: bytes) -> Response:
     headers: Headers = []
     for name, value in _headers(answer.get("headers") or {}).items():
         headers.append((name.lower().encode("latin-1", "replace"), value.encode("latin-1", "replace")))
-    for cookie in answer.get("cookies") or ():
-        headers.append((b"set-cookie", _one_line(str(cookie)).encode("latin-1", "replace")))
-    body = _body(answer)
+    for cookie in _cookies(answer.get("cookies")):
+        headers.append((b"set-cookie", _one_line(cookie).encode("latin-1", "replace")))
+    body = b"" if status in _WITHOUT_BODY else _body(answer)
     if body and not any(name == b"content-type" for name, _ in headers):
         headers.append((b"content-type", b"text/plain; charset=utf-8"))
     return Response(status, headers, body)
+
+
+def _cookies(values: Any) -> list[str]:
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise MalformedResponseError("cookies must be a list of strings")
+    return values
 
 
 def _status(value: Any) -> int:
@@ -177,7 +191,7 @@ def _headers(values: Any) -> dict[str, str]:
         if name.lower() in ("content-length", "transfer-encoding", "connection"):
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
-        if not name or not name.isascii() or any(c in name for c in " :\r\n\0"):
+        if not _TOKEN.fullmatch(name):
             raise MalformedResponseError(f"{name!r} is no name of a header")
         kept[name] = _one_line(text)
     return kept

@@ -143,8 +143,9 @@ def check_json(body: bytes) -> bytes:
         InvalidRequestContentException: it is not (400).
     """
     try:
+        body.decode()
         _decode_raw(body)
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
         raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
     return body
 
@@ -158,7 +159,7 @@ def _client_context(scope: Scope) -> str | None:
             raise InvalidRequestContentException(f"Client context must be at most {MAX_CLIENT_CONTEXT_BYTES} bytes.")
         text = base64.b64decode(encoded, validate=True).decode()
         msgspec.json.decode(text, type=dict)
-    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError):
+    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
         raise InvalidRequestContentException("Client context must be a valid Base64-encoded JSON object.") from None
     return text
 

@@ -8,7 +8,7 @@ import os
 import sys
 from typing import Any, List, Optional
 
-_OWN_FOLDER = os.path.dirname(os.path.abspath(__file__)) + os.sep
+_OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 class Fault(Exception):
@@ -95,6 +95,12 @@ def _is_users(filename: str) -> bool:
 
 
 def write_log(text: str) -> None:
-    """Write to the function's log as the function itself would."""
-    sys.stderr.write(text)
-    sys.stderr.flush()
+    """Write to the function's log as the function itself would, also when it closed or replaced its streams."""
+    try:
+        sys.stderr.write(text)
+        sys.stderr.flush()
+    except (AttributeError, OSError, ValueError):
+        try:
+            os.write(2, text.encode("utf-8", "backslashreplace"))
+        except OSError:
+            pass

@@ -102,6 +102,7 @@ class LogStream:
 
     def begin_tail(self, limit_bytes: int) -> None:
         """Keep the last `limit_bytes` from now on."""
+        self.end()
         self._tail = bytearray()
         self._tail_bytes = limit_bytes
 
@@ -115,17 +116,26 @@ class LogStream:
         self._keep(data)
         *lines, self._partial = (self._partial + data).split(b"\n")
         for line in lines:
-            self._log.write(self._stream, line)
+            self._write(line)
         while len(self._partial) > MAX_LINE_BYTES:
-            self._log.write(self._stream, self._partial[:MAX_LINE_BYTES])
+            self._write(self._partial[:MAX_LINE_BYTES])
             self._partial = self._partial[MAX_LINE_BYTES:]
+
+    def end(self) -> None:
+        """End an unfinished line: nothing more of it will come."""
+        if self._partial:
+            self._keep(b"\n")
+            self._write(self._partial)
+            self._partial = b""
+
+    def _write(self, line: bytes) -> None:
+        """Write a line, in pieces when it is longer than one event may be."""
+        for at in range(0, max(len(line), 1), MAX_LINE_BYTES):
+            self._log.write(self._stream, line[at : at + MAX_LINE_BYTES])
 
     def line(self, text: str) -> None:
         """Add a line of the platform's own, after an unfinished one of the function."""
-        if self._partial:
-            self._log.write(self._stream, self._partial)
-            self._partial = b""
-            self._keep(b"\n")
+        self.end()
         data = text.encode()
         self._keep(data + b"\n")
         self._log.write(self._stream, data)
