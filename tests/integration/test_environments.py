@@ -338,6 +338,30 @@ def test_a_function_with_native_threads_falls_back_to_cold_and_says_why(project:
         assert any("started cold" in line for line in running.output)
 
 
+def test_a_thread_pool_that_handles_forks_does_not_hinder_one(project: Project) -> None:
+    """OpenBLAS takes its threads down for a fork and starts them again; NumPy is in nearly every function."""
+    pytest.importorskip("numpy")
+    project.code(
+        """
+        import os
+        import numpy
+
+        MATRIX = numpy.ones((800, 800))
+        MATRIX @ MATRIX
+        THREADS = len(os.listdir("/proc/self/task"))
+
+        def handler(event, context):
+            return [float((MATRIX @ MATRIX)[0, 0]), THREADS]
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\nenvironment = { OMP_NUM_THREADS = "4" }\n')
+    with project.up() as running:
+        assert running.function("app")["start"] == "fork", running.function("app")["start_reason"]
+        for (product, threads), error in burst(running, 4, {}):
+            assert (product, error) == (800.0, None)
+            assert threads > 1
+
+
 def test_random_numbers_differ_between_forked_environments(project: Project) -> None:
     project.code(
         """

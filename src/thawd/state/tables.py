@@ -154,16 +154,21 @@ def read_table(path: Path) -> Iterator[tuple[str, bytes]]:
     Raises:
         StoreError: there is no such file, it is no table, or it cannot be read. Raised at once, not at the first item.
     """
-    connection = sqlite_file.open_foreign(
+    _open_foreign(path).close()
+    return _pages(path)
+
+
+def _open_foreign(path: Path) -> sqlite3.Connection:
+    return sqlite_file.open_foreign(
         path,
         application_id=APPLICATION_ID,
         newest_version=len(_MIGRATIONS),
         busy_timeout_s=_BUSY_TIMEOUT_S,
     )
-    return _pages(connection, path)
 
 
-def _pages(connection: sqlite3.Connection, path: Path) -> Iterator[tuple[str, bytes]]:
+def _pages(path: Path) -> Iterator[tuple[str, bytes]]:
+    connection = _open_foreign(path)
     after = ""
     try:
         while rows := connection.execute(_PAGE, (after, _PAGE_ITEMS)).fetchall():
