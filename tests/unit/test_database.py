@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import os
-import shutil
 import signal
 import sqlite3
 import subprocess
@@ -304,83 +303,6 @@ def test_a_disk_that_is_full_at_start_is_told_so(small_disk: Path) -> None:
         Database(small_disk / "data" / "thawd.db", migrations=SCHEMA)
 
 
-@pytest.mark.parametrize(
-    ("content", "said"),
-    [
-        (b"\x89PNG\r\n\x1a\n not a database at all", "is no SQLite database"),
-        (b"SQLite format 3\x00" + b"\xff" * 4000, "damaged|not a database"),
-    ],
-)
-def test_a_file_that_is_no_database_is_refused_and_left_as_it_is(tmp_path: Path, content: bytes, said: str) -> None:
-    path = tmp_path / "thawd.db"
-    path.write_bytes(content)
-    with pytest.raises(StoreError, match=said) as caught:
-        Database(path, migrations=SCHEMA)
-    assert str(path) in str(caught.value)
-    assert "move it away" in str(caught.value)
-    assert path.read_bytes() == content
-    assert [p.name for p in tmp_path.iterdir()] == ["thawd.db"]
-
-
-def test_a_damaged_page_is_told_when_it_is_met(tmp_path: Path) -> None:
-    path = tmp_path / "thawd.db"
-    database = Database(path, migrations=SCHEMA)
-    for i in range(200):
-        database.write_now(insert(f"{i}" * 500))
-    database.close()
-    content = bytearray(path.read_bytes())
-    content[3 * 4096 : 6 * 4096] = os.urandom(3 * 4096)
-    path.write_bytes(content)
-    database = Database(path, migrations=SCHEMA)
-    with pytest.raises(StoreError, match=r"damaged .* \.recover"):
-        database.read_now(values)
-    database.close()
-
-
-def test_the_database_of_another_program_is_refused_and_left_as_it_is(tmp_path: Path) -> None:
-    path = tmp_path / "theirs.db"
-    connection = sqlite3.connect(path)
-    connection.execute("CREATE TABLE theirs (x)")
-    connection.close()
-    content = path.read_bytes()
-    with pytest.raises(StoreError, match="another program"):
-        Database(path, migrations=SCHEMA)
-    assert path.read_bytes() == content
-
-
-def test_a_file_of_a_newer_thawd_is_refused(tmp_path: Path) -> None:
-    path = tmp_path / "thawd.db"
-    Database(path, migrations=(*SCHEMA, "CREATE TABLE newer (x);")).close()
-    with pytest.raises(StoreError, match=r"newer thawd \(schema version 2, this one knows up to 1\)"):
-        Database(path, migrations=SCHEMA)
-
-
-def test_an_older_file_is_brought_up_to_date_with_its_content(tmp_path: Path) -> None:
-    path = tmp_path / "thawd.db"
-    old = Database(path, migrations=SCHEMA)
-    old.write_now(insert(1))
-    old.close()
-    trigger = (
-        "CREATE TRIGGER copy AFTER INSERT ON t BEGIN INSERT INTO u VALUES (NEW.x); DELETE FROM u WHERE y = 0; END;"
-    )
-    new = Database(path, migrations=(*SCHEMA, "ALTER TABLE t ADD COLUMN z; " + trigger))
-    new.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (2, 3)") and None)
-    assert new.read_now(lambda connection: connection.execute("SELECT * FROM t").fetchall()) == [(1, None), (2, 3)]
-    assert new.read_now(lambda connection: connection.execute("SELECT * FROM u").fetchall()) == [(2,)]
-    new.close()
-
-
-def test_a_migration_that_fails_changes_nothing(tmp_path: Path) -> None:
-    path = tmp_path / "thawd.db"
-    Database(path, migrations=SCHEMA).close()
-    with pytest.raises(StoreError, match="syntax error"):
-        Database(path, migrations=(*SCHEMA, "CREATE TABLE v (x); CREATE NONSENSE;"))
-    again = Database(path, migrations=SCHEMA)
-    names = again.read_now(lambda connection: connection.execute("SELECT name FROM sqlite_schema").fetchall())
-    assert names == [("t",), ("u",)]
-    again.close()
-
-
 def test_a_lock_of_another_process_is_waited_for_and_then_told(tmp_path: Path) -> None:
     path = tmp_path / "thawd.db"
     database = Database(path, migrations=SCHEMA, busy_timeout_s=0.3)
@@ -400,30 +322,3 @@ def test_a_lock_of_another_process_is_waited_for_and_then_told(tmp_path: Path) -
     other.communicate(b"\n")
     database.write_now(insert(1))
     database.close()
-
-
-def test_a_folder_or_file_that_cannot_be_written_is_told_with_the_way_out() -> None:
-    # Given a folder and a database of root's, and a process of nobody's
-    if os.getuid():
-        pytest.skip("acting as another user takes root")
-    folder = Path(tempfile.mkdtemp(prefix="thawd-readonly-"))
-    folder.chmod(0o755)
-    try:
-        Database(folder / "there.db", migrations=SCHEMA).close()
-        script = (
-            "import os; from pathlib import Path\n"
-            "from thawd.state.database import Database; from thawd.errors import StoreError\n"
-            "os.setgid(65534); os.setuid(65534)\n"
-            f"for path in ({str(folder / 'there.db')!r}, {str(folder / 'new.db')!r}, {str(folder / 'a/new.db')!r}):\n"
-            f"    try: Database(Path(path), migrations={SCHEMA!r}); print('opened')\n"
-            "    except StoreError as error: print(error)"
-        )
-        done = subprocess.run(
-            [sys.executable, "-c", script], env={"PYTHONPATH": str(SRC)}, stdout=subprocess.PIPE, text=True
-        )
-        told = done.stdout.splitlines()
-        assert "there.db: cannot be opened for writing" in told[0]
-        assert "new.db: cannot be opened for writing" in told[1]
-        assert "give a path in a folder that this user may read and write" in told[2]
-    finally:
-        shutil.rmtree(folder)

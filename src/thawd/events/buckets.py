@@ -7,8 +7,6 @@ by the dispatcher; what is complete is judged by `object_file`.
 Way of a file: a notice or a scan names its key -> it is looked at (25 ms later, again and again while somebody writes
 to it) -> its record and its events are one transaction (`recorder`) -> the functions concerned are woken.
 """
-# Keys and paths are bytes here, which pathlib does not take.
-# ruff: noqa: PTH120
 
 from __future__ import annotations
 
@@ -18,7 +16,6 @@ import os
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TypeVar
 
@@ -28,6 +25,7 @@ from thawd.events.inotify import Kind, TreeWatch
 from thawd.events.object_file import REST_S, Trusted, install_lease_signal_handler, leases_work
 from thawd.events.pending import Due, Pending
 from thawd.events.recorder import BATCH_KEYS, LARGE_BYTES, Again, FolderLost, Recorder
+from thawd.events.watch_session import Session, WatchSettings
 from thawd.resources import Bucket
 from thawd.state.bucket_folder import is_hidden
 from thawd.state.objects import ObjectCatalog, ObjectRecord
@@ -38,8 +36,7 @@ T = TypeVar("T")
 
 _WORKERS = 2
 _PAGE_KEYS = 1000
-_MOST_DIRTY = 1000
-_FULL_RETRY_S = 2.0
+_STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
 _INGEST_LOOKS = 5
 # After a batch others may gather for so long: many files that come one by one then share transactions. One that comes
@@ -47,74 +44,6 @@ _INGEST_LOOKS = 5
 _GATHER_S = 0.01
 # Timers of the event loop are this coarse; waiting for less would be spinning.
 _TICK_S = 0.001
-
-
-@dataclass(frozen=True, slots=True)
-class WatchSettings:
-    """How a bucket is watched.
-
-    Attributes:
-        settle_s: where the kernel cannot tell writers, a file unchanged for so long is complete; seconds.
-        scan_interval_s: shortest time between two full scans, seconds.
-        unwatched_interval_s: the same when the kernel's notices are missing for some folders, seconds.
-        scan_share: a full scan that takes one second is followed by this many seconds without.
-        held_keys: most keys waiting for a look; of what exceeds it, only the folders are remembered.
-    """
-
-    settle_s: float = 1.0
-    scan_interval_s: float = 30.0
-    unwatched_interval_s: float = 2.0
-    scan_share: float = 50.0
-    held_keys: int = 8192
-
-
-@dataclass(slots=True)
-class _Session:
-    """The time between finding the bucket's folder and losing it.
-
-    Attributes:
-        tree: the kernel's notices, or None when there are none.
-        pending: keys to look at.
-        large: keys of files so large that others should not wait for them.
-        dirty: folders to scan, and when; the empty name is the whole bucket.
-        dirtied: set when `dirty` grew.
-        lost: set when the folder is lost; `reason` says how.
-        unwatched: whether some folder gets no notices.
-    """
-
-    tree: TreeWatch | None
-    pending: Pending
-    large: Pending
-    dirty: dict[bytes, float] = field(default_factory=dict)
-    dirtied: asyncio.Event = field(default_factory=asyncio.Event)
-    lost: asyncio.Event = field(default_factory=asyncio.Event)
-    reason: str = ""
-    unwatched: bool = False
-
-    def lose(self, reason: str) -> None:
-        self.reason = self.reason or reason
-        self.lost.set()
-
-    def scan_folder(self, folder: bytes, due: float) -> None:
-        """Have `folder` scanned at `due` or earlier."""
-        if len(self.dirty) >= _MOST_DIRTY:
-            self.dirty.clear()
-            folder = b""
-        self.dirty[folder] = min(due, self.dirty.get(folder, due))
-        self.dirtied.set()
-
-    def look_at(self, key: bytes, due: float) -> None:
-        """Have `key` looked at; when too many wait, have its folder scanned instead."""
-        if not self.pending.push(key, due):
-            self.scan_folder(os.path.dirname(key), due)
-
-    def look_again(self, again: list[Again]) -> None:
-        """Have keys looked at later; when too many wait, have their folders scanned later."""
-        now = time.monotonic()
-        for key, wait_s, patience, alone in again:
-            held_by = self.large if alone else self.pending
-            if not held_by.push(key, now + wait_s, patience=patience):
-                self.scan_folder(os.path.dirname(key), now + max(wait_s, _FULL_RETRY_S))
 
 
 class BucketWatcher:
@@ -152,7 +81,7 @@ class BucketWatcher:
             bucket, objects=objects, log=log, on_events=on_events, settle_s=self._settings.settle_s
         )
         self._scan_thread = ThreadPoolExecutor(1, thread_name_prefix=f"bucket {bucket.name} scan")
-        self._session: _Session | None = None
+        self._session: Session | None = None
         self._ended = False
 
     async def run(self) -> None:
@@ -235,7 +164,7 @@ class BucketWatcher:
                 f"bucket {self._bucket.name}: this file system does not tell who is writing; "
                 f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
             )
-        session = self._session = _Session(
+        session = self._session = Session(
             self._open_tree(), Pending(self._settings.held_keys), Pending(self._settings.held_keys)
         )
         loop = asyncio.get_running_loop()
@@ -270,7 +199,7 @@ class BucketWatcher:
             )
             return None
 
-    def _take_notices(self, session: _Session, tree: TreeWatch) -> None:
+    def _take_notices(self, session: Session, tree: TreeWatch) -> None:
         due = time.monotonic() + REST_S
         try:
             notices = tree.read()
@@ -285,7 +214,7 @@ class BucketWatcher:
             else:
                 session.scan_folder(notice.path, due)
 
-    async def _look_when_due(self, session: _Session, pending: Pending) -> None:
+    async def _look_when_due(self, session: Session, pending: Pending) -> None:
         alone = pending is session.large
         while True:
             now = time.monotonic()
@@ -301,7 +230,7 @@ class BucketWatcher:
             due = pending.next_due()
             await pending.wait(None if due is None else max(_TICK_S, due - now))
 
-    async def _scan_when_due(self, session: _Session) -> None:
+    async def _scan_when_due(self, session: Session) -> None:
         next_full = 0.0
         while True:
             session.dirtied.clear()
@@ -323,7 +252,7 @@ class BucketWatcher:
                 cost_s = await self._reconcile(session, folder)
             except StoreError as error:
                 self._recorder.complain_of_store(error)
-                session.scan_folder(folder, now + _FULL_RETRY_S)
+                session.scan_folder(folder, now + _STORE_RETRY_S)
                 continue
             except FolderLost as lost:
                 session.lose(str(lost))
@@ -333,7 +262,7 @@ class BucketWatcher:
                 next_full = time.monotonic() + max(least_s, self._settings.scan_share * cost_s)
                 self.initial_scan_done.set()
 
-    async def _reconcile(self, session: _Session, folder: bytes) -> float:
+    async def _reconcile(self, session: Session, folder: bytes) -> float:
         """Compare a folder, and all below it, with the catalog, and record what differs.
 
         Returns:
@@ -358,7 +287,7 @@ class BucketWatcher:
             spent_s += await self._sweep(session, folder)
         return time.monotonic() - begun - spent_s
 
-    async def _sweep(self, session: _Session, folder: bytes) -> float:
+    async def _sweep(self, session: Session, folder: bytes) -> float:
         """Find recorded objects in and below a folder whose files are gone."""
         spent_s = 0.0
         start = b""
@@ -369,7 +298,7 @@ class BucketWatcher:
             start = page[-1].key + b"\0"
         return spent_s
 
-    async def _record_differing(self, session: _Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
+    async def _record_differing(self, session: Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
         """Look at those of `keys` that are not as recorded; how long that took, seconds."""
         found = await self._in_scan_thread(
             partial(folder_scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
@@ -380,7 +309,7 @@ class BucketWatcher:
             session.look_again(await self._recorder.look(dues))
         return time.monotonic() - begun
 
-    def _enter(self, session: _Session, folder: bytes) -> None:
+    def _enter(self, session: Session, folder: bytes) -> None:
         """Ask for notices of a folder about to be scanned. Runs on the scanning thread."""
         if session.tree is None or session.unwatched:
             return
