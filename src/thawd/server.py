@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import os
 import signal
 import socket
@@ -21,8 +20,9 @@ import msgspec
 import uvicorn
 
 from thawd import config
+from thawd.claims import StartError, bind, lock
 from thawd.config import Settings
-from thawd.errors import ConfigurationError, EnvironmentBuildError, ServiceException, StoreError, ThawdError
+from thawd.errors import ConfigurationError, EnvironmentBuildError, ServiceException, StoreError
 from thawd.events.asynchronous import AsyncInvoker
 from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations
@@ -53,65 +53,6 @@ _KILL_WAIT_S = 10.0
 _SETTLE_S = 2.0
 # Place among the background tasks of the one that publishes at the start; those before it end last.
 _BEGINNING = 2
-
-
-class StartError(ThawdError):
-    """The server could not start; the message says why and the way out."""
-
-
-def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
-
-    Raises:
-        StartError: the port is taken, or the address is not this machine's.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    listener = socket.socket(family, socket.SOCK_STREAM)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(1024)
-    except OSError as error:
-        listener.close()
-        way_out = (
-            "stop what uses it, perhaps another `thawd up`, or choose a port with --port or server.port"
-            if port
-            else "choose another host with server.host"
-        )
-        raise StartError(f"cannot listen on {host}:{port} ({error.strerror}): {way_out}") from error
-    listener.set_inheritable(False)
-    return listener
-
-
-@contextlib.contextmanager
-def lock(data: Path) -> Iterator[None]:
-    """Hold the data folder: two servers on one would run every event twice.
-
-    Raises:
-        StartError: it cannot be made or written, or another server has it.
-    """
-    try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
-        file = (data / "lock").open("a+")
-    except OSError as error:
-        raise StartError(
-            f"the data folder {data} cannot be written ({error.strerror}): mend its permissions, or choose another "
-            "with server.data or THAWD_DATA"
-        ) from error
-    with file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            file.seek(0)
-            holder = file.read().strip() or "unknown"
-            raise StartError(
-                f"another thawd (process {holder}) uses the data folder {data}: stop it, or choose another folder with "
-                "server.data or THAWD_DATA"
-            ) from None
-        file.truncate(0)
-        file.write(str(os.getpid()))
-        file.flush()
-        yield
 
 
 class _Uvicorn(uvicorn.Server):

@@ -24,7 +24,8 @@ from tests.unit.execution_fakes import until, within
 from thawd import wire
 from thawd.errors import EnvironmentBuildError, ServiceException
 from thawd.execution.children import Children
-from thawd.execution.environment import Ends, Environment, InitError
+from thawd.execution.ends import Ends
+from thawd.execution.environment import Environment, InitError
 from thawd.execution.interpreters import find_interpreter
 from thawd.execution.memory import MemoryLimiter
 from thawd.execution.spawner import Spawner

@@ -15,7 +15,8 @@ from typing import Any
 
 from thawd.errors import ServiceException
 from thawd.execution.children import Child, Children
-from thawd.execution.environment import Ends, Environment, InitError, ServiceHandler
+from thawd.execution.ends import Ends
+from thawd.execution.environment import Environment, InitError, ServiceHandler
 from thawd.execution.memory import MemoryLimit, MemoryLimiter
 from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
 from thawd.execution.version import Version, variables_of_environment

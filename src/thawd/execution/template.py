@@ -12,7 +12,8 @@ import msgspec
 
 from thawd import wire
 from thawd.execution.children import Child, Children
-from thawd.execution.environment import Ends, FrameProtocol, InitError, describe_exit
+from thawd.execution.ends import Ends, FrameProtocol
+from thawd.execution.environment import InitError, describe_exit
 from thawd.execution.version import Version
 from thawd.telemetry.logs import LogStream
 
