@@ -323,8 +323,8 @@ class Server:
         settings = self.settings
         say(f"thawd serves {self.url}")
         for name, entry in self._dispatcher.status().items():
-            note = "" if entry["state"] == "Active" else f"   {entry['state']}: {entry['reason']}"
-            say(f"  function  {name:<20} {entry['start']:<5} {settings.functions[name].handler}{note}")
+            note = "" if entry["state"] == "Active" else f"   {entry['state']}: see above"
+            say(f"  function  {name:<20} {entry['start'] or '-':<5} {settings.functions[name].handler}{note}")
         for bucket in settings.buckets.values():
             targets = ", ".join(n.function for n in bucket.notify) or "nobody"
             say(f"  bucket    {bucket.name:<20} {bucket.path} -> {targets}")

@@ -263,7 +263,7 @@ class Dispatcher:
         return {
             "state": entry.state,
             "reason": entry.reason,
-            "start": "cold" if refused else "fork",
+            "start": None if pool is None else "cold" if refused else "fork",
             "start_reason": refused,
             "template_init_ms": round(template.init_ms, 3) if template is not None else None,
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
