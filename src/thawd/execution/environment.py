@@ -21,11 +21,11 @@ from thawd import wire
 from thawd.execution.children import Child
 from thawd.execution.ends import Ends, FrameProtocol
 from thawd.execution.memory import MemoryLimit
+from thawd.execution.output import OutputPipe
 from thawd.execution.version import Version
 from thawd.invocation import LOG_TAIL_BYTES, Invocation, Result, StartKind
 from thawd.telemetry.logs import LogStream
 
-_READ_BYTES = 1 << 18
 _LAST_WORDS_S = 0.5
 _encode = msgspec.json.Encoder().encode
 _decode = msgspec.json.Decoder().decode
@@ -95,6 +95,7 @@ class Environment:
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._timed_out = False
         self._ends = ends
+        self._output = OutputPipe(ends.output, stream)
         self._control = FrameProtocol(self._on_frame, self._on_control_lost)
         self._control_lost = False
         self._services: FrameProtocol | None = None
@@ -103,7 +104,7 @@ class Environment:
     async def connect(self, services: ServiceHandler) -> None:
         """Attach to the channels, and serve the process's calls by `services`."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._ends.output, self._drain)
+        self._output.open()
         await loop.create_unix_connection(lambda: self._control, sock=self._ends.control)
         on_call = self._make_on_call(services)
         self._services = FrameProtocol(on_call, lambda: None)
@@ -148,7 +149,7 @@ class Environment:
             timer.cancel()
             self._answer = None
             self.busy_since = None
-        self._drain()
+        self._output.drain()
         return self._result(invocation, head, body, init_ms=init_ms)
 
     def _send(self, invocation: Invocation) -> None:
@@ -241,8 +242,7 @@ class Environment:
         """The process is dead: whoever waits is told, descriptors are closed, the pool is told. Once."""
         if self.ended.is_set():
             return
-        self._drain()
-        self.stream.end()
+        self._output.close()
         self.ended.set()
         status = self.child.ended.result() if self.child is not None else None
         if self._answer is not None and not self._answer.done():
@@ -254,27 +254,12 @@ class Environment:
         self.on_end(self)
 
     def _close(self) -> None:
-        asyncio.get_running_loop().remove_reader(self._ends.output)
-        os.close(self._ends.output)
         os.close(self._ends.lifeline)
         self._control.close()
         if self._services is not None:
             self._services.close()
         if self.memory_limit is not None:
             self.memory_limit.close()
-
-    def _drain(self) -> None:
-        """Take what the process has written so far."""
-        if self.ended.is_set():
-            return
-        try:
-            while data := os.read(self._ends.output, _READ_BYTES):
-                self.stream.output(data)
-                if len(data) < _READ_BYTES:
-                    return
-            asyncio.get_running_loop().remove_reader(self._ends.output)  # end of file: all writers are gone
-        except BlockingIOError:
-            return
 
     def _make_on_call(self, services: ServiceHandler) -> Callable[[int, Any, bytes], None]:
         async def answer(head: dict[str, Any], body: bytes) -> None:

@@ -14,11 +14,11 @@ from thawd import wire
 from thawd.execution.children import Child, Children
 from thawd.execution.ends import Ends, FrameProtocol
 from thawd.execution.environment import InitError, describe_exit
+from thawd.execution.output import OutputPipe
 from thawd.execution.version import Version
 from thawd.telemetry.logs import LogStream
 
 _encode = msgspec.json.Encoder().encode
-_READ_BYTES = 1 << 18
 # A fork of the largest process takes a fraction of a second; one that takes longer does not come.
 _FORK_S = 10.0
 
@@ -51,6 +51,7 @@ class Template:
         self._children = children
         self._stream = stream
         self._ends = ends
+        self._output = OutputPipe(ends.output, stream)
         self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count(1)
@@ -63,7 +64,7 @@ class Template:
     async def connect(self) -> None:
         """Attach to the channels."""
         loop = asyncio.get_running_loop()
-        loop.add_reader(self._ends.output, self._drain)
+        self._output.open()
         await loop.create_unix_connection(lambda: self._control, sock=self._ends.control)
 
     def adopt(self, child: Child) -> None:
@@ -163,8 +164,7 @@ class Template:
     def _on_gone(self) -> None:
         if self.ended.is_set():
             return
-        self._drain()
-        self._stream.end()
+        self._output.close()
         self.ended.set()
         status = self.child.ended.result() if self.child is not None else None
         if not self.ready.done():
@@ -176,19 +176,7 @@ class Template:
         self._forks.clear()
         loop = asyncio.get_running_loop()
         loop.remove_writer(self._sender.fileno())
-        loop.remove_reader(self._ends.output)
         self._sender.close()
         self._control.close()
         self._ends.services.close()
-        os.close(self._ends.output)
         os.close(self._ends.lifeline)
-
-    def _drain(self) -> None:
-        if self.ended.is_set():
-            return
-        try:
-            while data := os.read(self._ends.output, _READ_BYTES):
-                self._stream.output(data)
-            asyncio.get_running_loop().remove_reader(self._ends.output)
-        except BlockingIOError:
-            return

@@ -9,13 +9,15 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 from thawd.telemetry.console import complain
 
 FLUSH_S = 0.05
+# A log that holds back more than this asks its writers to wait for the next flush: at most 20 MB a second.
+MAX_PENDING_BYTES = 1 << 20
 KEPT_FILES = 3
 MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
 
@@ -31,6 +33,8 @@ class FunctionLog:
         self.path = path
         self._max_bytes = max_bytes
         self._pending: list[bytes] = []
+        self._pending_bytes = 0
+        self._when_flushed: list[Callable[[], None]] = []
         self._timer: asyncio.TimerHandle | None = None
         self._dropping = False
         self._second = -1
@@ -38,13 +42,32 @@ class FunctionLog:
 
     def write(self, stream: bytes, message: bytes) -> None:
         """Add one line; `message` has no newline."""
+        self._add(b"%s%s\n" % (self._prefix(stream), message))
+
+    def write_lines(self, stream: bytes, lines: bytes) -> None:
+        """Add many lines at the cost of one; `lines` are separated by newlines and do not end in one."""
+        prefix = self._prefix(stream)
+        self._add(b"%s%s\n" % (prefix, lines.replace(b"\n", b"\n" + prefix)))
+
+    def is_full(self) -> bool:
+        """Whether so much waits to be written that writers should wait too."""
+        return self._pending_bytes > MAX_PENDING_BYTES
+
+    def when_flushed(self, proceed: Callable[[], None]) -> None:
+        """Call `proceed` once, after the next flush."""
+        self._when_flushed.append(proceed)
+
+    def _prefix(self, stream: bytes) -> bytes:
         now = time.time()
         second = int(now)
         if second != self._second:
             self._second = second
             self._second_text = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(second))
-        stamp = b"%s.%03dZ" % (self._second_text.encode(), int((now - second) * 1000))
-        self._pending.append(b"%s\t%s\t%s\n" % (stamp, stream, message))
+        return b"%s.%03dZ\t%s\t" % (self._second_text.encode(), int((now - second) * 1000), stream)
+
+    def _add(self, data: bytes) -> None:
+        self._pending.append(data)
+        self._pending_bytes += len(data)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
 
@@ -53,10 +76,16 @@ class FunctionLog:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        if not self._pending:
-            return
         data = b"".join(self._pending)
         self._pending.clear()
+        self._pending_bytes = 0
+        proceed, self._when_flushed = self._when_flushed, []
+        if data:
+            self._store(data)
+        for callback in proceed:
+            callback()
+
+    def _store(self, data: bytes) -> None:
         try:
             self._append(data)
             self._dropping = False
@@ -89,12 +118,13 @@ class LogStream:
     """The output of one execution environment, cut into lines; keeps the tail of the current invocation when asked.
 
     Attributes:
+        log: the log it is part of.
         name: Lambda's log stream name, for example ``2026/11/20/[$LATEST]5a1c…``.
     """
 
     def __init__(self, log: FunctionLog, *, version: str, identifier: str) -> None:
         self.name = f"{datetime.now(UTC):%Y/%m/%d}/[{version}]{identifier}"
-        self._log = log
+        self.log = log
         self._stream = self.name.encode()
         self._partial = b""
         self._tail: bytearray | None = None
@@ -114,9 +144,13 @@ class LogStream:
     def output(self, data: bytes) -> None:
         """Take bytes that the function wrote, in whatever pieces they come."""
         self._keep(data)
-        *lines, self._partial = (self._partial + data).split(b"\n")
-        for line in lines:
-            self._write(line)
+        lines, newline, self._partial = (self._partial + data).rpartition(b"\n")
+        if newline:
+            if len(lines) <= MAX_LINE_BYTES:
+                self.log.write_lines(self._stream, lines)
+            else:
+                for line in lines.split(b"\n"):
+                    self._write(line)
         while len(self._partial) > MAX_LINE_BYTES:
             self._write(self._partial[:MAX_LINE_BYTES])
             self._partial = self._partial[MAX_LINE_BYTES:]
@@ -131,14 +165,14 @@ class LogStream:
     def _write(self, line: bytes) -> None:
         """Write a line, in pieces when it is longer than one event may be."""
         for at in range(0, max(len(line), 1), MAX_LINE_BYTES):
-            self._log.write(self._stream, line[at : at + MAX_LINE_BYTES])
+            self.log.write(self._stream, line[at : at + MAX_LINE_BYTES])
 
     def line(self, text: str) -> None:
         """Add a line of the platform's own, after an unfinished one of the function."""
         self.end()
         data = text.encode()
         self._keep(data + b"\n")
-        self._log.write(self._stream, data)
+        self.log.write(self._stream, data)
 
     def _keep(self, data: bytes) -> None:
         if self._tail is not None:
