@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import fcntl
 import os
+import resource
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -40,8 +41,31 @@ def bind(host: str, port: int) -> socket.socket:
     return listener
 
 
+def raise_descriptor_limit() -> None:
+    """As many open files as this process may have: an environment takes four, a connection one."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        with contextlib.suppress(OSError, ValueError):
+            resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+
+
+class Lock:
+    """The hold on a data folder."""
+
+    def __init__(self, path: Path, fd: int) -> None:
+        self._path = path
+        self._fd = fd
+
+    def is_held(self) -> bool:
+        """Whether the folder is still the one that was locked, and not removed or replaced meanwhile."""
+        try:
+            return os.path.samestat(self._path.stat(), os.fstat(self._fd))
+        except OSError:
+            return False
+
+
 @contextlib.contextmanager
-def lock(data: Path) -> Iterator[None]:
+def lock(data: Path) -> Iterator[Lock]:
     """Hold the data folder: two servers on one would run every event twice.
 
     Raises:
@@ -68,4 +92,4 @@ def lock(data: Path) -> Iterator[None]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield
+        yield Lock(data / "lock", file.fileno())

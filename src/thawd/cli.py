@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import csv
+import contextlib
+import io
 import json
+import os
+import signal
 import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
@@ -14,6 +15,7 @@ import click
 
 from thawd import __version__
 from thawd.errors import ConfigurationError, ThawdError
+from thawd.terminal import item_row, let_go_of_output, print_csv, print_log_lines, print_status, print_text, sigpipe
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -21,6 +23,9 @@ if TYPE_CHECKING:
 EXIT_FAILED = 1
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
+EXIT_INTERRUPTED = 128 + signal.SIGINT
+
+_FOLLOW_S = 0.05
 
 _config_option = click.option(
     "-c",
@@ -33,7 +38,31 @@ _config_option = click.option(
 )
 
 
-@click.group(context_settings={"help_option_names": ["-h", "--help"]})
+class _Commands(click.Group):
+    """The border of every verb: an expected trouble ends it with a line, never with a traceback."""
+
+    def main(self, *args: Any, **kwargs: Any) -> Any:
+        # A reader that has enough (`| head`) ends us as it ends cat and grep. Python ignores the signal by habit.
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+        for stream in (sys.stdout, sys.stderr):
+            if isinstance(stream, io.TextIOWrapper):  # not every terminal can show every name
+                stream.reconfigure(errors="backslashreplace")
+        return super().main(*args, **kwargs)
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            result = super().invoke(ctx)
+            if sys.stdout is not None:
+                sys.stdout.flush()
+        except KeyboardInterrupt:
+            sys.exit(EXIT_INTERRUPTED)
+        except OSError as error:
+            let_go_of_output()
+            _fail(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}")
+        return result
+
+
+@click.group(cls=_Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="thawd")
 def main() -> None:
     """Serverless machine-learning inference on your own machine, in AWS Lambda's language.
@@ -66,10 +95,20 @@ def up(config_path: Path, host: str | None, port: int | None, watch: bool, ready
     if port is not None:
         environ["THAWD_PORT"] = str(port)
     settings = _load(config_path, environ)
-    try:
-        server.run(settings, environ=environ, watch=watch, ready_file=ready_file)
-    except* ThawdError as group:
-        _fail(str(_first(group)))
+    if ready_file is not None:
+        _check_ready_file(ready_file)
+    with sigpipe(signal.SIG_IGN):  # a server outlives the terminal and the clients that it writes to
+        try:
+            server.run(settings, environ=environ, watch=watch, ready_file=ready_file)
+        except Exception as error:
+            told = _expected(error)
+            if told is None:
+                raise
+            _fail(str(told))
+        finally:
+            # All is ended: what is left, Python's own end, is not worth interrupting.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            let_go_of_output()
 
 
 @main.command()
@@ -98,12 +137,16 @@ def check(config_path: Path) -> None:
 def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_path: Path) -> None:
     """Invoke FUNCTION on the running server and print its answer."""
     import base64
+    from urllib.parse import quote
 
     headers = {"X-Amz-Invocation-Type": "Event" if asynchronous else "RequestResponse"}
     if tail and not asynchronous:
         headers["X-Amz-Log-Type"] = "Tail"
     status, answered, body = _request(
-        _load(config_path), f"/2015-03-31/functions/{function}/invocations", _read_payload(payload), headers
+        _load(config_path),
+        f"/2015-03-31/functions/{quote(os.fsencode(function), safe='')}/invocations",
+        _read_payload(payload),
+        headers,
     )
     if status >= 300:
         _fail(f"HTTP {status}: {_message(body)}")
@@ -125,33 +168,44 @@ def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_p
 @_config_option
 def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) -> None:
     """Print the log of FUNCTION: what it printed, and START, END and REPORT of each invocation."""
-    from collections import deque
+    import time
 
-    from thawd.telemetry.logs import log_path, read_lines
+    from thawd.config.options import FUNCTION_NAME
+    from thawd.telemetry.log_reader import LogReader
+    from thawd.telemetry.logs import log_path
 
     settings = _load(config_path)
-    path = log_path(settings.server.data / "logs", function)
-    if function not in settings.functions and not path.exists():
-        _fail(f"there is no function {function!r}; {config_path} has: {', '.join(settings.functions)}")
-    for line in deque(read_lines(path), maxlen=lines):
-        _print_log_line(line, raw=raw)
-    if follow:
-        try:
-            for line in _follow(path):
-                _print_log_line(line, raw=raw)
-        except KeyboardInterrupt:
-            return
+    if not FUNCTION_NAME.accepts(function):
+        _fail(f"{function!r} is not {FUNCTION_NAME.allowed}")
+    with LogReader(log_path(settings.server.data / "logs", function), report=_warn) as log:
+        last = log.start(lines, unfinished=not follow)
+        if function not in settings.functions and not log.exists:
+            known = ", ".join(settings.functions) or "none"
+            _fail(f"there is no function {function!r} and no log of one; {config_path} has: {known}")
+        print_log_lines(last, raw=raw)
+        with contextlib.suppress(KeyboardInterrupt):
+            while follow:
+                if more := log.read():
+                    print_log_lines(more, raw=raw)
+                else:
+                    time.sleep(_FOLLOW_S)
 
 
 @main.command()
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, with its key as `_key`.")
-@click.option("--csv", "as_csv", is_flag=True, help="CSV with a header line.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, UTF-8.")
+@click.option("--csv", "as_csv", is_flag=True, help="CSV, UTF-8, with a header line.")
 @click.option("--key", help="Only the item with this key.")
 @click.option("-n", "--limit", type=click.IntRange(1), help="At most so many items.")
 @_config_option
 def table(name: str, as_json: bool, as_csv: bool, key: str | None, limit: int | None, config_path: Path) -> None:
-    """Print the items of the table NAME, by key; works whether thawd runs or not."""
+    """Print the items of the table NAME, by key; works whether thawd runs or not.
+
+    An item's key stands first: in JSON as the field `_key`, else as the column `key`. A field of the item's own with
+    that name gets an underscore more: `_key` becomes `_key_` (and `_key_` becomes `_key__`), `key` becomes `key_`.
+
+    Text shows line breaks and control characters escaped; JSON and CSV hold them as they are.
+    """
     import itertools
 
     from thawd.state.tables import read_table
@@ -161,14 +215,18 @@ def table(name: str, as_json: bool, as_csv: bool, key: str | None, limit: int | 
         _fail(f"there is no table {name!r}; {config_path} has: {', '.join(settings.tables) or 'none'}")
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
+    key_name = "_key" if as_json else "key"
     try:
-        found = ((k, json.loads(v)) for k, v in read_table(settings.tables[name].path) if key is None or k == key)
-        rows = itertools.islice(found, limit)
+        found = ((k, v) for k, v in read_table(settings.tables[name].path) if key is None or k == key)
+        rows = (item_row(k, v, key_name=key_name) for k, v in itertools.islice(found, limit))
         if as_json:
-            for item_key, item in rows:
-                click.echo(json.dumps({"_key": item_key, **item}, ensure_ascii=False))
+            for row in rows:
+                # What is no Unicode (half a surrogate pair) goes out as the escape that JSON has for it.
+                click.echo(json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace"))
+        elif as_csv:
+            print_csv(list(rows), key_name=key_name)
         else:
-            _print_rows(list(rows), as_csv=as_csv)
+            print_text(list(rows), key_name=key_name)
     except ThawdError as error:
         _fail(str(error))
 
@@ -181,26 +239,14 @@ def status(as_json: bool, config_path: Path) -> None:
     code, _, body = _request(_load(config_path), "/_thawd/status", None, {})
     if code != 200:
         _fail(f"HTTP {code}: {_message(body)}")
-    document = json.loads(body)
+    try:
+        document = json.loads(body)
+    except ValueError:
+        _fail("what answers is not thawd; look which server has the port, or start thawd with `thawd up`")
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
-    click.echo(f"{document['url']}  process {document['pid']}  memory limits by {document['memory_limit']}")
-    for name, entry in document["functions"].items():
-        environments = ", ".join(f"{count} {state}" for state, count in entry["environments"].items())
-        click.echo(f"\n{name}: {entry['state']}; {environments}; {entry['waiting']} waiting; {entry['queued']} queued")
-        if entry["reason"]:
-            click.echo(f"  {entry['reason']}")
-        for title, kinds in (("start", entry["starts"]), ("invoke", entry["invocations"])):
-            for kind, d in kinds.items():
-                click.echo(
-                    f"  {title:<6} {kind:<5} {d['count']:>8}   p50 {d['p50_ms']:>10.2f} ms"
-                    f"   p99 {d['p99_ms']:>10.2f} ms   max {d['max_ms']:>10.2f} ms"
-                )
-        counters = ("errors", "timeouts", "exits", "throttles", "init_failures", "fallbacks", "dead")
-        told = ", ".join(f"{entry[c]} {c.replace('_', ' ')}" for c in counters if entry[c])
-        if told:
-            click.echo(f"  {told}")
+    print_status(document)
 
 
 def _load(path: Path, environ: dict[str, str] | None = None) -> Settings:
@@ -220,11 +266,28 @@ def _fail(message: str) -> NoReturn:
     sys.exit(EXIT_FAILED)
 
 
-def _first(group: BaseExceptionGroup[Any]) -> BaseException:
-    error: BaseException = group
-    while isinstance(error, BaseExceptionGroup):
-        error = error.exceptions[0]
-    return error
+def _warn(message: str) -> None:
+    sys.stdout.flush()  # so that it stands where it belongs when both go to one place
+    click.echo(f"thawd: {message}", err=True)
+
+
+def _expected(error: Exception) -> Exception | None:
+    """The error to tell, when nothing but the world's troubles ended the server; None: there is a mistake of ours."""
+    if isinstance(error, ExceptionGroup):
+        told = [_expected(part) for part in error.exceptions]
+        return None if None in told else told[0]
+    return error if isinstance(error, ThawdError | OSError) else None
+
+
+def _check_ready_file(path: Path) -> None:
+    """Find out before anything starts that the file could not be written at the end of the start."""
+    folder = path.parent
+    if path.is_dir():
+        _fail(f"the ready file {path} is a folder; name a file in it")
+    if not folder.is_dir():
+        _fail(f"the ready file {path} cannot be written: there is no folder {folder}; make it, or name another file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        _fail(f"the ready file {path} cannot be written: the folder {folder} may not be written; name another file")
 
 
 def _read_payload(text: str) -> bytes:
@@ -235,7 +298,7 @@ def _read_payload(text: str) -> bytes:
             return Path(text[1:]).read_bytes()
         except OSError as error:
             _fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
-    return text.encode()
+    return os.fsencode(text)
 
 
 def _request(
@@ -250,9 +313,16 @@ def _request(
         headers = {**headers, "X-Api-Key": server.key}
     connection = http.client.HTTPConnection(host, port, timeout=960)
     try:
-        connection.request("GET" if body is None else "POST", path, body=body, headers=headers)
-        answer = connection.getresponse()
-        return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+        with sigpipe(signal.SIG_IGN), contextlib.closing(connection):
+            connection.request("GET" if body is None else "POST", path, body=body, headers=headers)
+            answer = connection.getresponse()
+            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
+    except (http.client.BadStatusLine, http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
+        _fail(
+            f"the server at {host}:{port} ended the connection before it had answered ({error or type(error).__name__})"
+        )
+    except http.client.HTTPException as error:
+        _fail(f"what answers at {host}:{port} does not speak HTTP as thawd does ({error!r})")
     except OSError as error:
         _fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
 
@@ -273,61 +343,3 @@ def _message(body: bytes) -> str:
         return str(json.loads(body)["Message"])
     except (ValueError, KeyError, TypeError):
         return body.decode(errors="replace")
-
-
-def _print_log_line(line: bytes, *, raw: bool) -> None:
-    text = line.decode(errors="replace").rstrip("\n")
-    click.echo(text.split("\t", 2)[-1] if raw else text.replace("\t", " ", 2))
-
-
-def _follow(path: Path) -> Iterator[bytes]:
-    """Lines as they are written, across rotations."""
-    file = None
-    rest = b""
-    try:
-        file = path.open("rb")
-        file.seek(0, 2)
-    except FileNotFoundError:
-        pass
-    while True:
-        data = file.read() if file is not None else b""
-        if data:
-            *lines, rest = (rest + data).split(b"\n")
-            yield from lines
-            continue
-        time.sleep(0.1)
-        try:
-            if file is None or path.stat().st_ino != _inode(file):
-                left = file.read() if file is not None else b""
-                file, old = path.open("rb"), file
-                if old is not None:
-                    old.close()
-                *lines, rest = (rest + left).split(b"\n")
-                yield from lines
-        except FileNotFoundError:
-            continue
-
-
-def _inode(file: Any) -> int:
-    import os
-
-    return os.fstat(file.fileno()).st_ino
-
-
-def _print_rows(rows: list[tuple[str, dict[str, Any]]], *, as_csv: bool) -> None:
-    columns = list(dict.fromkeys(name for _, item in rows for name in item))
-    cells = [["key", *columns]]
-    for key, item in rows:
-        cells.append([key, *(_cell(item.get(name)) for name in columns)])
-    if as_csv:
-        csv.writer(sys.stdout, lineterminator="\n").writerows(cells)
-        return
-    widths = [min(60, max(len(row[i]) for row in cells)) for i in range(len(cells[0]))]
-    for row in cells:
-        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)

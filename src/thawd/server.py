@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import signal
 import socket
@@ -20,7 +21,8 @@ import msgspec
 import uvicorn
 
 from thawd import config
-from thawd.claims import StartError, bind, lock
+from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
+from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
 from thawd.errors import ConfigurationError, EnvironmentBuildError, ServiceException, StoreError
 from thawd.events.asynchronous import AsyncInvoker
@@ -28,6 +30,7 @@ from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution import memory, node
+from thawd.execution.children import kill_left_over
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.environment import InitError
 from thawd.execution.publisher import Publisher
@@ -49,10 +52,24 @@ ADDRESS_FILE = "address.json"
 """In the data folder: host and port of the server that uses it, for the command line."""
 
 _KILL_WAIT_S = 10.0
+_GUARD_S = 1.0
 # How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
 _SETTLE_S = 2.0
 # Place among the background tasks of the one that publishes at the start; those before it end last.
-_BEGINNING = 2
+_BEGINNING = 3
+
+
+class _ToOperator(logging.Handler):
+    def emit(self, record: logging.LogRecord) -> None:
+        complain(f"thawd: {self.format(record)}")
+
+
+def quieten_uvicorn() -> None:
+    """Pass on what uvicorn has to say of our failures, and not of every broken request."""
+    logger = logging.getLogger("uvicorn.error")
+    logger.setLevel(logging.ERROR)
+    logger.propagate = False
+    logger.handlers = [_ToOperator()]
 
 
 class _Uvicorn(uvicorn.Server):
@@ -78,6 +95,9 @@ class Server:
         self._environ = environ
         self._metrics = Metrics()
         self._stop = asyncio.Event()
+        self._failed = False
+        self._told: str | None = None
+        self._lock: Lock
         self._publishing = asyncio.Lock()
         self._closing = contextlib.ExitStack()
 
@@ -93,7 +113,11 @@ class Server:
             StoreError: a store cannot be used.
         """
         server = self.settings.server
-        with lock(server.data), self._closing:
+        raise_descriptor_limit()
+        with lock(server.data) as self._lock, self._closing:
+            left_over = kill_left_over(server.data / "packages")
+            if left_over:
+                complain(f"thawd: ended {left_over} processes that functions of an earlier server had left behind")
             listener = bind(server.host, server.port)
             host, port = listener.getsockname()[:2]
             self.url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -155,7 +179,7 @@ class Server:
         install_lease_signal_handler()
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
         if watch:
-            background.append(tasks.create_task(self._watch_code()))
+            background.append(tasks.create_task(CodeWatcher(lambda: self.settings, self.catch_up).run()))
         self._announce(ready_file)
 
     async def _build(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
@@ -178,6 +202,13 @@ class Server:
             memory_mb=server.memory_mb or node.default_memory_mb(),
             max_environments=server.max_environments or node.default_max_environments(),
         )
+        required = config.required_environments(self.settings.functions)
+        if required > self._node.max_environments:
+            raise StartError(
+                f"{required} environments are reserved, provisioned or left for the other functions, and this "
+                f"machine carries {self._node.max_environments} by default: lower reserved_concurrency or "
+                "provisioned_concurrency, or set server.max_environments"
+            )
         self._limiter_kind = limiter.kind
         self._closing.callback(limiter.close)
         self._dispatcher = Dispatcher(
@@ -201,7 +232,11 @@ class Server:
         if recovered:
             say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
         started = asyncio.Event()
-        background = [tasks.create_task(self._invoker.run(started)), tasks.create_task(self._node.watch_memory())]
+        background = [
+            tasks.create_task(self._invoker.run(started)),
+            tasks.create_task(self._node.watch_memory()),
+            tasks.create_task(self._guard_data()),
+        ]
         await started.wait()
         self._invoker.declare(list(self.settings.functions))
         return background
@@ -227,13 +262,18 @@ class Server:
             async with room:
                 await self._publish(function)
 
-        async with self._publishing, asyncio.TaskGroup() as tasks:
-            for function in functions.values():
-                tasks.create_task(one(function))
-        try:
-            await asyncio.to_thread(self._publisher.clean, self._dispatcher.versions())
-        except StoreError as error:
-            complain(f"thawd: old packages could not be removed: {error}")
+        async with self._publishing:
+            self._spawner.has_helpers = True
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for function in functions.values():
+                        tasks.create_task(one(function))
+            finally:
+                self._spawner.has_helpers = False
+            try:
+                await asyncio.to_thread(self._publisher.clean, self._dispatcher.versions())
+            except StoreError as error:
+                complain(f"thawd: old packages could not be removed: {error}")
 
     async def _publish(self, function: Function) -> None:
         name = function.name
@@ -261,6 +301,14 @@ class Server:
             if is_replacement:
                 say(f"{name}: published anew")
 
+    async def _guard_data(self) -> None:
+        """Stop when the data folder is taken away: what would be accepted from then on could not be kept."""
+        while self._lock.is_held():  # noqa: ASYNC110 - nothing tells when a folder is removed, but looking
+            await asyncio.sleep(_GUARD_S)
+        complain(f"thawd: the data folder {self.settings.server.data} was removed or replaced; thawd stops")
+        self._failed = True
+        self._stop.set()
+
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -277,18 +325,30 @@ class Server:
         self._spawn_task(self.reload())
 
     async def reload(self) -> None:
-        """Read the configuration anew and publish what has changed; a mistake in it changes nothing."""
-        try:
-            await self._reload()
-        except Exception as error:  # a reload that fails must leave the server serving
-            complain(f"thawd: the configuration was not reloaded: {error!r}")
+        """Read the configuration anew and publish what has changed; a mistake in it changes nothing. Never raises."""
+        self._told = None
+        if await self.catch_up():
+            say("configuration reloaded")
 
-    async def _reload(self) -> None:
+    async def catch_up(self) -> bool:
+        """The same, silent when there is nothing new to tell; whether the configuration is in force."""
         try:
             settings = await asyncio.to_thread(config.load, self.settings.path, environ=self._environ)
+            await self._take_over(settings)
         except ConfigurationError as error:
-            complain(f"thawd: the configuration was not reloaded:\n{error}")
-            return
+            self._complain_once(f"thawd: the configuration was not reloaded:\n{error}")
+            return False
+        except Exception as error:  # a reload that fails must leave the server serving
+            self._complain_once(f"thawd: the configuration was not reloaded: {error!r}")
+            return False
+        return True
+
+    def _complain_once(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            complain(text)
+
+    async def _take_over(self, settings: Settings) -> None:
         fixed = [
             what
             for what, old, new in (
@@ -299,7 +359,7 @@ class Server:
             if old != new
         ]
         if fixed:
-            complain(f"thawd: changes of {', '.join(fixed)} take effect at the next start")
+            self._complain_once(f"thawd: changes of {', '.join(fixed)} take effect at the next start")
         self.settings = msgspec.structs.replace(
             settings, server=self.settings.server, buckets=self.settings.buckets, tables=self.settings.tables
         )
@@ -307,17 +367,6 @@ class Server:
         self._invoker.declare(list(self.settings.functions))
         self._application.parts = self._parts()
         await self._publish_all(self.settings.functions)
-        say("configuration reloaded")
-
-    async def _watch_code(self) -> None:
-        """Publish anew when code changes; saving several files at once counts as one change."""
-        from watchfiles import DefaultFilter, awatch
-
-        folders = {function.code for function in self.settings.functions.values()}
-        ignored = [*self.settings.not_code()]
-        only = DefaultFilter(ignore_paths=ignored)
-        async for _ in awatch(*folders, self.settings.path, watch_filter=only, debounce=400, step=100):
-            await self.reload()
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
@@ -367,6 +416,8 @@ class Server:
         await serving
         self._spawner.flush_logs()
         say("stopped")
+        if self._failed:
+            raise StartError("it stopped because its data folder was removed or replaced")
 
     async def _status(self) -> dict[str, Any]:
         functions = self._dispatcher.status()
@@ -408,6 +459,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     import uvloop
 
     _adopt_orphans()
+    quieten_uvicorn()
     server = Server(settings, environ=environ)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run(watch=watch, ready_file=ready_file))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -439,3 +440,126 @@ def test_an_init_phase_over_the_memory_limit_is_ended(project: Project) -> None:
             document, error = running.invoke(name, {})
             assert error == "Unhandled"
             assert document["errorMessage"].endswith("signal: killed")
+
+
+def test_a_function_that_floods_its_log_slows_nobody_else(project: Project) -> None:
+    """Whether its init left the flooding process behind or its handler."""
+    project.code(
+        """
+        import subprocess
+        CHILD = subprocess.Popen(["yes"])
+
+        def handler(event, context):
+            return 1
+        """,
+        "flood.py",
+    )
+    project.code(CODE)
+    project.config(
+        """
+        log_max_mb = 1
+        [functions.flood]
+        handler = "flood.handler"
+        [functions.cold]
+        handler = "flood.handler"
+        snapshot = false
+        [functions.app]
+        handler = "app.handler"
+        """
+    )
+    with project.up() as running:
+        running.invoke("cold", {})
+        for _ in range(100):
+            assert running.invoke("app", {})[1] is None
+        # A median would be a timing; what must not happen is a server that does nothing but read.
+        kinds = running.function("app")["invocations"]
+        assert kinds["warm"]["p50_ms"] < 50 * max(1.0, kinds["fork"]["p50_ms"])
+        logs = sum(path.stat().st_size for path in (project.data / "logs").iterdir())
+        assert logs < 2 * 4 * 3 * (1 << 20)
+
+
+def test_detached_processes_end_with_their_environment_or_at_the_next_start(project: Project) -> None:
+    project.code(
+        """
+        import os, subprocess
+
+        def handler(event, context):
+            child = subprocess.Popen(["setsid", "-f", "sleep", "6543"], env={"PATH": os.environ["PATH"]})
+            child.wait()
+            if event.get("fork") and os.fork() == 0:
+                os.setsid()
+                if os.fork():
+                    os._exit(0)
+                import time
+                time.sleep(6543)
+            return os.getpid()
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+
+    def sleepers() -> list[str]:
+        found = []
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):
+                if (entry / "cmdline").read_bytes() == b"sleep\x006543\x00":
+                    found.append(entry.name)
+        return found
+
+    with project.up() as running:
+        pid, _ = running.invoke("app", {})
+        assert eventually(sleepers, what="the detached process")
+        os.kill(pid, signal.SIGKILL)
+        eventually(lambda: not sleepers(), what="its end with its environment")
+        running.invoke("app", {})
+        assert eventually(sleepers, what="the detached process")
+    eventually(lambda: not sleepers(), what="its end with the server")
+    with project.up() as running:
+        running.invoke("app", {"fork": True})
+        running.process.kill()
+        running.process.wait()
+        assert processes_of(project.data)
+        with project.up():
+            eventually(lambda: len(processes_of(project.data)) == 1, what="the template alone")
+    for pid_text in sleepers():  # without variables of ours and without a cgroup, nobody can tell whose it was
+        os.kill(int(pid_text), signal.SIGKILL)
+
+
+def test_children_of_a_handler_leave_no_zombies(project: Project) -> None:
+    project.code(
+        """
+        import os
+
+        def handler(event, context):
+            for _ in range(50):
+                if os.fork() == 0:
+                    os._exit(0)
+            return os.getpid()
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        pid, _ = running.invoke("app", {})
+        os.kill(pid, signal.SIGKILL)
+
+        def zombies() -> int:
+            children = Path(f"/proc/{running.process.pid}/task/{running.process.pid}/children").read_text().split()
+            states = [Path(f"/proc/{child}/stat").read_text().rpartition(")")[2].split()[0] for child in children]
+            return states.count("Z")
+
+        eventually(lambda: zombies() == 0, what="reaped children")
+
+
+def test_an_ignored_sigchld_does_not_hinder_a_fork(project: Project) -> None:
+    project.code(
+        """
+        import signal
+        signal.signal(signal.SIGCHLD, signal.SIG_IGN)
+
+        def handler(event, context):
+            return 1
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        assert running.function("app")["start"] == "fork"
+        assert running.invoke("app", {}) == (1, None)

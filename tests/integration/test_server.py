@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -193,6 +194,47 @@ def test_watching_publishes_when_code_changes(echo: Project) -> None:
         assert running.invoke("app", {}) == (1, None)
         echo.code(ECHO.replace("VERSION = 1", "VERSION = 3"))
         eventually(lambda: running.invoke("app", {}) == (3, None), what="the new version")
+
+
+def test_watching_sees_renamed_files_new_functions_and_replaced_folders(project: Project) -> None:
+    def write(name: str, version: int) -> None:
+        project.code(ECHO.replace("VERSION = 1", f"VERSION = {version}"), f"{name}/app.py")
+
+    def configure(*names: str) -> None:
+        """As most editors save: a new file, renamed into place."""
+        project.config("".join(f'[functions.{n}]\nhandler = "app.handler"\ncode = "{n}"\n' for n in names))
+        (project.root / "thawd.toml").rename(project.root / "saved")
+        (project.root / "saved").rename(project.root / "thawd.toml")
+
+    write("one", 1)
+    configure("one")
+    with project.up("--watch") as running:
+        for names in (("one", "two"), ("one", "two", "three")):
+            write(names[-1], 1)
+            configure(*names)
+            eventually(lambda names=names: names[-1] in running.status()["functions"], what=f"the function {names[-1]}")
+        write("two", 2)
+        eventually(lambda: running.invoke("two", {}) == (2, None), what="the change of a function added later")
+        shutil.rmtree(project.root / "one")
+        write("one", 3)
+        eventually(lambda: running.invoke("one", {}) == (3, None), what="the replaced folder")
+        write("one", 4)
+        eventually(lambda: running.invoke("one", {}) == (4, None), what="a change in the replaced folder")
+
+
+def test_a_data_folder_that_is_taken_away_stops_the_server(echo: Project) -> None:
+    with echo.up() as running:
+        shutil.rmtree(echo.data)
+        assert running.process.wait(60) == 1
+        assert any("was removed or replaced" in line for line in running.output)
+
+
+def test_more_reserved_than_the_machine_carries_is_told_at_the_start(echo: Project) -> None:
+    echo.config('[functions.app]\nhandler = "app.handler"\nreserved_concurrency = 900\n')
+    done = echo.command("up")
+    assert done.returncode == 1
+    assert "900 environments are reserved" in done.stderr
+    assert "server.max_environments" in done.stderr
 
 
 def test_a_running_version_never_sees_changed_files(echo: Project) -> None:

@@ -18,7 +18,7 @@ from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON
 from thawd.config.options import ENVIRONMENT_VARIABLES, SECTIONS, OptionDescription, describe_options
 from thawd.config.places import check_places
-from thawd.config.references import check_references
+from thawd.config.references import check_references, required_environments
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
 from thawd.config.settings import Server, Settings
 from thawd.errors import ConfigurationError
@@ -35,6 +35,7 @@ __all__ = [
     "load",
     "parse_route_key",
     "process_environment",
+    "required_environments",
 ]
 
 

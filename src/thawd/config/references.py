@@ -13,6 +13,7 @@ from thawd.config.document import SMALLEST_FILE
 from thawd.config.findings import Findings, one_of
 from thawd.config.routes import RESERVED_SEGMENTS, RouteKeyError, parse_route_key, shape_of
 from thawd.config.settings import Settings
+from thawd.resources import Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,11 +105,20 @@ def _check_routes(settings: Settings, findings: Findings, declared: Declared) ->
             findings.add(path, found=f'the same requests as "{same}"', allowed=allowed)
 
 
+def required_environments(functions: Mapping[str, Function]) -> int:
+    """The fewest environments at once that honour what is reserved and provisioned and leave one for the others."""
+    shared = [function for function in functions.values() if function.reserved_concurrency is None]
+    aside = sum(
+        max(f.reserved_concurrency or 0, f.provisioned_concurrency) for f in functions.values() if f not in shared
+    )
+    return aside + max(1 if shared else 0, sum(function.provisioned_concurrency for function in shared))
+
+
 def _check_budget(settings: Settings, findings: Findings) -> None:
     server = settings.server
-    provisioned = sum(function.provisioned_concurrency for function in settings.functions.values())
-    if server.max_environments is not None and provisioned > server.max_environments:
-        allowed = f"at least {provisioned}, as so many are provisioned in all"
+    required = required_environments(settings.functions)
+    if server.max_environments is not None and required > server.max_environments:
+        allowed = f"at least {required}, as so many are reserved, provisioned or left for other functions"
         findings.add(("server", "max_environments"), found=str(server.max_environments), allowed=allowed)
     for name, function in settings.functions.items():
         if server.memory_mb is not None and function.memory_mb > server.memory_mb:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-import tempfile
+import secrets
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,16 +106,19 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         StoreError: it could not be written.
     """
     path = folder / key
-    staged = None
+    # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
+    staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        fd, staged = tempfile.mkstemp(prefix=".thawd-", dir=path.parent)
-        with os.fdopen(fd, "wb") as file:
-            file.write(data)
-            file.flush()
-            os.fsync(file.fileno())
-        Path(staged).replace(path)
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+        try:
+            with os.fdopen(fd, "wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            staged.replace(path)
+        except BaseException:
+            staged.unlink(missing_ok=True)
+            raise
     except OSError as error:
-        if staged is not None:
-            Path(staged).unlink(missing_ok=True)
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import re
 import signal
 import time
 from collections.abc import Callable
@@ -15,9 +16,11 @@ from pathlib import Path
 
 _STATUS_WAIT_S = 1.0
 _STATUS_RETRY_S = 0.01
+_POLL_S = 0.02
 # asyncio reaps what it started (pip, for one) as soon as it is dead; what is dead for longer is nobody's.
 _UNCLAIMED_S = 5.0
 _MARKER = b"THAWD_ENVIRONMENT="
+_IN_GROUP = re.compile(r"/thawd-\d+-([0-9a-f]{32})$", re.MULTILINE)
 
 
 class Child:
@@ -56,7 +59,7 @@ class Children:
 
     def __init__(self) -> None:
         self._alive: dict[int, Child] = {}
-        self._told: dict[int, int] = {}
+        self._told: dict[int, int | None] = {}
         self._strays: set[int] = set()
         self._zombies: dict[int, float] = {}
 
@@ -70,19 +73,21 @@ class Children:
         self._alive[pid] = child
         try:
             pidfd = os.pidfd_open(pid)
-        except AttributeError:  # not Linux: poll
-            loop.call_later(0.02, self._poll, child)
-        except OSError:  # ended and reaped already
+        except ProcessLookupError:  # ended and reaped already
             self._ended(child)
+        except (AttributeError, OSError):  # not Linux, or no descriptors left: poll
+            loop.call_later(_POLL_S, self._poll, child)
         else:
             loop.add_reader(pidfd, self._readable, pidfd, child)
         return child
 
-    def told(self, pid: int, status: int) -> None:
+    def told(self, pid: int, status: int | None) -> None:
         """A template reaped its child `pid`."""
         child = self._alive.get(pid)
         if child is None:
-            self._told[pid] = status  # it died before anybody could follow it
+            # It died before anybody could follow it, or long ago.
+            self._told[pid] = status
+            asyncio.get_running_loop().call_later(_UNCLAIMED_S, self._told.pop, pid, None)
         elif not child.ended.done():
             self._finish(child, status)
 
@@ -92,13 +97,17 @@ class Children:
         self._ended(child)
 
     def _poll(self, child: Child) -> None:
+        if child.ended.done():
+            return
         try:
-            if os.waitpid(child.pid, os.WNOHANG) == (0, 0):
-                asyncio.get_running_loop().call_later(0.02, self._poll, child)
-                return
-        except ChildProcessError:
-            pass
-        self._ended(child)
+            os.kill(child.pid, 0)
+        except ProcessLookupError:
+            self._ended(child)
+            return
+        if _is_zombie(child.pid):
+            self._ended(child)
+        else:
+            asyncio.get_running_loop().call_later(_POLL_S, self._poll, child)
 
     def _ended(self, child: Child, until_s: float | None = None) -> None:
         """The process is dead: find out how it ended."""
@@ -138,30 +147,38 @@ class Children:
         while self._alive:
             await asyncio.wait([child.ended for child in self._alive.values()])
 
-    def kill_strays(self, is_alive: Callable[[str], bool]) -> int:
-        """Kill processes that a function left behind outside its process group, reap the dead; how many were killed.
+    def kill_strays(self, is_alive: Callable[[str], bool], *, spare_unknown: bool) -> bool:
+        """Kill processes that functions left behind outside their process groups, and reap the dead.
 
-        Such a process has become our child (we are the subreaper), leads or joined a session of its own, and carries
-        the identifier of its environment in its environment variables.
+        Such a process has become our child, because we are the subreaper. Whose it is, its cgroup tells, or the
+        identifier in its environment variables.
 
         Args:
             is_alive: whether the environment or template with an identifier is alive; its strays are left alone.
+            spare_unknown: leave those alone that carry no identifier, because they may be the platform's own.
+
+        Returns:
+            Whether to look again soon: something was killed, or is dead and not reaped yet.
         """
         killed = 0
-        for pid in _own_children():
+        children = _own_children()
+        self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
+        for pid in children:
             if pid in self._alive:
                 continue
             if _is_zombie(pid):
                 self._reap_left_over(pid)
-            elif (owner := _owner(pid)) is not None and not is_alive(owner):
-                # Without an owner it is the platform's own, for example pip.
-                self._strays.add(pid)
-                try:
-                    os.kill(pid, signal.SIGKILL)
-                    killed += 1
-                except ProcessLookupError:
-                    continue
-        return killed
+                continue
+            owner = owner_of(pid)
+            if spare_unknown if owner is None else is_alive(owner):
+                continue
+            self._strays.add(pid)
+            try:
+                os.kill(pid, signal.SIGKILL)
+                killed += 1
+            except ProcessLookupError:
+                continue
+        return killed > 0 or bool(self._zombies)
 
     def _reap_left_over(self, pid: int) -> None:
         """Reap a dead child that is nobody's: one we killed, or one that those who started it have not reaped."""
@@ -184,9 +201,12 @@ def _own_children() -> list[int]:
         return []  # not Linux, or a kernel without CONFIG_PROC_CHILDREN
 
 
-def _owner(pid: int) -> str | None:
-    """The identifier in the process's environment variables, None when there is none."""
+def owner_of(pid: int) -> str | None:
+    """The identifier of the environment or template that a process belongs to; None when nothing tells."""
     try:
+        in_group = _IN_GROUP.search(Path(f"/proc/{pid}/cgroup").read_text())
+        if in_group is not None:
+            return in_group[1]
         variables = Path(f"/proc/{pid}/environ").read_bytes()
     except OSError:
         return None
@@ -201,3 +221,21 @@ def _is_zombie(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
     except (OSError, IndexError):
         return False
+
+
+def kill_left_over(packages: Path) -> int:
+    """Kill processes of functions whose code lies under `packages`; how many there were.
+
+    For the start of a server: what detached itself from a server that was killed may still run. Nobody else may use
+    the data folder at that time.
+    """
+    mark = f"LAMBDA_TASK_ROOT={packages}/".encode()
+    killed = 0
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if mark in (entry / "environ").read_bytes() and int(entry.name) != os.getpid():
+                os.kill(int(entry.name), signal.SIGKILL)
+                killed += 1
+        except OSError:
+            continue  # ended meanwhile, or another user's
+    return killed

@@ -7,6 +7,7 @@ Either way a process over its limit is killed, and its invocation ends as on Lam
 from __future__ import annotations
 
 import os
+import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -98,7 +99,8 @@ class Cgroup(MemoryLimiter):
     def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
         try:
             self.make(group, limit_bytes)
-            (group / "cgroup.procs").write_text(str(pid))
+            for process in _with_descendants(pid):
+                (group / "cgroup.procs").write_text(str(process))
         except OSError:
             pass  # it has ended already, or the group is refused: it stays watched
 
@@ -113,13 +115,15 @@ class _Grouped(MemoryLimit):
 
 
 def _remove(group: Path) -> None:
-    """Remove an environment's group once its last process is gone."""
+    """End what is left in an environment's group, and remove it."""
     for _ in range(20):
         try:
+            for pid in (group / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
             group.rmdir()
         except FileNotFoundError:
             return
-        except OSError:
+        except OSError:  # a process is on its way out
             time.sleep(0.01)
         else:
             return
@@ -128,10 +132,12 @@ def _remove(group: Path) -> None:
 def _with_descendants(pid: int) -> list[int]:
     found = [pid]
     for parent in found:
-        try:
-            found += map(int, Path(f"/proc/{parent}/task/{parent}/children").read_text().split())
-        except OSError:
-            continue
+        # Each thread has a list of its own.
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += map(int, children.read_text().split())
+            except OSError:
+                continue
     return found
 
 

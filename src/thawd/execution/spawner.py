@@ -31,7 +31,7 @@ _TEMPLATE_CALM_S = 60.0
 # Tries of a start whose process somebody else killed, for example the kernel for want of memory.
 _START_TRIES = 3
 # After strays were killed: look again, to reap them and to find what they had started meanwhile.
-_SWEEP_AGAIN_S = 0.2
+_SWEEP_AGAIN_S = 1.0
 _WATCH_INIT_S = 0.1
 
 
@@ -55,7 +55,12 @@ class Origin:
 
 
 class Spawner:
-    """Starts environments of any version on this machine."""
+    """Starts environments of any version on this machine.
+
+    Attributes:
+        children: the processes of functions that are alive.
+        has_helpers: whether processes of the platform's own may be running, such as pip; they are not strays.
+    """
 
     def __init__(
         self,
@@ -76,6 +81,8 @@ class Spawner:
         self._report = report
         self._logs: dict[str, FunctionLog] = {}
         self._origins: dict[tuple[str, int], Origin] = {}
+        self.has_helpers = False
+        self._sweeping = False
         self._retired: set[tuple[str, int]] = set()
         self._alive: set[str] = set()
 
@@ -307,12 +314,16 @@ class Spawner:
         # At once: a process that nobody has registered passes for a stray.
         return self._watch(process.pid, identifier)
 
-    def sweep(self) -> int:
-        """Kill what functions left behind outside their process groups; how many processes."""
-        killed = self.children.kill_strays(lambda identifier: identifier in self._alive)
-        if killed:
-            asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self.sweep)
-        return killed
+    def sweep(self) -> None:
+        """Kill what functions left behind outside their process groups."""
+        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.has_helpers)
+        if again and not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
+
+    def _sweep_again(self) -> None:
+        self._sweeping = False
+        self.sweep()
 
 
 async def _init_ends(ready: asyncio.Future[Any], version: Version, child: Child, limit: MemoryLimit) -> None:

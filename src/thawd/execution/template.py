@@ -144,7 +144,8 @@ class Template:
                 else:
                     forked.set_result(int(head["pid"]))
         elif kind == wire.EXITED:
-            self._children.told(int(head["pid"]), int(head["status"]))
+            status = head["status"]
+            self._children.told(int(head["pid"]), None if status is None else int(status))
         elif kind == wire.READY and not self.ready.done():
             self.ready.set_result(head)
         elif kind == wire.INIT_ERROR and not self.ready.done():

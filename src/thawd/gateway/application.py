@@ -5,6 +5,7 @@ Order: the Invoke API, thawd's own pages under ``/_thawd``, declared routes, buc
 
 from __future__ import annotations
 
+import asyncio
 import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
@@ -56,6 +57,12 @@ class Application:
         """ASGI."""
         if scope["type"] != "http":
             return
+        try:
+            await self._serve(scope, receive, send)
+        except asyncio.CancelledError:
+            return  # the server stops, and gives up those who have not sent their request
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         path: str = scope["path"]
         if parts.key is not None or header(scope, b"origin") is not None:

@@ -1,4 +1,4 @@
-"""ListObjectsV2: pages of a bucket's recorded objects, with prefix and delimiter.
+"""ListObjectsV2 and ListObjects: pages of a bucket's recorded objects, with prefix and delimiter. ListBuckets.
 
 The cost of a page grows with its entries, not with the bucket: the catalog is read from where the page begins, and
 what a common prefix covers is leapt over.
@@ -6,26 +6,21 @@ what a common prefix covers is leapt over.
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import binascii
 from collections.abc import Awaitable, Sequence
 from typing import Protocol
 
 from thawd.gateway.s3_request import XML, S3Request
-from thawd.gateway.s3_xml import Listing, S3Error
+from thawd.gateway.s3_xml import Listing, S3Error, document, elements, xml_time
+from thawd.resources import ACCOUNT_ID, Bucket
 from thawd.state.objects import ObjectRecord, successor
 
 MAX_KEYS = 1000
-_PARAMETERS = {
-    "list-type",
-    "prefix",
-    "delimiter",
-    "max-keys",
-    "continuation-token",
-    "start-after",
-    "encoding-type",
-    "fetch-owner",
-}
+_PARAMETERS = {"prefix", "delimiter", "max-keys", "encoding-type"}
+_OF_VERSION_1 = _PARAMETERS | {"marker"}
+_OF_VERSION_2 = _PARAMETERS | {"list-type", "continuation-token", "start-after", "fetch-owner"}
 
 
 class Lister(Protocol):
@@ -35,23 +30,28 @@ class Lister(Protocol):
 
 
 async def send_listing(request: S3Request, *, read: Lister) -> None:
-    """Answer a ListObjectsV2.
+    """Answer a ListObjectsV2 or a ListObjects.
 
     Raises:
         S3Error: a parameter is wrong (400) or not offered (501).
         StoreError: the catalog cannot be read.
     """
     query = request.query
-    if query.get("list-type") != "2":
-        raise S3Error(501, "NotImplemented", "Of the listings only ListObjectsV2 is offered: add list-type=2")
-    request.require_only(_PARAMETERS)
+    second = query.get("list-type") == "2"
+    request.require_only(_OF_VERSION_2 if second else _OF_VERSION_1)
     if query.get("encoding-type", "url") != "url":
         raise S3Error(400, "InvalidArgument", f"encoding-type is {query['encoding-type']!r}; allowed: url")
     prefix = _bytes(query.get("prefix", ""))
     delimiter = _bytes(query.get("delimiter", ""))
     max_keys = _max_keys(query.get("max-keys"))
-    start = _start(query)
-    objects, prefixes, following = await _page(read, prefix, delimiter, start, max_keys)
+    marker = _bytes(query.get("marker", ""))
+    start = _start(query) if second else _after(marker, prefix, delimiter)
+    objects, prefixes, next_key = await _page(read, prefix, delimiter, start, max_keys)
+    following: dict[str, str | bytes] = {}
+    if next_key is not None and second:
+        following["NextContinuationToken"] = base64.urlsafe_b64encode(next_key).decode()
+    elif next_key is not None:
+        following["NextMarker"] = max([record.key for record in objects[-1:]] + prefixes[-1:])
     listing = Listing(
         bucket=request.bucket,
         prefix=prefix,
@@ -60,10 +60,40 @@ async def send_listing(request: S3Request, *, read: Lister) -> None:
         url_encoded="encoding-type" in query,
         objects=objects,
         prefixes=prefixes,
-        echoed=_echoed(query),
-        next_token=None if following is None else base64.urlsafe_b64encode(following).decode(),
+        echoed=_echoed(query) if second else {"Marker": marker},
+        following=following,
+        counted=second,
     )
     await request.answer(200, [XML], listing.document())
+
+
+async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
+    """Answer a ListBuckets: all buckets of the configuration, whether their folders are there or not.
+
+    Raises:
+        S3Error: another operation is asked for (405, 501).
+    """
+    if request.method != "GET":
+        raise S3Error(405, "MethodNotAllowed", f"{request.method} is not offered for the list of buckets")
+    request.require_only({"prefix"})
+    prefix = request.query.get("prefix", "")
+    named = sorted((bucket for bucket in buckets if bucket.name.startswith(prefix)), key=lambda bucket: bucket.name)
+    changed = await asyncio.to_thread(lambda: [_changed_s(bucket) for bucket in named])
+    entries = [
+        f"<Bucket>{elements({'Name': bucket.name, 'CreationDate': xml_time(at_s)})}</Bucket>"
+        for bucket, at_s in zip(named, changed, strict=True)
+    ]
+    owner = elements({"ID": ACCOUNT_ID, "DisplayName": "thawd"})
+    inner = f"<Owner>{owner}</Owner><Buckets>{''.join(entries)}</Buckets>"
+    await request.answer(200, [XML], document("ListAllMyBucketsResult", inner))
+
+
+def _changed_s(bucket: Bucket) -> float:
+    """When the folder was last changed, seconds since the epoch: Linux does not tell when it was made."""
+    try:
+        return bucket.path.stat().st_mtime
+    except OSError:
+        return 0.0
 
 
 async def _page(
@@ -113,6 +143,14 @@ def _start(query: dict[str, str]) -> bytes:
     return _bytes(after) + b"\0" if after else b""
 
 
+def _after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
+    """Where a page begins that follows `marker`, a key or a common prefix."""
+    if not marker:
+        return b""
+    common = _common_prefix(marker, prefix, delimiter) if marker.startswith(prefix) else b""
+    return (successor(common) or common) if common else marker + b"\0"
+
+
 def _max_keys(value: str | None) -> int:
     if value is None:
         return MAX_KEYS
@@ -121,9 +159,13 @@ def _max_keys(value: str | None) -> int:
     return min(int(value), MAX_KEYS)
 
 
-def _echoed(query: dict[str, str]) -> dict[str, str]:
-    names = {"continuation-token": "ContinuationToken", "start-after": "StartAfter"}
-    return {shown: query[name] for name, shown in names.items() if name in query}
+def _echoed(query: dict[str, str]) -> dict[str, str | bytes]:
+    echoed: dict[str, str | bytes] = {}
+    if "continuation-token" in query:
+        echoed["ContinuationToken"] = query["continuation-token"]
+    if "start-after" in query:
+        echoed["StartAfter"] = _bytes(query["start-after"])
+    return echoed
 
 
 def _bytes(value: str) -> bytes:

@@ -1,21 +1,31 @@
 """Objects as files: staged writes that appear at once and whole, reads of one version, removal. Everything blocks.
 
 A PUT is written to a hidden folder of the same file system, brought to the disk, and renamed. What a crash leaves in
-that folder is cleared when it is next used.
+that folder is cleared when it is next used. The parts of multipart uploads lie there too, see `object_parts`.
 """
 # Keys and paths are bytes here, which pathlib does not take.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
+# ruff: noqa: PTH102, PTH104, PTH105, PTH106, PTH108, PTH118, PTH119, PTH120
 
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import os
 import secrets
+import shutil
 import stat
+import time
 
 from thawd.gateway.s3_xml import S3Error
+from thawd.resources import Bucket
 from thawd.state.bucket_folder import MAX_KEY_BYTES, STAGING, BucketFolder, is_hidden
+
+PARTS_OF = b"upload-"
+"""Beginning of the name of a folder with the parts of a multipart upload."""
+ABANDONED_S = 24 * 3600.0
+"""A multipart upload to which nothing came for so long, seconds, is given up."""
+_REMOVED = b"gone-"
 
 
 def check_key(key: bytes) -> None:
@@ -95,6 +105,19 @@ class Upload:
         _sync(os.path.dirname(target))
         return found
 
+    def move(self, target: bytes) -> None:
+        """Bring what was consumed to the disk, as the file `target` of the same file system.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        if self._fd < 0:
+            self._open()
+        os.fsync(self._fd)
+        self._close()
+        os.rename(self._path, target)
+        _sync(os.path.dirname(target))
+
     def discard(self) -> None:
         """Leave nothing behind but a published object. Never raises."""
         with contextlib.suppress(OSError):
@@ -103,12 +126,16 @@ class Upload:
             os.unlink(self._path)
 
     def _open(self) -> None:
-        # The root itself is not made: when it is gone, somebody took it away.
-        with contextlib.suppress(FileExistsError):
-            os.mkdir(os.path.join(self._root, STAGING), 0o700)
-        self._fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        # Tells `clear_staging` of another server on this bucket that the file is in use.
-        fcntl.flock(self._fd, fcntl.LOCK_EX)
+        make_staging(self._root)
+        while True:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            # Tells `clear_staging`, also that of another server on this bucket, that the file is in use.
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                break
+            # It was cleared before it was locked.
+            os.close(fd)
+        self._fd = fd
 
     def _close(self) -> None:
         if self._fd >= 0:
@@ -116,18 +143,49 @@ class Upload:
             os.close(fd)
 
 
-def clear_staging(root: bytes) -> None:
-    """Remove what uploads of a process that is no more have left behind. Never raises."""
-    folder = os.path.join(root, STAGING)
-    with contextlib.suppress(OSError), os.scandir(folder) as entries:
+def make_staging(root: bytes) -> None:
+    """Make the folder in which objects wait for their names. The root is not made: when it is gone, it was taken away.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.join(root, STAGING), 0o700)
+
+
+def clear_staging(root: bytes, *, files: bool) -> None:
+    """Remove abandoned multipart uploads and what a process that is no more has left behind. Never raises.
+
+    Args:
+        root: the bucket's folder.
+        files: whether single files too; those of a running process are locked but for the moment before they are named.
+    """
+    with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
         for entry in entries:
             with contextlib.suppress(OSError):
-                fd = os.open(entry.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
-                try:
-                    fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    os.unlink(entry.path)
-                finally:
-                    os.close(fd)
+                if entry.is_dir(follow_symlinks=False):
+                    age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if entry.name.startswith(_REMOVED) or (entry.name.startswith(PARTS_OF) and age_s > ABANDONED_S):
+                        remove_parts(entry.path)
+                elif files:
+                    _clear_file(entry.path)
+
+
+def _clear_file(path: bytes) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(fd)
+
+
+def remove_parts(folder: bytes) -> None:
+    """Remove the folder of a multipart upload; from the first moment on nothing can be put into it. Never raises."""
+    removed = os.path.join(os.path.dirname(folder), _REMOVED + secrets.token_hex(16).encode())
+    with contextlib.suppress(OSError):
+        os.rename(folder, removed)
+        shutil.rmtree(removed, ignore_errors=True)
 
 
 def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
@@ -200,3 +258,26 @@ def _sync(folder: bytes) -> None:
         os.fsync(fd)
     finally:
         os.close(fd)
+
+
+def explained(error: OSError, bucket: Bucket) -> S3Error:
+    """What the operating system said, as S3 would say it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return S3Error(
+            503, "SlowDown", f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free space"
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return S3Error(400, "KeyTooLongError", "A part of the key is longer than a file name may be (255 bytes)")
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY):
+        return S3Error(
+            409,
+            "OperationAborted",
+            "The key and another one exclude each other: one names a file, the other a folder of that name",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return S3Error(
+            403, "AccessDenied", f"thawd may not do that in {bucket.path} ({error.strerror}); mend its rights"
+        )
+    if error.errno == errno.ENOENT:
+        return S3Error(404, "NoSuchBucket", f"The folder of bucket {bucket.name} ({bucket.path}) is not there")
+    return S3Error(500, "InternalError", f"{bucket.path}: {error.strerror or error}")

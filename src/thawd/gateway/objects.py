@@ -1,34 +1,36 @@
-"""Buckets over HTTP, as S3 clients speak it: PUT, GET, HEAD, DELETE of objects and ListObjectsV2, path style.
+"""Buckets over HTTP, as S3 clients speak it: objects, multipart uploads and listings, path style.
 
 ``/{bucket}/{key}`` for the configured buckets. A 200 to a PUT means that the object is on the disk under its name;
 recording it and queueing its events follow at once, or as soon as the state file can be written. What is not offered
-(multipart uploads, versions, copies, ACLs) is refused with NotImplemented, never passed over. Request signatures are
+(versions, copies, ACLs, metadata) is refused with NotImplemented, never passed over. Request signatures are
 not verified. Knows nothing of how buckets are watched: it tells an `ObjectSink`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import errno
 import os
+import time
 import weakref
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Protocol
 
 from thawd.errors import StoreError
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send
-from thawd.gateway.object_body import AwsChunked, Integrity
-from thawd.gateway.object_list import send_listing
+from thawd.gateway.object_delete import delete_objects
+from thawd.gateway.object_intake import Intake, check_conditions, check_properties
+from thawd.gateway.object_list import send_buckets, send_listing
+from thawd.gateway.object_multipart import MultipartApi
 from thawd.gateway.object_read import send_object
-from thawd.gateway.object_store import Upload, check_key, clear_staging, remove_object
-from thawd.gateway.s3_request import S3Request
+from thawd.gateway.object_store import Upload, check_key, clear_staging, explained, remove_object
+from thawd.gateway.s3_request import S3Request, speaks_s3
 from thawd.gateway.s3_xml import S3Error
 from thawd.resources import REGION, Bucket
 from thawd.state.objects import ObjectRecord
 
-# Source: Amazon S3 user guide, "Uploading objects": at most 5 GB in a single PUT.
-MAX_OBJECT_BYTES = 5 * 1024**3
-_PIECE_BYTES = 1024 * 1024
+# How often abandoned multipart uploads are looked for, at most.
+_TIDY_S = 3600.0
 
 
 class ObjectSink(Protocol):
@@ -70,11 +72,17 @@ class ObjectApi:
         self._buckets = buckets
         self._sinks = sinks
         self._locks: weakref.WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = weakref.WeakValueDictionary()
-        self._cleared: set[str] = set()
+        self._cleared: dict[str, float] = {}
+        self._multipart = MultipartApi(publish=self._publish, lock=self._lock)
 
     def owns(self, path: str) -> bool:
         """Whether the path of a request, decoded, is that of a bucket or of something in one."""
         return path.removeprefix("/").partition("/")[0] in self._buckets
+
+    @staticmethod
+    def claims(scope: Scope) -> bool:
+        """Whether a request is meant for S3 whatever its path, also when the path is that of a route or of nothing."""
+        return speaks_s3(scope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         request = S3Request(scope, receive, send)
@@ -86,6 +94,9 @@ class ObjectApi:
             return
 
     async def _answer(self, request: S3Request) -> None:
+        if not request.bucket and not request.key:
+            await send_buckets(request, list(self._buckets.values()))
+            return
         bucket = self._buckets.get(request.bucket)
         if bucket is None:
             known = ", ".join(sorted(self._buckets)) or "none"
@@ -96,7 +107,7 @@ class ObjectApi:
             else:
                 await self._bucket(request, bucket)
         except OSError as error:
-            raise _explained(error, bucket) from error
+            raise explained(error, bucket) from error
         except StoreError as error:
             raise S3Error(error.status, "InternalError", error.message) from error
 
@@ -106,6 +117,8 @@ class ObjectApi:
             await request.answer(200, [(b"x-amz-bucket-region", REGION.encode())])
         elif request.method == "GET":
             await send_listing(request, read=self._sinks[bucket.name].listing)
+        elif request.method == "POST" and "delete" in request.query:
+            await delete_objects(request, partial(self._delete_told, bucket))
         elif request.method in ("PUT", "DELETE") and not request.query:
             raise S3Error(
                 409,
@@ -117,7 +130,10 @@ class ObjectApi:
 
     async def _object(self, request: S3Request, bucket: Bucket) -> None:
         check_key(request.key)
-        if request.method in ("GET", "HEAD"):
+        if self._multipart.concerns(request):
+            await self._tidy(bucket)
+            await self._multipart(request, bucket)
+        elif request.method in ("GET", "HEAD"):
             request.require_only(set())
             record = await self._sinks[bucket.name].lookup(request.key)
             await send_object(request, root=os.fsencode(bucket.path), record=record)
@@ -125,115 +141,59 @@ class ObjectApi:
             await self._put(request, bucket)
         elif request.method == "DELETE":
             request.require_only(set())
-            async with self._lock(request):
-                await asyncio.to_thread(remove_object, os.fsencode(bucket.path), request.key)
-                await self._sinks[bucket.name].ingest(request.key)
+            if "if-match" in request.headers:
+                raise S3Error(501, "NotImplemented", "Conditions of a DELETE are not offered; nothing was removed")
+            await self._delete(bucket, request.key)
             await request.answer(204)
         else:
             request.require_only(set())
             raise S3Error(405, "MethodNotAllowed", f"{request.method} is not offered for an object")
 
     async def _put(self, request: S3Request, bucket: Bucket) -> None:
-        _check_put(request)
-        root = os.fsencode(bucket.path)
-        if bucket.name not in self._cleared:
-            self._cleared.add(bucket.name)
-            await asyncio.to_thread(clear_staging, root)
-        upload = Upload(root)
-        integrity = Integrity(request.headers)
-        chunked = AwsChunked() if _is_chunked(request) else None
+        request.require_only(set())
+        if "x-amz-copy-source" in request.asked:
+            raise S3Error(
+                501, "NotImplemented", "CopyObject is not offered: GET the object and PUT it, or copy the file"
+            )
+        check_conditions(request)
+        check_properties(request)
+        await self._tidy(bucket)
+        upload = Upload(os.fsencode(bucket.path))
+        intake = Intake(request, upload)
         try:
-            rest = await _receive(request, upload, integrity, chunked)
-            # From name to record under a lock: a second PUT of the key is a second event, not one for both.
-            async with self._lock(request):
-                etag, found = await asyncio.to_thread(_finish, request, upload, integrity, chunked, rest)
-                await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
+            await intake.receive()
+            etag = await asyncio.to_thread(intake.finish)
+            await self._publish(request, bucket, upload, etag=etag)
         finally:
             await asyncio.to_thread(upload.discard)
         await request.answer(200, [(b"etag", f'"{etag}"'.encode())])
 
-    def _lock(self, request: S3Request) -> asyncio.Lock:
-        return self._locks.setdefault((request.bucket, request.key), asyncio.Lock())
+    async def _publish(self, request: S3Request, bucket: Bucket, upload: Upload, *, etag: str) -> None:
+        """Give an upload its name and have it recorded."""
+        exclusive = "if-none-match" in request.headers
+        # From name to record under a lock: a second PUT of the key is a second event, not one for both.
+        async with self._lock(bucket.name, request.key):
+            found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
+            await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
 
+    async def _delete(self, bucket: Bucket, key: bytes) -> None:
+        async with self._lock(bucket.name, key):
+            await asyncio.to_thread(remove_object, os.fsencode(bucket.path), key)
+            await self._sinks[bucket.name].ingest(key)
 
-def _check_put(request: S3Request) -> None:
-    request.require_only(set())
-    if "x-amz-copy-source" in request.headers:
-        raise S3Error(501, "NotImplemented", "CopyObject is not offered: GET the object and PUT it, or copy the file")
-    if "if-match" in request.headers or request.headers.get("if-none-match", "*") != "*":
-        raise S3Error(501, "NotImplemented", "Of the conditions of a PUT only If-None-Match: * is offered")
-    length = request.headers.get("x-amz-decoded-content-length") or request.headers.get("content-length", "0")
-    if length.isdigit() and int(length) > MAX_OBJECT_BYTES:
-        raise S3Error(400, "EntityTooLarge", f"The object has {length} bytes; allowed are {MAX_OBJECT_BYTES}")
+    async def _delete_told(self, bucket: Bucket, key: bytes) -> None:
+        try:
+            await self._delete(bucket, key)
+        except OSError as error:
+            raise explained(error, bucket) from error
 
+    async def _tidy(self, bucket: Bucket) -> None:
+        """Clear what is abandoned: all of it before the first write to a bucket, multipart uploads from time to time."""
+        now = time.monotonic()
+        last = self._cleared.get(bucket.name)
+        if last is None or now - last > _TIDY_S:
+            self._cleared[bucket.name] = now
+            await asyncio.to_thread(clear_staging, os.fsencode(bucket.path), files=last is None)
 
-def _is_chunked(request: S3Request) -> bool:
-    encodings = [each.strip() for each in request.headers.get("content-encoding", "").split(",")]
-    return "aws-chunked" in encodings or request.headers.get("x-amz-content-sha256", "").startswith("STREAMING-")
-
-
-async def _receive(request: S3Request, upload: Upload, integrity: Integrity, chunked: AwsChunked | None) -> bytes:
-    """Take in the body; pieces go to the disk as they come, the last one is returned.
-
-    Raises:
-        ClientGoneError: the client went away.
-        S3Error: the body is too large or its framing broken.
-        OSError: it cannot be written.
-    """
-    piece = bytearray()
-    size = 0
-    more = True
-    while more:
-        message = await request.receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        data: bytes = message.get("body", b"")
-        more = message.get("more_body", False)
-        data = chunked.feed(data) if chunked is not None else data
-        piece += data
-        size += len(data)
-        if size > MAX_OBJECT_BYTES:
-            raise S3Error(400, "EntityTooLarge", f"The object has more than {MAX_OBJECT_BYTES} bytes")
-        if more and len(piece) >= _PIECE_BYTES:
-            await asyncio.to_thread(_take_in, upload, integrity, bytes(piece))
-            piece.clear()
-    return bytes(piece)
-
-
-def _take_in(upload: Upload, integrity: Integrity, data: bytes) -> None:
-    integrity.update(data)
-    upload.consume(data)
-
-
-def _finish(
-    request: S3Request, upload: Upload, integrity: Integrity, chunked: AwsChunked | None, rest: bytes
-) -> tuple[str, os.stat_result]:
-    """Check the whole object and give it its name; its ETag and its stat before. Blocks."""
-    if chunked is not None:
-        chunked.end()
-    _take_in(upload, integrity, rest)
-    etag = integrity.verify(chunked.trailers if chunked is not None else {})
-    return etag, upload.publish(request.key, exclusive="if-none-match" in request.headers)
-
-
-def _explained(error: OSError, bucket: Bucket) -> S3Error:
-    """What the operating system said, as S3 would say it."""
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return S3Error(
-            503, "SlowDown", f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free space"
-        )
-    if error.errno == errno.ENAMETOOLONG:
-        return S3Error(400, "KeyTooLongError", "A part of the key is longer than a file name may be (255 bytes)")
-    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY):
-        return S3Error(
-            409,
-            "OperationAborted",
-            "The key and another one exclude each other: one names a file, the other a folder of that name",
-        )
-    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
-        return S3Error(
-            403, "AccessDenied", f"thawd may not do that in {bucket.path} ({error.strerror}); mend its rights"
-        )
-    if error.errno == errno.ENOENT:
-        return S3Error(404, "NoSuchBucket", f"The folder of bucket {bucket.name} ({bucket.path}) is not there")
-    return S3Error(500, "InternalError", f"{bucket.path}: {error.strerror or error}")
+    def _lock(self, bucket: str, key: bytes) -> asyncio.Lock:
+        return self._locks.setdefault((bucket, key), asyncio.Lock())

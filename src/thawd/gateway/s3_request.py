@@ -9,10 +9,12 @@ from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import new_request_id
 
 XML = (b"content-type", b"application/xml")
-# Signatures in the query, and a hint some SDKs add for the server's logs.
-_IGNORED_PARAMETERS = ("x-amz-", "x-id")
+# What a presigned URL carries besides the operation: signatures of both versions, and headers that were signed with it.
+_OF_HEADERS = "x-amz-"
+_OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
+# A hint some SDKs add for the server's logs.
+_HINT = "x-id"
 _DRAINED_BYTES = 64 * 1024 * 1024
-_OF_MULTIPART = {"uploads", "uploadId", "partNumber"}
 
 
 class S3Request:
@@ -24,6 +26,7 @@ class S3Request:
         key: the rest of it, decoded to the bytes of a file name; empty for the bucket itself.
         query: parameters, without those of signatures; bytes that are no UTF-8 as surrogates.
         headers: names in lower case; the last of several wins.
+        asked: all the ``x-amz-`` fields, from headers and, as in presigned URLs, from parameters; names in lower case.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -33,8 +36,10 @@ class S3Request:
         self.bucket = unquote_to_bytes(bucket).decode("utf-8", "replace")
         self.key = unquote_to_bytes(key)
         pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
-        self.query = {name: value for name, value in pairs if not name.lower().startswith(_IGNORED_PARAMETERS)}
+        self.query = {name: value for name, value in pairs if _is_of_operation(name.lower())}
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = [*((name.lower(), value) for name, value in pairs), *self.headers.items()]
+        self.asked = {name: value for name, value in given if name.startswith(_OF_HEADERS)}
         self.send = send
         self._receive = receive
         self._begun = False
@@ -49,16 +54,8 @@ class S3Request:
             S3Error: NotImplemented (501).
         """
         unknown = sorted(set(self.query) - allowed)
-        if not unknown:
-            return
-        if _OF_MULTIPART & set(unknown):
-            raise S3Error(
-                501,
-                "NotImplemented",
-                "Multipart uploads are not offered: send the object in one PUT, up to 5 GiB "
-                "(with boto3: TransferConfig(multipart_threshold=5 * 1024**3))",
-            )
-        raise S3Error(501, "NotImplemented", f"This operation is not offered: {self.method} with ?{unknown[0]}")
+        if unknown:
+            raise S3Error(501, "NotImplemented", f"This operation is not offered: {self.method} with ?{unknown[0]}")
 
     def common_headers(self) -> Headers:
         """Headers of every answer."""
@@ -82,8 +79,12 @@ class S3Request:
             headers.append((b"retry-after", b"1"))
         if not await self._drain():
             headers.append((b"connection", b"close"))
-        document = error.document(resource=self._resource, request_id=self._request_id)
-        await self.answer(error.status, headers, b"" if self.method == "HEAD" or error.status == 304 else document)
+        body = b"" if self.method == "HEAD" or error.status == 304 else self.error_document(error)
+        await self.answer(error.status, headers, body)
+
+    def error_document(self, error: S3Error) -> bytes:
+        """The document that tells of an error."""
+        return error.document(resource=self._resource, request_id=self._request_id)
 
     async def _drain(self) -> bool:
         """Read what is left of the body, so that the connection can go on; False when it cannot.
@@ -96,3 +97,27 @@ class S3Request:
         while not self._ended and left_bytes > 0:
             left_bytes -= len((await self.receive()).get("body", b""))
         return self._ended
+
+
+def _is_of_operation(parameter: str) -> bool:
+    return not (parameter.startswith(_OF_HEADERS) or parameter in _OF_SIGNATURES or parameter == _HINT)
+
+
+def speaks_s3(scope: Scope) -> bool:
+    """Whether a request says of itself that it is meant for S3, whatever its path.
+
+    It is signed for the service ``s3`` (version 4) or as only S3 takes it (version 2), in a header or in its URL; or it
+    is not signed and carries the digest of its body as S3's clients send it.
+    """
+    headers = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-amz-content-sha256")}
+    signature: str = headers.get(b"authorization", b"").decode("latin-1").strip()
+    if signature.startswith("AWS4-"):
+        return "/s3/aws4_request" in signature
+    if signature:
+        return signature.startswith("AWS ")
+    if b"x-amz-content-sha256" in headers:
+        return True
+    if b"=" not in scope["query_string"]:
+        return False
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    return "/s3/aws4_request" in query.get("X-Amz-Credential", "") or {"AWSAccessKeyId", "Signature"} <= query.keys()

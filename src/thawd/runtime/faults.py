@@ -11,6 +11,9 @@ from typing import Any, List, Optional
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+_LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one event
+
+
 class Fault(Exception):
     """A failure the runtime itself found, with the error type that Lambda gives it.
 
@@ -67,9 +70,12 @@ def report(error: BaseException, request_id: str = "") -> Report:
 
 def _message(error: BaseException) -> str:
     try:
-        return str(error)
+        message = str(error)
     except Exception as failure:  # a user's __str__ may itself fail
         return "<no message: __str__ raised %s>" % type(failure).__name__
+    if len(message) > _LONGEST_MESSAGE:
+        return "%s... (%d characters in all)" % (message[:_LONGEST_MESSAGE], len(message))
+    return message
 
 
 def _frames(error: Optional[BaseException]) -> List[str]:

@@ -23,6 +23,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     started_s = time.monotonic()
     process.die_with_platform(lifeline)
     process.keep_private([control, service, lifeline])
+    process.limit_descriptors()
     process.set_up_output()
     logs.install()
     channel = Channel(control)
@@ -124,7 +125,7 @@ def _unmarshal(event: bytes) -> Any:
 
 def _marshal(response: Any) -> bytes:
     try:
-        body = json.dumps(response, default=_plain).encode()
+        body = _encode(response)
     except (TypeError, ValueError, RecursionError) as error:
         raise Fault("Runtime.MarshalError", "Unable to marshal response: %s" % error) from None
     if len(body) > MAX_RESPONSE_BYTES:
@@ -133,6 +134,16 @@ def _marshal(response: Any) -> bytes:
             "Response payload size exceeded maximum allowed payload size (%d bytes)." % MAX_RESPONSE_BYTES,
         )
     return body
+
+
+def _encode(response: Any) -> bytes:
+    # Source: AWS Lambda's runtimes escape characters beyond ASCII up to Python 3.11, and no more from 3.12 on.
+    if sys.version_info >= (3, 12):
+        try:
+            return json.dumps(response, default=_plain, ensure_ascii=False).encode()
+        except UnicodeEncodeError:
+            pass  # half of a surrogate pair has no UTF-8, but an escape
+    return json.dumps(response, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:

@@ -7,6 +7,7 @@ import sys
 import time
 from typing import List, Optional
 
+_OPEN_FILES = 1024
 # Descriptors that belong to this process alone: a child that user code forks must neither hold nor use them.
 private_fds: List[int] = []
 # True around the template's own forks, which hand descriptors to the child on purpose.
@@ -40,6 +41,15 @@ def _close_private() -> None:
     if not forking_environment:
         while private_fds:
             os.close(private_fds.pop())
+
+
+def limit_descriptors() -> None:
+    """Lambda's limit of open files, 1,024; the platform's own is higher. Source: Lambda quotas, "File descriptors"."""
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft > _OPEN_FILES:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (_OPEN_FILES, hard))
 
 
 def set_up_output() -> None:

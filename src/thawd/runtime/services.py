@@ -2,7 +2,6 @@
 
 import json
 import os
-import tempfile
 import threading
 from typing import Any, Dict, Iterator, Optional, Tuple
 
@@ -120,8 +119,10 @@ class Bucket:
         """Store the object so that it appears at once and whole, in place of what was there."""
         path = self.path(key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
-        # Dot files are not objects, so the bucket's notifications never see the half-written file.
-        fd, staged = tempfile.mkstemp(prefix=".thawd-", dir=os.path.dirname(path))
+        # Dot files are not objects, so the bucket's notifications never see the half-written file. Not by `tempfile`,
+        # whose files only their owner can read: this one gets the rights that any new file gets.
+        staged = os.path.join(os.path.dirname(path), ".thawd-" + os.urandom(16).hex())
+        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(fd, "wb") as file:
                 file.write(data)

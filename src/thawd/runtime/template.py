@@ -48,7 +48,7 @@ def fork_refusal() -> Optional[str]:
     pid = os.fork()
     if pid == 0:
         os._exit(0)
-    os.waitpid(pid, 0)
+    _wait(pid, 0)
     # Libraries that handle forks, OpenBLAS for one, have stopped their threads before it and start them when needed.
     names = process.native_threads()
     if names:
@@ -58,6 +58,14 @@ def fork_refusal() -> Optional[str]:
             % ", ".join(names)
         )
     return None
+
+
+def _wait(pid: int, options: int) -> "Tuple[int, Optional[int]]":
+    """As os.waitpid; the status is None when the function has the kernel reap its children (SIGCHLD ignored)."""
+    try:
+        return os.waitpid(pid, options)
+    except ChildProcessError:
+        return pid, None
 
 
 class _Template:
@@ -127,7 +135,7 @@ class _Template:
 
     def _report(self, pid: int, options: int) -> None:
         """Reap the child and tell the platform its wait status."""
-        reaped, status = os.waitpid(pid, options)
+        reaped, status = _wait(pid, options)
         if reaped:
             if pid in self._unwatched:
                 self._unwatched.remove(pid)

@@ -1,0 +1,83 @@
+"""``thawd up --watch``: publish anew when code or configuration changes.
+
+Editors replace files, tools replace whole folders, and a reload may bring functions with code elsewhere. So two things
+are watched, and watched anew after each reload: the folders of code with all below them, and the folders that hold
+these and the configuration file, for what is renamed into their place.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+
+from watchfiles import Change, DefaultFilter, awatch
+
+from thawd.config import Settings
+from thawd.telemetry.console import complain
+
+_DEBOUNCE_MS = 400
+_STEP_MS = 100
+_TRY_AGAIN_S = 1.0
+
+
+class CodeWatcher:
+    """Calls `reload` after each change, and once at the start, with the watch already set: no change falls between.
+
+    Args:
+        settings: tells the configuration in force.
+        reload: publishes what has changed; never raises.
+    """
+
+    def __init__(self, settings: Callable[[], Settings], reload: Callable[[], Awaitable[object]]) -> None:
+        self._settings = settings
+        self._reload = reload
+
+    async def run(self) -> None:
+        """Watch until cancelled."""
+        while True:
+            try:
+                await self._reload_and_watch()
+            except ExceptionGroup as group:  # a folder is gone for the moment, or no watches are left
+                complain(f"thawd: changes of code are not seen for now: {group.exceptions[0]}")
+                await self._until_there()
+
+    async def _until_there(self) -> None:
+        """Return once everything that is to be watched exists, a moment later at the earliest."""
+        while True:
+            await asyncio.sleep(_TRY_AGAIN_S)
+            if all(place.exists() for place in _places(self._settings())):
+                return
+
+    async def _reload_and_watch(self) -> None:
+        """Return once code or configuration has changed since this was called."""
+        settings = self._settings()
+        only = DefaultFilter(ignore_paths=[*settings.not_code()])
+        places = _places(settings)
+        stop = asyncio.Event()
+
+        async def watch(paths: set[Path], wanted: Callable[[Change, str], bool], *, recursive: bool) -> None:
+            async for _ in awatch(
+                *paths,
+                watch_filter=wanted,
+                debounce=_DEBOUNCE_MS,
+                step=_STEP_MS,
+                stop_event=stop,
+                recursive=recursive,
+                ignore_permission_denied=True,
+            ):
+                stop.set()
+
+        def is_place(_: Change, path: str) -> bool:
+            return Path(path) in places
+
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(watch(places - {settings.path}, only, recursive=True))
+            tasks.create_task(watch({place.parent for place in places}, is_place, recursive=False))
+            await asyncio.sleep(0)  # both have set their watches when they first wait
+            await self._reload()
+
+
+def _places(settings: Settings) -> set[Path]:
+    """The configuration file and the folders of code."""
+    return {settings.path, *(function.code for function in settings.functions.values())}

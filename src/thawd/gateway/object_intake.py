@@ -1,0 +1,190 @@
+"""Taking in the body of a request: to the disk as it comes, or as a small XML document; checked against its digests."""
+
+from __future__ import annotations
+
+import asyncio
+from xml.etree import ElementTree as ET
+
+from thawd.gateway.http import ClientGoneError
+from thawd.gateway.object_body import AwsChunked, Integrity
+from thawd.gateway.object_store import Upload
+from thawd.gateway.s3_request import S3Request
+from thawd.gateway.s3_xml import S3Error
+
+# Source: Amazon S3 user guide, "Uploading objects" and "Multipart upload limits": at most 5 GB in a single PUT or part.
+MAX_OBJECT_BYTES = 5 * 1024**3
+# 10,000 parts with checksums, or 1,000 keys of 1,024 bytes each of which is escaped.
+_MAX_DOCUMENT_BYTES = 8 * 1024**2
+_PIECE_BYTES = 1024 * 1024
+# Each is a property of the object that S3 would keep, and that an answer to a GET would show.
+# Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
+_NOT_KEPT = {
+    "x-amz-meta-": "Metadata",
+    "x-amz-tagging": "Tagging",
+    "x-amz-acl": "An ACL",
+    "x-amz-grant-": "An ACL",
+    "x-amz-server-side-encryption": "Server-side encryption",
+    "x-amz-storage-class": "A storage class other than STANDARD",
+    "x-amz-website-redirect-location": "A redirect",
+    "x-amz-object-lock-": "An object lock",
+    "x-amz-write-offset-bytes": "Appending",
+    "content-encoding": "A content encoding",
+    "content-disposition": "A content disposition",
+    "content-language": "A content language",
+}
+# What says the same as leaving it out.
+_DEFAULTS = {"x-amz-acl": "private", "x-amz-storage-class": "STANDARD"}
+
+
+def check_properties(request: S3Request) -> None:
+    """Refuse to store an object with properties that would be lost.
+
+    Raises:
+        S3Error: NotImplemented (501).
+    """
+    for name, value in {**request.headers, **request.asked}.items():
+        meant = next((text for prefix, text in _NOT_KEPT.items() if name.startswith(prefix)), None)
+        if meant is None or _DEFAULTS.get(name) == value:
+            continue
+        if name == "content-encoding" and not _encodings(value) - {"aws-chunked", "identity", ""}:
+            continue
+        raise S3Error(
+            501,
+            "NotImplemented",
+            f"{meant} is not kept here, and {name} asks for it; nothing was stored. Send the object without it",
+        )
+
+
+def check_conditions(request: S3Request) -> None:
+    """Refuse conditions of a write that are not looked at.
+
+    Raises:
+        S3Error: NotImplemented (501).
+    """
+    if "if-match" in request.headers or request.headers.get("if-none-match", "*") != "*":
+        raise S3Error(501, "NotImplemented", "Of the conditions of a PUT only If-None-Match: * is offered")
+
+
+class Intake:
+    """The body of a request on its way into an upload. Call `receive`, then, on a thread, `finish`.
+
+    Args:
+        request: its headers say how the body is framed and what it must be.
+        upload: takes the bytes.
+    """
+
+    def __init__(self, request: S3Request, upload: Upload) -> None:
+        self._request = request
+        self._upload = upload
+        self._integrity = Integrity(request.headers)
+        self._chunked = _decoder(request)
+        self._rest = b""
+
+    async def receive(self) -> None:
+        """Take in the body; pieces go to the disk as they come, the last one is kept for `finish`.
+
+        Raises:
+            ClientGoneError: the client went away.
+            S3Error: the body is too large or its framing broken.
+            OSError: it cannot be written.
+        """
+        _check_length(self._request)
+        piece = bytearray()
+        size = 0
+        more = True
+        while more:
+            message = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            data: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            data = self._chunked.feed(data) if self._chunked is not None else data
+            piece += data
+            size += len(data)
+            if size > MAX_OBJECT_BYTES:
+                raise S3Error(400, "EntityTooLarge", f"The object has more than {MAX_OBJECT_BYTES} bytes")
+            if more and len(piece) >= _PIECE_BYTES:
+                await asyncio.to_thread(self._take_in, bytes(piece))
+                piece.clear()
+        self._rest = bytes(piece)
+
+    def finish(self) -> str:
+        """Check the whole body; the MD5 of its content in hexadecimal digits. Blocks.
+
+        Raises:
+            S3Error: it is not what was promised (400).
+            OSError: it cannot be written.
+        """
+        if self._chunked is not None:
+            self._chunked.end()
+        self._take_in(self._rest)
+        return self._integrity.verify(self._chunked.trailers if self._chunked is not None else {})
+
+    def _take_in(self, data: bytes) -> None:
+        self._integrity.update(data)
+        self._upload.consume(data)
+
+
+async def read_document(request: S3Request, *, root: str, own_checksums: bool = True) -> ET.Element:
+    """The XML document that a request carries, its names without their namespace.
+
+    Args:
+        request: the request.
+        root: name of the document's root.
+        own_checksums: whether ``x-amz-checksum-`` headers are about the document, and not about an object.
+
+    Raises:
+        ClientGoneError: the client went away.
+        S3Error: it is too large, not what its digests say, or no such document (400).
+    """
+    headers = {name: value for name, value in request.headers.items() if own_checksums or "x-amz-checksum-" not in name}
+    chunked = _decoder(request)
+    body = bytearray()
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        data: bytes = message.get("body", b"")
+        body += chunked.feed(data) if chunked is not None else data
+        more = message.get("more_body", False)
+        if len(body) > _MAX_DOCUMENT_BYTES:
+            raise S3Error(400, "MalformedXML", f"The document has more than {_MAX_DOCUMENT_BYTES} bytes")
+    if chunked is not None:
+        chunked.end()
+    integrity = Integrity(headers)
+    integrity.update(bytes(body))
+    integrity.verify(chunked.trailers if chunked is not None else {})
+    return await asyncio.to_thread(_parse, bytes(body), root)
+
+
+def _parse(body: bytes, root: str) -> ET.Element:
+    try:
+        text = body.decode("utf-8")
+        # Entities are for attacks only: no client declares any.
+        if "<!" in text:
+            raise S3Error(400, "MalformedXML", "The document declares a type or holds a comment; send it without")
+        document = ET.fromstring(text)
+    except (UnicodeDecodeError, ET.ParseError) as error:
+        raise S3Error(400, "MalformedXML", f"The document cannot be read: {error}") from None
+    for element in document.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    if document.tag != root:
+        raise S3Error(400, "MalformedXML", f"The document is a {document.tag[:100]}; {root} is expected")
+    return document
+
+
+def _check_length(request: S3Request) -> None:
+    length = request.headers.get("x-amz-decoded-content-length") or request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > MAX_OBJECT_BYTES:
+        raise S3Error(400, "EntityTooLarge", f"The object has {length} bytes; allowed are {MAX_OBJECT_BYTES}")
+
+
+def _decoder(request: S3Request) -> AwsChunked | None:
+    signed = request.headers.get("x-amz-content-sha256", "")
+    framed = "aws-chunked" in _encodings(request.headers.get("content-encoding", ""))
+    return AwsChunked() if framed or signed.startswith("STREAMING-") else None
+
+
+def _encodings(value: str) -> set[str]:
+    return {each.strip().lower() for each in value.split(",")}
