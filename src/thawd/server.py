@@ -37,6 +37,7 @@ from thawd.execution.publisher import Publisher
 from thawd.execution.services import TableServices
 from thawd.execution.spawner import Spawner
 from thawd.gateway.application import Application, Parts
+from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.routes import RoutesApi
@@ -96,6 +97,7 @@ class Server:
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         self._failed = False
+        self._budget = Budget(BUDGET_BYTES)
         self._told: str | None = None
         self._lock: Lock
         self._publishing = asyncio.Lock()
@@ -245,8 +247,10 @@ class Server:
         settings = self.settings
         wait_s = settings.server.queue_timeout_s
         return Parts(
-            invoke=InvokeApi(self._dispatcher, accept=self._invoker.accept, queue_timeout_s=wait_s),
-            routes=RoutesApi(settings.routes, self._dispatcher, queue_timeout_s=wait_s),
+            invoke=InvokeApi(
+                self._dispatcher, accept=self._invoker.accept, queue_timeout_s=wait_s, budget=self._budget
+            ),
+            routes=RoutesApi(settings.routes, self._dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             objects=ObjectApi(settings.buckets, self._watchers),
             status=self._status,
             count_table=self._count_table,
@@ -327,6 +331,7 @@ class Server:
     async def reload(self) -> None:
         """Read the configuration anew and publish what has changed; a mistake in it changes nothing. Never raises."""
         self._told = None
+        self._publisher.distrust()
         if await self.catch_up():
             say("configuration reloaded")
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.objects`: URLs that boto3 has signed work, and requests that are meant for S3 are known."""
+"""Claims about `thawd.gateway.objects`: URLs that boto3 signed work, and requests meant for S3 are known."""
 
 from __future__ import annotations
 

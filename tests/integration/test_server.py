@@ -486,3 +486,48 @@ def test_a_broken_change_keeps_the_files_of_the_version_that_serves(echo: Projec
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: "configuration reloaded" in running.output, what="the reload")
         assert running.invoke("app", {}) == (1, None)
+
+
+def test_bodies_under_way_are_bounded_together(echo: Project) -> None:
+    """Given clients that announce large bodies and do not send them, others are told to come later, not starved."""
+    echo.config('grace_s = 0.1\n[functions.app]\nhandler = "app.handler"\n')
+    with echo.up() as running, contextlib.ExitStack() as open_connections:
+        port = int(running.url.rpartition(":")[2])
+        head = b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 6000000\r\n\r\n{"
+        for _ in range(60):
+            connection = open_connections.enter_context(socket.create_connection(("127.0.0.1", port)))
+            connection.sendall(head)
+        large = json.dumps({"s": 0, "x": "x" * 5_000_000})
+        client = running.client()
+        eventually(lambda: status_of(client, large) == 429, what="a refusal")
+        assert running.invoke("app", {}) == (1, None)
+
+
+def status_of(client: Any, payload: str) -> int:
+    try:
+        answer = client.invoke(FunctionName="app", Payload=payload)
+    except client.exceptions.TooManyRequestsException as error:
+        return int(error.response["ResponseMetadata"]["HTTPStatusCode"])
+    return int(answer["StatusCode"])
+
+
+def test_a_function_that_damaged_its_own_code_is_mended_by_a_reload(echo: Project) -> None:
+    echo.code(
+        """
+        import os
+
+        def handler(event, context):
+            if event.get("destroy"):
+                os.unlink("late.py")
+                os._exit(1)
+            import late
+            return late.VALUE
+        """
+    )
+    echo.code("VALUE = 5\n", "late.py")
+    with echo.up() as running:
+        running.invoke("app", {"destroy": True})
+        assert running.invoke("app", {})[1] == "Unhandled"
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "configuration reloaded" in running.output, what="the reload")
+        assert running.invoke("app", {}) == (5, None)

@@ -14,6 +14,9 @@ from hypothesis import strategies as st
 from thawd.gateway.http_api import MalformedResponseError, Request, Response, event, response
 
 
+FORWARDED = {"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "http", "x-forwarded-port": "80"}
+
+
 def request(**changed: Any) -> Request:
     fields: dict[str, Any] = {
         "method": "POST",
@@ -43,7 +46,7 @@ def test_an_event_has_all_fields_of_payload_format_2() -> None:
         "routeKey": "POST /classify",
         "rawPath": "/classify",
         "rawQueryString": "a=1",
-        "headers": {"host": "api.example:8000", "user-agent": "test/1"},
+        "headers": {"host": "api.example:8000", "user-agent": "test/1", **FORWARDED, "x-forwarded-port": "8000"},
         "queryStringParameters": {"a": "1"},
         "pathParameters": {"id": "7"},
         "requestContext": {
@@ -77,12 +80,12 @@ def test_what_a_request_does_not_have_its_event_does_not_have() -> None:
 def test_cookies_are_a_list_of_their_own() -> None:
     got = made(headers=[(b"cookie", b"a=1; b=2"), (b"cookie", b"c=3;"), (b"x", b"y")])
     assert got["cookies"] == ["a=1", "b=2", "c=3"]
-    assert got["headers"] == {"x": "y"}
+    assert got["headers"] == {"x": "y", **FORWARDED}
 
 
 def test_repeated_headers_and_query_parameters_are_joined_by_commas() -> None:
     got = made(headers=[(b"x", b"1"), (b"y", b"\xe9"), (b"x", b"2")], query="a=1&b=&a=2&a=%2C&c+d=e%20f")
-    assert got["headers"] == {"x": "1,2", "y": "é"}
+    assert got["headers"] == {"x": "1,2", "y": "é", **FORWARDED}
     assert got["queryStringParameters"] == {"a": "1,2,,", "b": "", "c d": "e f"}
     assert got["rawQueryString"] == "a=1&b=&a=2&a=%2C&c+d=e%20f"
 

@@ -15,6 +15,7 @@ from thawd.errors import (
     InvalidRequestContentException,
     ResourceNotFoundException,
 )
+from thawd.gateway.http import Budget
 from thawd.gateway.invoke import MAX_CLIENT_CONTEXT_BYTES, InvokeApi, check_json, resolve
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, Result
 
@@ -116,7 +117,7 @@ def call(
         "method": method,
         "headers": [(key.replace("_", "-").encode(), value) for key, value in headers.items()],
     }
-    api = InvokeApi(dispatcher, accept=accept, queue_timeout_s=5.0)  # type: ignore[arg-type]
+    api = InvokeApi(dispatcher, accept=accept, queue_timeout_s=5.0, budget=Budget(1 << 30))  # type: ignore[arg-type]
     asyncio.run(api(whole, receive, send))  # type: ignore[arg-type]
     return sent[0]["status"], dict(sent[0]["headers"]), sent[1]["body"], dispatcher.got, stored
 

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from thawd.errors import ServiceException, ThawdError, TooManyRequestsException
+from thawd.gateway.http import Budget
 from thawd.gateway.routes import MAX_BODY_BYTES, RoutesApi, RouteTable
 from thawd.invocation import Invocation, Result
 from thawd.resources import Route
@@ -112,7 +113,7 @@ def call(
 ) -> tuple[FakeDispatcher, list[dict[str, Any]]]:
     dispatcher = FakeDispatcher(outcome)
     route = Route(key="POST /c", function="f")
-    api = RoutesApi([route], dispatcher, queue_timeout_s=5.0)  # type: ignore[arg-type]
+    api = RoutesApi([route], dispatcher, queue_timeout_s=5.0, budget=Budget(1 << 30))  # type: ignore[arg-type]
     coming = iter(messages or [{"type": "http.request", "body": body}])
     sent: list[dict[str, Any]] = []
     whole = {

@@ -15,11 +15,13 @@ from typing import Any
 
 import msgspec
 
-from thawd.errors import ServiceException, StoreError
+from thawd.errors import InvalidParameterValueException, ServiceException, StoreError
 from thawd.invocation import Result
 from thawd.resources import Bucket, Destination
 from thawd.state.queue import Event
 from thawd.state.tables import Tables
+
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 def record(event: Event, *, arn: str, condition: str, result: Result | None, attempts: int) -> dict[str, Any]:
@@ -67,6 +69,7 @@ class Destinations:
         if destination.kind == "table":
             await self._put(destination, event, as_item(result.payload))
         else:
+            check_json(result.payload)
             made = record(event, arn=arn, condition="Success", result=result, attempts=event.attempts + 1)
             await self._write(destination, event, msgspec.json.encode(made))
 
@@ -91,6 +94,18 @@ class Destinations:
         if bucket is None:
             raise ServiceException(f"there is no bucket {destination.name}")
         await asyncio.to_thread(write_object, bucket.path, f"{event.request_id}.json", data)
+
+
+def check_json(payload: bytes) -> None:
+    """Make sure that a handler's answer is JSON: Python's encoder lets NaN through, as on Lambda.
+
+    Raises:
+        InvalidParameterValueException: it is not.
+    """
+    try:
+        _decode_raw(payload)
+    except msgspec.DecodeError as error:
+        raise InvalidParameterValueException(f"the handler's answer is no JSON: {error}; NaN is none") from None
 
 
 def as_item(payload: bytes) -> bytes:

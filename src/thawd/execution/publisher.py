@@ -80,6 +80,10 @@ class Publisher:
             variables=variables,
         )
 
+    def distrust(self) -> None:
+        """Check packages anew when they are next built: a function may have damaged its own code."""
+        self._packages.distrust()
+
     def published(self, version: Version) -> None:
         """`version` serves now."""
         self._published[version.function.name] = (version.function, version)

@@ -19,8 +19,8 @@ from thawd.execution.version import Version
 from thawd.telemetry.logs import LogStream
 
 _encode = msgspec.json.Encoder().encode
-# A fork of the largest process takes a fraction of a second; one that takes longer does not come.
-_FORK_S = 10.0
+# A fork takes some 90 ms for each GB of the template; one that takes longer than this does not come.
+_FORK_S = 3.0
 
 
 class ForkRefusedError(Exception):

@@ -5,18 +5,26 @@ The invoke path goes without Starlette's request and response objects, which cos
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable, MutableMapping
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
 from typing import Any
 
 import msgspec
 
-from thawd.errors import RequestTooLargeException, ThawdError
+from thawd.errors import RequestTooLargeException, ThawdError, TooManyRequestsException
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
+
+# A body that comes in pieces has to be there after so long: what is half read holds memory.
+_BODY_S = 60.0
+_SMALL_BYTES = 1 << 16
+# Bodies under way at once, all requests together: some forty of the largest.
+BUDGET_BYTES = 256 << 20
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
@@ -33,12 +41,45 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+class Budget:
+    """Memory for the bodies of requests that are being read or run; small bodies are not counted."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self._limit_bytes = limit_bytes
+        self._used_bytes = 0
+
+    @contextlib.contextmanager
+    def hold(self, scope: Scope, *, most_bytes: int) -> Iterator[None]:
+        """Set memory for the request's body aside while it is dealt with.
+
+        Args:
+            scope: the request.
+            most_bytes: the largest body taken, which one of unknown length is counted as.
+
+        Raises:
+            TooManyRequestsException: others hold all of it (429).
+        """
+        announced = header(scope, b"content-length")
+        size = int(announced) if announced is not None and announced.isdigit() else most_bytes
+        size = 0 if size <= _SMALL_BYTES else min(size, most_bytes)
+        if size and self._used_bytes + size > self._limit_bytes:
+            raise TooManyRequestsException(
+                f"Rate Exceeded. (requests under way hold {self._used_bytes >> 20} MiB already)",
+                reason="ConcurrentInvocationLimitExceeded",
+            )
+        self._used_bytes += size
+        try:
+            yield
+        finally:
+            self._used_bytes -= size
+
+
 async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operation: str) -> bytes:
     """The request's body, whole.
 
     Raises:
         RequestTooLargeException: it is over `limit_bytes` (413); what is left of it is not read.
-        ClientGoneError: the client went away.
+        ClientGoneError: the client went away, or took longer than `_BODY_S` to send it.
     """
     announced = header(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
@@ -51,9 +92,18 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
         if len(body) > limit_bytes:
             raise _too_large(limit_bytes, operation)
         return body
+    try:
+        async with asyncio.timeout(_BODY_S):
+            return await _read_rest(receive, body, limit_bytes=limit_bytes, operation=operation)
+    except TimeoutError:
+        raise ClientGoneError from None
+
+
+async def _read_rest(receive: Receive, body: bytes, *, limit_bytes: int, operation: str) -> bytes:
     parts = [body]
     size = len(body)
-    while message.get("more_body"):
+    more = True
+    while more:
         message = await receive()
         if message["type"] == "http.disconnect":
             raise ClientGoneError
@@ -61,6 +111,7 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
         size += len(parts[-1])
         if size > limit_bytes:
             raise _too_large(limit_bytes, operation)
+        more = message.get("more_body", False)
     return b"".join(parts)
 
 

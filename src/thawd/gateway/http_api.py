@@ -81,6 +81,10 @@ def event(request: Request, *, now_s: float, request_id: str | None = None) -> d
             cookies += [cookie.strip() for cookie in value.split(";") if cookie.strip()]
         else:
             headers[name] = f"{headers[name]},{value}" if name in headers else value
+    headers.setdefault("x-forwarded-for", request.source_ip)
+    headers.setdefault("x-forwarded-proto", "http")
+    port = headers.get("host", "").rpartition(":")[2]
+    headers.setdefault("x-forwarded-port", port if port.isdigit() else "80")
     text = _as_text(request.body, headers.get("content-type", ""))
     domain = headers.get("host", "localhost")
     made: dict[str, Any] = {
@@ -188,7 +192,7 @@ def _headers(values: Any) -> dict[str, str]:
     kept = {}
     for name, value in values.items():
         # The length is counted from the body that goes out; a connection's own headers are not the handler's.
-        if name.lower() in ("content-length", "transfer-encoding", "connection"):
+        if value is None or name.lower() in ("content-length", "transfer-encoding", "connection"):
             continue
         text = str(value).lower() if isinstance(value, bool) else str(value)
         if not _TOKEN.fullmatch(name):

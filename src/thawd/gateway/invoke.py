@@ -21,7 +21,18 @@ from thawd.errors import (
     ThawdError,
 )
 from thawd.execution.dispatcher import Dispatcher
-from thawd.gateway.http import JSON, ClientGoneError, Receive, Scope, Send, header, read_body, respond, respond_error
+from thawd.gateway.http import (
+    JSON,
+    Budget,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    respond,
+    respond_error,
+)
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import ACCOUNT_ID, LATEST, REGION
 
@@ -29,7 +40,6 @@ PREFIX = "/2015-03-31/functions/"
 SUFFIX = "/invocations"
 # Source: API reference, Invoke, X-Amz-Client-Context: "up to 3,583 bytes of base64-encoded data".
 MAX_CLIENT_CONTEXT_BYTES = 3583
-_TYPES = ("Event", "RequestResponse", "DryRun")
 # Source: API reference, Invoke, FunctionName: name, partial ARN, full ARN, each with an optional qualifier.
 _NAME = re.compile(
     r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:[a-z0-9-]*:)?(?:(?P<account>\d{12}):)?(?:function:)?"
@@ -48,12 +58,14 @@ class InvokeApi:
         dispatcher: runs synchronous invocations.
         accept: stores asynchronous ones.
         queue_timeout_s: how long a synchronous one may wait for an environment, seconds.
+        budget: memory for bodies.
     """
 
-    def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float) -> None:
+    def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float, budget: Budget) -> None:
         self._dispatcher = dispatcher
         self._accept = accept
         self._queue_timeout_s = queue_timeout_s
+        self._budget = budget
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request; errors are answered, not raised."""
@@ -69,26 +81,26 @@ class InvokeApi:
         if scope["method"] != "POST":
             raise ResourceNotFoundException(f"Invoke takes POST, not {scope['method']}")
         function = resolve(scope)
-        kind = (header(scope, b"x-amz-invocation-type") or b"RequestResponse").decode("latin-1")
-        if kind not in _TYPES:
-            raise InvalidParameterValueException(
-                f"1 validation error detected: Value '{kind}' at 'invocationType' failed to satisfy constraint: "
-                f"Member must satisfy enum value set: [{', '.join(_TYPES)}]"
-            )
+        kind = _one_of(scope, b"x-amz-invocation-type", "invocationType", ("RequestResponse", "Event", "DryRun"))
+        log_type = _one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
         self._dispatcher.entry(function)
         limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
-        body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="InvokeFunction")
-        invocation = Invocation(
-            function,
-            check_json(body) if body else b"{}",
-            time.monotonic() + self._queue_timeout_s,
-            request_id,
-            client_context=_client_context(scope),
-            trace_id=_text(header(scope, b"x-amzn-trace-id")),
-            want_log_tail=header(scope, b"x-amz-log-type") == b"Tail" and kind == "RequestResponse",
-            asynchronous=kind == "Event",
-        )
-        id_header = (b"x-amzn-requestid", request_id.encode())
+        with self._budget.hold(scope, most_bytes=limit_bytes):
+            body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="InvokeFunction")
+            invocation = Invocation(
+                function,
+                check_json(body) if body else b"{}",
+                time.monotonic() + self._queue_timeout_s,
+                request_id,
+                client_context=_client_context(scope),
+                trace_id=_text(header(scope, b"x-amzn-trace-id")),
+                want_log_tail=log_type == "Tail" and kind == "RequestResponse",
+                asynchronous=kind == "Event",
+            )
+            await self._run(send, invocation, kind)
+
+    async def _run(self, send: Send, invocation: Invocation, kind: str) -> None:
+        id_header = (b"x-amzn-requestid", invocation.request_id.encode())
         if kind == "DryRun":
             await respond(send, 204, [id_header])
         elif kind == "Event":
@@ -105,6 +117,24 @@ class InvokeApi:
         if invocation.want_log_tail:
             headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
         await respond(send, 200, headers, result.payload)
+
+
+def _one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
+    """The value of a header that has few; the first of `allowed` when it is missing.
+
+    Raises:
+        InvalidParameterValueException: it has another one (400).
+    """
+    given = header(scope, name)
+    if given is None:
+        return allowed[0]
+    value = given.decode("latin-1")
+    if value in allowed:
+        return value
+    raise InvalidParameterValueException(
+        f"1 validation error detected: Value '{value}' at '{field}' failed to satisfy constraint: "
+        f"Member must satisfy enum value set: [{', '.join(allowed)}]"
+    )
 
 
 def resolve(scope: Scope) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from xml.etree import ElementTree as ET
 
 from thawd.gateway.object_intake import read_document

@@ -178,7 +178,7 @@ class MultipartApi:
             return error
         except OSError as error:
             return explained(error, bucket)
-        fields = {
+        fields: dict[str, str | bytes] = {
             "Location": f"/{bucket.name}/{request.key.decode('utf-8', 'replace')}",
             "Bucket": bucket.name,
             "Key": request.key,

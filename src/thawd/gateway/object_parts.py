@@ -4,7 +4,7 @@ All state is there, so an upload outlives a restart and a new configuration. A p
 which is its number and its MD5.
 """
 # Paths are bytes here, which pathlib does not take.
-# ruff: noqa: PTH102, PTH104, PTH108, PTH116, PTH118, PTH208
+# ruff: noqa: PTH102, PTH118
 
 from __future__ import annotations
 

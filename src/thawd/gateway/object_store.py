@@ -4,7 +4,7 @@ A PUT is written to a hidden folder of the same file system, brought to the disk
 that folder is cleared when it is next used. The parts of multipart uploads lie there too, see `object_parts`.
 """
 # Keys and paths are bytes here, which pathlib does not take.
-# ruff: noqa: PTH102, PTH104, PTH105, PTH106, PTH108, PTH118, PTH119, PTH120
+# ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
 
 from __future__ import annotations
 

@@ -188,7 +188,7 @@ class ObjectApi:
             raise explained(error, bucket) from error
 
     async def _tidy(self, bucket: Bucket) -> None:
-        """Clear what is abandoned: all of it before the first write to a bucket, multipart uploads from time to time."""
+        """Clear what is abandoned: all of it before the first write to a bucket, later multipart uploads only."""
         now = time.monotonic()
         last = self._cleared.get(bucket.name)
         if last is None or now - last > _TIDY_S:

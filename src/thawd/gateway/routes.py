@@ -11,7 +11,7 @@ import msgspec
 from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.gateway import http_api
-from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, read_body, respond, respond_json
+from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, read_body, respond, respond_json
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
 from thawd.resources import Route
 
@@ -84,21 +84,25 @@ def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
 class RoutesApi:
     """Answers requests for routes through their functions."""
 
-    def __init__(self, routes: Sequence[Route], dispatcher: Dispatcher, *, queue_timeout_s: float) -> None:
+    def __init__(
+        self, routes: Sequence[Route], dispatcher: Dispatcher, *, queue_timeout_s: float, budget: Budget
+    ) -> None:
         self.table = RouteTable(routes)
         self._dispatcher = dispatcher
         self._queue_timeout_s = queue_timeout_s
+        self._budget = budget
 
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, *, route: Route, parameters: dict[str, str]
     ) -> None:
         """Serve one request that `RouteTable.find` matched; errors are answered, not raised."""
         try:
-            request = await self._request(scope, receive, route, parameters)
-            payload = msgspec.json.encode(http_api.event(request, now_s=time.time()))
-            result = await self._dispatcher.invoke(
-                Invocation(route.function, payload, time.monotonic() + self._queue_timeout_s)
-            )
+            with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
+                request = await self._request(scope, receive, route, parameters)
+                payload = msgspec.json.encode(http_api.event(request, now_s=time.time()))
+                result = await self._dispatcher.invoke(
+                    Invocation(route.function, payload, time.monotonic() + self._queue_timeout_s)
+                )
             if result.function_error is not None:
                 await respond_json(send, 500, {"message": "Internal Server Error"})
                 return

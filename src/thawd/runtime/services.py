@@ -51,6 +51,12 @@ def connect(fd: int) -> None:
     _connection.open(fd)
 
 
+def _text(key: Any) -> str:
+    if not isinstance(key, str):
+        raise TypeError("a key is a str, not a %s" % type(key).__name__)
+    return key
+
+
 class Table:
     """A table of the platform: JSON objects by key."""
 
@@ -63,17 +69,19 @@ class Table:
         Raises:
             ServiceError: there is no such table, or the item or key is not storable.
         """
-        _connection.call({"op": "table.put", "table": self.name, "key": key}, json.dumps(item).encode())
+        if not isinstance(item, dict):
+            raise TypeError("an item is a dict, not a %s" % type(item).__name__)
+        _connection.call({"op": "table.put", "table": self.name, "key": _text(key)}, json.dumps(item).encode())
 
     def get(self, key: str) -> Optional[Dict[str, Any]]:
         """The item under `key`, or None."""
-        head, body = _connection.call({"op": "table.get", "table": self.name, "key": key})
+        head, body = _connection.call({"op": "table.get", "table": self.name, "key": _text(key)})
         item: Optional[Dict[str, Any]] = json.loads(body) if head["found"] else None
         return item
 
     def delete(self, key: str) -> None:
         """Remove the item under `key`, if there is one."""
-        _connection.call({"op": "table.delete", "table": self.name, "key": key})
+        _connection.call({"op": "table.delete", "table": self.name, "key": _text(key)})
 
     def scan(self) -> Iterator[Tuple[str, Dict[str, Any]]]:
         """All items as (key, item), in order of their keys, fetched a page at a time."""

@@ -97,6 +97,10 @@ class PackageStore:
             "or in a folder there whose name begins with a dot."
         )
 
+    def distrust(self) -> None:
+        """Check the contents of packages anew when they are next published; what is damaged is mended."""
+        self._trusted.clear()
+
     def remove_except(self, keep: set[str]) -> None:
         """Remove the packages whose digests are not in `keep`, and what publishers that died left behind.
 
