@@ -176,6 +176,7 @@ def test_what_is_wrong_with_an_upload_is_told_in_s3s_words(served: Served, s3: A
         ("InvalidArgument", lambda: s3.upload_part(**sent.of, PartNumber=10_001, Body=b"")),
         ("BadDigest", lambda: s3.upload_part(**sent.of, PartNumber=3, Body=b"x", ChecksumCRC32="AAAAAA==")),
         ("NotImplemented", lambda: s3.upload_part_copy(**sent.of, PartNumber=3, CopySource="uploads/k")),
+        ("InvalidRequest", lambda: sent.complete(one, two, MpuObjectSize=7)),
         ("NotImplemented", lambda: sent.complete(one, IfMatch='"x"')),
     ]
     for of in (wrong, elsewhere, {**sent.of, "UploadId": "../" * 8}, {**sent.of, "UploadId": "ü"}):
@@ -194,7 +195,7 @@ def test_what_is_wrong_with_an_upload_is_told_in_s3s_words(served: Served, s3: A
         sent.complete(one, IfNoneMatch="*")
     assert code_of(caught) == "PreconditionFailed"
     served.events()
-    sent.complete(one, two)
+    sent.complete(one, two, MpuObjectSize=6)
     assert (served.folder / "uploads/k").read_bytes() == b"onetwo"
     assert served.events() == {"ObjectCreated:Put k": 1}
     assert staged(served) == []

@@ -105,6 +105,21 @@ def test_a_put_over_http_becomes_a_row(measuring: Project) -> None:
         assert sum(kind["count"] for kind in running.function("measure")["invocations"].values()) == 50
 
 
+def test_s3_clients_are_told_of_buckets_that_do_not_exist(measuring: Project) -> None:
+    with measuring.up() as running:
+        s3 = boto3.client(
+            "s3",
+            endpoint_url=running.url,
+            region_name="us-east-1",
+            aws_access_key_id="x",
+            aws_secret_access_key="x",
+            config=Config(s3={"addressing_style": "path"}),
+        )
+        assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == ["failed", "uploads"]
+        with pytest.raises(s3.exceptions.NoSuchBucket):
+            s3.list_objects_v2(Bucket="nobody")
+
+
 def test_a_poison_object_ends_in_the_failure_destination_and_the_others_go_on(measuring: Project) -> None:
     with measuring.up() as running:
         folder = measuring.root / "uploads" / "in"

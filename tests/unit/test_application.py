@@ -26,6 +26,9 @@ class Part:
     def owns(self, path: str) -> bool:
         return path == "/data" or path.startswith("/data/")
 
+    def claims(self, scope: Any) -> bool:
+        return any(name == b"x-amz-content-sha256" for name, _ in scope["headers"])
+
     async def __call__(self, scope: Any, receive: Any, send: Any, **found: Any) -> None:
         route = found.get("route")
         await respond(send, 200, [], f"{self.name} {route.key if route else ''}".strip().encode())

@@ -13,7 +13,6 @@ from hypothesis import strategies as st
 
 from thawd.gateway.http_api import MalformedResponseError, Request, Response, event, response
 
-
 FORWARDED = {"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "http", "x-forwarded-port": "80"}
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import stat
 import subprocess
 import sys
@@ -12,8 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from thawd.errors import StoreError
+from thawd.errors import EnvironmentBuildError, StoreError
 from thawd.events.destinations import write_object
+from thawd.execution.interpreters import find_interpreter
 
 SRC = Path(__file__).parents[2] / "src"
 BY_FUNCTION = "import thawd; thawd.bucket('b').write('a/k', b'data')"
@@ -39,12 +39,13 @@ def test_an_object_gets_the_rights_of_any_new_file(tmp_path: Path, script: str, 
         assert [path.name for path in (tmp_path / "a").iterdir()] == ["k"]
 
 
-@pytest.mark.parametrize("python", ["python3.9", "python3.13"])
-def test_a_function_of_another_python_writes_objects(tmp_path: Path, python: str) -> None:
-    found = shutil.which(python)
-    if found is None or subprocess.run([found, "-c", ""], capture_output=True).returncode:
-        pytest.skip(f"there is no {python}")
-    write(BY_FUNCTION, tmp_path, python=found)
+@pytest.mark.parametrize("version", ["3.9", "3.13"])
+def test_a_function_of_another_python_writes_objects(tmp_path: Path, version: str) -> None:
+    try:
+        found = find_interpreter(version, environ=os.environ)
+    except EnvironmentBuildError:
+        pytest.skip(f"there is no Python {version}")
+    write(BY_FUNCTION, tmp_path, python=str(found.path))
     assert stat.S_IMODE((tmp_path / "a/k").stat().st_mode) == 0o644
 
 

@@ -1,6 +1,7 @@
 """The ASGI application: checks the key, decides by path which part of the gateway serves a request.
 
-Order: the Invoke API, thawd's own pages under ``/_thawd``, declared routes, buckets, the ``$default`` route.
+Order: the Invoke API, thawd's own pages under ``/_thawd``, requests that say they are meant for S3, declared routes,
+buckets, the ``$default`` route.
 """
 
 from __future__ import annotations
@@ -75,6 +76,8 @@ class Application:
             await parts.invoke(scope, receive, send)
         elif path.startswith("/_thawd/") or path == "/metrics":
             await self._own(scope, send)
+        elif parts.objects.claims(scope):
+            await parts.objects(scope, receive, send)
         else:
             await self._declared(scope, receive, send)
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 from xml.etree import ElementTree as ET
 
-from thawd.gateway.http import ClientGoneError
+from thawd.errors import TooManyRequestsException
+from thawd.gateway.http import Budget, ClientGoneError
 from thawd.gateway.object_body import AwsChunked, Integrity
 from thawd.gateway.object_store import Upload
 from thawd.gateway.s3_request import S3Request
@@ -15,6 +16,9 @@ from thawd.gateway.s3_xml import S3Error
 MAX_OBJECT_BYTES = 5 * 1024**3
 # 10,000 parts with checksums, or 1,000 keys of 1,024 bytes each of which is escaped.
 _MAX_DOCUMENT_BYTES = 8 * 1024**2
+# For the documents of all requests together; what is made of one takes some ten times its size.
+_DOCUMENTS = Budget(16 * 1024**2)
+_DOCUMENT_S = 60.0
 _PIECE_BYTES = 1024 * 1024
 # Each is a property of the object that S3 would keep, and that an answer to a GET would show.
 # Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
@@ -134,9 +138,22 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
         own_checksums: whether ``x-amz-checksum-`` headers are about the document, and not about an object.
 
     Raises:
-        ClientGoneError: the client went away.
-        S3Error: it is too large, not what its digests say, or no such document (400).
+        ClientGoneError: the client went away, or took longer than a minute to send it.
+        S3Error: it is too large, not what its digests say, or no such document (400); or others hold all memory set
+            aside for documents (503).
     """
+    try:
+        with _DOCUMENTS.hold(request.scope, most_bytes=_MAX_DOCUMENT_BYTES):
+            async with asyncio.timeout(_DOCUMENT_S):
+                body = await _read_small(request, own_checksums=own_checksums)
+            return await asyncio.to_thread(_parse, body, root)
+    except TooManyRequestsException as error:
+        raise S3Error(503, "SlowDown", error.message) from None
+    except TimeoutError:
+        raise ClientGoneError from None
+
+
+async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:
     headers = {name: value for name, value in request.headers.items() if own_checksums or "x-amz-checksum-" not in name}
     chunked = _decoder(request)
     body = bytearray()
@@ -155,7 +172,7 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
     integrity = Integrity(headers)
     integrity.update(bytes(body))
     integrity.verify(chunked.trailers if chunked is not None else {})
-    return await asyncio.to_thread(_parse, bytes(body), root)
+    return bytes(body)
 
 
 def _parse(body: bytes, root: str) -> ET.Element:

@@ -166,7 +166,7 @@ class MultipartApi:
             # Of two who complete the same upload one finds it gone.
             async with self._lock(bucket.name, b"\0" + request.query["uploadId"].encode()):
                 parts = await self._folder(request, bucket)
-                await asyncio.to_thread(_check_size, parts, wanted)
+                await asyncio.to_thread(_check_size, parts, wanted, request.asked.get("x-amz-mp-object-size"))
                 upload = Upload(os.fsencode(bucket.path))
                 try:
                     etag = await asyncio.to_thread(parts.join, wanted, upload)
@@ -210,12 +210,16 @@ async def _read_wanted(request: S3Request) -> Wanted:
     return wanted
 
 
-def _check_size(parts: PartFolder, wanted: Wanted) -> None:
+def _check_size(parts: PartFolder, wanted: Wanted, promised: str | None) -> None:
     sizes = {part.number: part.size for part in parts.parts()}
     total_bytes = sum(sizes.get(number, 0) for number, _ in wanted)
     if total_bytes > MAX_JOINED_BYTES:
         raise S3Error(
             400, "EntityTooLarge", f"The object would have {total_bytes} bytes; allowed are {MAX_JOINED_BYTES}"
+        )
+    if promised not in (None, str(total_bytes)):
+        raise S3Error(
+            400, "InvalidRequest", f"The parts have {total_bytes} bytes together, x-amz-mp-object-size says {promised}"
         )
 
 

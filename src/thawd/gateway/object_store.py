@@ -15,6 +15,7 @@ import os
 import secrets
 import shutil
 import stat
+import threading
 import time
 
 from thawd.gateway.s3_xml import S3Error
@@ -50,7 +51,9 @@ def check_key(key: bytes) -> None:
 
 
 class Upload:
-    """An object on its way in. Call `consume` as data comes, then `publish`; `discard` in any case, at the end.
+    """An object on its way in. Call `consume` as data comes, then `publish` or `move`; at the end always `discard`.
+
+    When the server stops, `discard` comes while another thread is still at work: that ends with an error then.
 
     Args:
         root: the bucket's folder.
@@ -60,6 +63,8 @@ class Upload:
         self._root = root
         self._path = os.path.join(root, STAGING, secrets.token_hex(16).encode())
         self._fd = -1
+        self._lock = threading.Lock()
+        self._discarded = False
 
     def consume(self, data: bytes) -> None:
         """Append `data`.
@@ -67,11 +72,11 @@ class Upload:
         Raises:
             OSError: it cannot be written.
         """
-        if self._fd < 0:
-            self._open()
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._fd, view) :]
+        with self._lock:
+            self._require_open()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
 
     def publish(self, key: bytes, *, exclusive: bool) -> os.stat_result:
         """Bring the object to the disk and give it its name.
@@ -87,22 +92,22 @@ class Upload:
             S3Error: the key cannot be used, or there is an object (412).
             OSError: it cannot be written.
         """
-        if self._fd < 0:
-            self._open()
-        target = _path(self._root, key)
-        os.fsync(self._fd)
-        found = os.fstat(self._fd)
-        # Closed before it appears, so that nobody finds it open for writing.
-        self._close()
-        _make_folders(self._root, key)
-        if exclusive:
-            try:
-                os.link(self._path, target, follow_symlinks=False)
-            except FileExistsError:
-                raise S3Error(412, "PreconditionFailed", "There is an object under this key already") from None
-        else:
-            os.rename(self._path, target)
-        _sync(os.path.dirname(target))
+        with self._lock:
+            self._require_open()
+            target = _path(self._root, key)
+            os.fsync(self._fd)
+            found = os.fstat(self._fd)
+            # Closed before it appears, so that nobody finds it open for writing.
+            self._close()
+            _make_folders(self._root, key)
+            if exclusive:
+                try:
+                    os.link(self._path, target, follow_symlinks=False)
+                except FileExistsError:
+                    raise S3Error(412, "PreconditionFailed", "There is an object under this key already") from None
+            else:
+                os.rename(self._path, target)
+            _sync(os.path.dirname(target))
         return found
 
     def move(self, target: bytes) -> None:
@@ -111,21 +116,27 @@ class Upload:
         Raises:
             OSError: it cannot be written.
         """
-        if self._fd < 0:
-            self._open()
-        os.fsync(self._fd)
-        self._close()
-        os.rename(self._path, target)
-        _sync(os.path.dirname(target))
+        with self._lock:
+            self._require_open()
+            os.fsync(self._fd)
+            self._close()
+            os.rename(self._path, target)
+            _sync(os.path.dirname(target))
 
     def discard(self) -> None:
         """Leave nothing behind but a published object. Never raises."""
-        with contextlib.suppress(OSError):
-            self._close()
-        with contextlib.suppress(OSError):
-            os.unlink(self._path)
+        with self._lock:
+            self._discarded = True
+            with contextlib.suppress(OSError):
+                self._close()
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
 
-    def _open(self) -> None:
+    def _require_open(self) -> None:
+        if self._discarded:
+            raise OSError(errno.ECANCELED, "the upload was given up")
+        if self._fd >= 0:
+            return
         make_staging(self._root)
         while True:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)

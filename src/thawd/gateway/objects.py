@@ -141,7 +141,7 @@ class ObjectApi:
             await self._put(request, bucket)
         elif request.method == "DELETE":
             request.require_only(set())
-            if "if-match" in request.headers:
+            if any("if-match" in name for name in (*request.headers, *request.asked)):
                 raise S3Error(501, "NotImplemented", "Conditions of a DELETE are not offered; nothing was removed")
             await self._delete(bucket, request.key)
             await request.answer(204)

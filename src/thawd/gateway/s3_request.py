@@ -26,6 +26,7 @@ class S3Request:
         key: the rest of it, decoded to the bytes of a file name; empty for the bucket itself.
         query: parameters, without those of signatures; bytes that are no UTF-8 as surrogates.
         headers: names in lower case; the last of several wins.
+        scope: the request as ASGI has it.
         asked: all the ``x-amz-`` fields, from headers and, as in presigned URLs, from parameters; names in lower case.
     """
 
@@ -40,6 +41,7 @@ class S3Request:
         self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
         given = [*((name.lower(), value) for name, value in pairs), *self.headers.items()]
         self.asked = {name: value for name, value in given if name.startswith(_OF_HEADERS)}
+        self.scope = scope
         self.send = send
         self._receive = receive
         self._begun = False

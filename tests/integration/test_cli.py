@@ -1,0 +1,237 @@
+"""The command line as its users meet it: odd names, closed pipes, full disks, Ctrl-C; never a traceback."""
+
+from __future__ import annotations
+
+import csv
+import io
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from .conftest import Project, Running, eventually
+
+CODE = """
+import thawd
+def handler(event, context):
+    for number in range(event.get("lines", 0)):
+        print(f"line {number:07}")
+    for key, item in event.get("put", {}).items():
+        thawd.table("labels").put(key, item)
+"""
+CONFIG = """
+log_max_mb = 1
+[functions.app]
+handler = "app.handler"
+[functions.second]
+handler = "app.handler"
+[tables.labels]
+"""
+THAWD = [sys.executable, "-m", "thawd"]
+
+
+@pytest.fixture
+def served(project: Project) -> Iterator[Running]:
+    project.code(CODE)
+    project.config(CONFIG)
+    with project.up() as running:
+        yield running
+
+
+def shell(project: Project, command: str) -> tuple[str, str, list[int]]:
+    """Output, errors and the statuses of all parts of a pipe."""
+    script = f'thawd() {{ "{sys.executable}" -m thawd "$@"; }}; {command}; echo "${{PIPESTATUS[*]}}" > statuses'
+    done = subprocess.run(["bash", "-c", script], cwd=project.root, capture_output=True, text=True, timeout=60)
+    return done.stdout, done.stderr, [int(number) for number in (project.root / "statuses").read_text().split()]
+
+
+def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Running) -> None:
+    count = 100_000
+    command = [*THAWD, "logs", "app", "-f", "--raw"]
+    errors = served.project.root / "errors"
+    with errors.open("w") as stderr:
+        follower = subprocess.Popen(command, cwd=served.project.root, stdout=subprocess.PIPE, stderr=stderr, text=True)
+    assert follower.stdout is not None
+    assert "INIT_START" in follower.stdout.readline()
+    caller = threading.Thread(target=served.invoke, args=("app", {"lines": count}))
+    caller.start()
+    lines: list[str] = []
+    while not (lines and lines[-1].startswith("REPORT")):
+        lines.append(follower.stdout.readline())
+    caller.join()
+    follower.send_signal(signal.SIGINT)
+    follower.stdout.close()
+    assert follower.wait(30) == 0
+    assert errors.read_text() == ""
+    assert [line for line in lines if line.startswith("line")] == [f"line {n:07}\n" for n in range(count)]
+
+
+@pytest.mark.parametrize("name", ["a b", "é", "a/b?c#d", "..", "a\nb", b"\xff"])
+def test_a_name_that_no_function_has_is_told(served: Running, name: str | bytes) -> None:
+    for verb in ("invoke", "logs", "table"):
+        done = served.project.command(verb, name)  # type: ignore[arg-type]
+        assert done.returncode == 1, done
+        assert done.stderr.startswith("thawd: "), done
+
+
+def test_logs_stay_in_their_folder(project: Project) -> None:
+    project.code(CODE)
+    project.config(CONFIG)
+    (project.data / "logs").mkdir(parents=True)
+    (project.data / "secret.log").write_text("secret\n")
+    done = project.command("logs", "../secret")
+    assert (done.returncode, done.stdout) == (1, "")
+    assert "letters, digits, hyphens" in done.stderr
+
+
+def test_a_server_that_is_not_thawd_is_told(project: Project) -> None:
+    project.code(CODE)
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        (project.root / "thawd.toml").write_text(
+            f'[server]\nport = {listener.getsockname()[1]}\n[functions.app]\nhandler = "app.handler"\n'
+        )
+
+        def answer() -> None:
+            for said in (b"SSH-2.0-other\r\n", b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi"):
+                connection, _ = listener.accept()
+                with connection:
+                    connection.recv(65536)
+                    connection.sendall(said)
+
+        thread = threading.Thread(target=answer)
+        thread.start()
+        for verb in (["invoke", "app"], ["status"]):
+            done = project.command(*verb)
+            assert done.returncode == 1
+            assert done.stderr.startswith("thawd: "), done.stderr
+            assert "Traceback" not in done.stderr
+        thread.join()
+
+
+def test_the_key_of_an_item_cannot_be_taken_by_its_fields(served: Running) -> None:
+    item = {"_key": 1, "_key_": 2, "key": 3, "key_": 4}
+    served.invoke("app", {"put": {"real": item}})
+    command = served.project.command
+    row = json.loads(command("table", "labels", "--json").stdout)
+    assert row == {"_key": "real", "_key_": 1, "_key__": 2, "key": 3, "key_": 4}
+    (row,) = csv.DictReader(io.StringIO(command("table", "labels", "--csv").stdout))
+    assert row == {"key": "real", "_key": "1", "_key_": "2", "key_": "3", "key__": "4"}
+    header, values = (line.split() for line in command("table", "labels").stdout.splitlines())
+    assert dict(zip(header, values, strict=True)) == row
+    assert "_key_" in command("table", "--help").stdout
+
+
+def test_line_breaks_and_control_characters_do_not_break_a_table(served: Running) -> None:
+    items = {"a\nb": {"v": "x\r\n\x1b[31m\\"}, "é": {"v": "1\r2"}, "z": {"v\n": 'a "b", c\\n'}}
+    served.invoke("app", {"put": items})
+    project = served.project
+    text = project.command("table", "labels").stdout
+    assert [line.split() for line in text.split("\n")[:2]] == [["key", "v", "v\\n"], ["a\\nb", "x\\r\\n\\x1b[31m\\\\"]]
+    assert len(text.splitlines()) == 4
+    raw = subprocess.run([*THAWD, "table", "labels", "--csv"], cwd=project.root, capture_output=True, check=True).stdout
+    rows = list(csv.reader(io.StringIO(raw.decode(), newline="")))
+    assert rows == [
+        ["key", "v", "v\n"],
+        ["a\nb", "x\r\n\x1b[31m\\", ""],
+        ["z", "", 'a "b", c\\n'],
+        ["é", "1\r2", ""],
+    ]
+    # A terminal of another character set gets escapes, and JSON stays JSON.
+    ascii_only = {**os.environ, "PYTHONIOENCODING": "ascii"}
+    assert "\\xe9" in project.command("table", "labels", env=ascii_only).stdout
+    lines = project.command("table", "labels", "--json", env=ascii_only).stdout.splitlines()
+    assert [json.loads(line)["_key"] for line in lines] == sorted(items, key=str.encode)
+
+
+@pytest.mark.parametrize("place", ["nowhere/x/ready.json", ".", "app.py/ready.json"])
+def test_a_ready_file_that_cannot_be_written_is_told_before_anything_starts(project: Project, place: str) -> None:
+    project.code(CODE)
+    project.config(CONFIG)
+    done = project.command("up", "--ready-file", place)
+    assert done.returncode == 1
+    assert done.stdout == ""
+    assert "ready file" in done.stderr
+    assert len(done.stderr.splitlines()) == 1
+    assert not project.data.exists()
+
+
+def test_a_start_that_fails_on_the_way_is_told_in_a_line(project: Project) -> None:
+    project.code(CODE)
+    project.config(CONFIG)
+    (project.root / "ready.json.new").mkdir()  # what the ready file is staged in
+    done = project.command("up", "--ready-file", "ready.json")
+    assert done.returncode == 1
+    assert "Traceback" not in done.stderr
+    assert "ready.json" in done.stderr.splitlines()[-1]
+
+
+def test_an_interrupt_at_any_moment_of_the_start_ends_it_quietly(project: Project) -> None:
+    project.code(CODE)
+    project.config(CONFIG)
+    for delay_s in (0.15, 0.25, 0.35, 0.5, 0.7, 1.0):  # not synchronisation: the moment is what is tried
+        up = subprocess.Popen([*THAWD, "up"], cwd=project.root, stdout=-1, stderr=-1, text=True)
+        time.sleep(delay_s)
+        up.send_signal(signal.SIGINT)
+        _, errors = up.communicate(timeout=30)
+        assert up.returncode in (0, 130), (delay_s, errors)
+        assert "Traceback" not in errors, delay_s
+
+
+def test_a_reader_that_has_enough_ends_the_command_silently(served: Running) -> None:
+    served.invoke("app", {"lines": 30_000, "put": {f"{n:05}": {"n": n} for n in range(50)}})
+    eventually(lambda: "REPORT" in served.project.command("logs", "app", "-n", "1").stdout, what="the log")
+    for command in (
+        "thawd logs app -n 30000",
+        "thawd logs app -n 30000 -f",
+        "thawd table labels --csv",
+        "thawd table labels",
+        "thawd table labels --json",
+        "thawd status",
+        "thawd --help",
+    ):
+        shown, errors, statuses = shell(served.project, f"{command} | head -1")
+        assert (len(shown.splitlines()), errors) == (1, ""), command
+        assert statuses[0] in (0, 128 + signal.SIGPIPE), command
+
+
+def test_a_full_disk_under_the_output_is_told(served: Running) -> None:
+    for command in ("status", "logs app", "invoke app"):
+        _, errors, statuses = shell(served.project, f"thawd {command} > /dev/full")
+        assert statuses == [1]
+        assert errors == "thawd: the output cannot be written: No space left on device\n"
+
+
+def test_a_server_whose_terminal_is_gone_serves_on_and_stops_well(project: Project, tmp_path: Path) -> None:
+    project.code(CODE)
+    project.config(CONFIG)
+    ready = tmp_path / "ready.json"
+    up = subprocess.Popen(
+        [*THAWD, "up", "--ready-file", str(ready)], cwd=project.root, stdout=-1, stderr=subprocess.STDOUT
+    )
+    assert up.stdout is not None
+    up.stdout.close()
+    eventually(ready.exists, what="the start")
+    assert project.command("invoke", "app").stdout == "null\n"
+    up.terminate()
+    assert up.wait(30) == 0
+
+
+def test_status_reads_well(served: Running) -> None:
+    served.invoke("app", {})
+    served.invoke("app", {"lines": None})
+    lines = served.project.command("status").stdout.splitlines()
+    assert lines[0].startswith(served.url)
+    (at,) = (n for n, line in enumerate(lines) if line.startswith("app: Active; 1 idle, 0 busy, 0 starting"))
+    assert lines[at + 1].split() == ["count", "p50", "p99", "max"]
+    assert lines[at + 2].split()[:3] == ["fork", "start", "1"]
+    assert len({len(line) for line in lines[at + 1 : at + 4]}) == 1
+    assert "  1 error" in lines
+    assert any(line.startswith("second: Active; 0 idle") for line in lines)
