@@ -317,7 +317,7 @@ def _request(
             connection.request("GET" if body is None else "POST", path, body=body, headers=headers)
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-    except (http.client.BadStatusLine, http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
+    except (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
         _fail(
             f"the server at {host}:{port} ended the connection before it had answered ({error or type(error).__name__})"
         )
