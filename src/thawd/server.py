@@ -24,7 +24,13 @@ from thawd import config
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
-from thawd.errors import ConfigurationError, EnvironmentBuildError, ServiceException, StoreError
+from thawd.errors import (
+    ConfigurationError,
+    EnvironmentBuildError,
+    ResourceNotFoundException,
+    ServiceException,
+    StoreError,
+)
 from thawd.events.asynchronous import AsyncInvoker
 from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations
@@ -297,7 +303,11 @@ class Server:
         except InitError as error:
             self._publisher.published(version)
             complain(f"thawd: {name}: init failed: {error}\n  see: thawd logs {name}")
+        except ResourceNotFoundException:
+            return  # a reload has removed it meanwhile
         except (EnvironmentBuildError, StoreError, ServiceException) as error:
+            if name not in self._dispatcher.names():
+                return
             self._dispatcher.fail(name, error.message)
             complain(f"thawd: {name} cannot be published: {error.message}")
         else:

@@ -531,3 +531,19 @@ def test_a_function_that_damaged_its_own_code_is_mended_by_a_reload(echo: Projec
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: "configuration reloaded" in running.output, what="the reload")
         assert running.invoke("app", {}) == (5, None)
+
+
+def test_a_function_removed_while_it_is_being_published_leaves_nothing(echo: Project) -> None:
+    echo.code("import time\ntime.sleep(3)\ndef handler(event, context):\n    return 1\n", "slow.py")
+    echo.code("def handler(event, context):\n    return 1\n", "quick.py")
+    echo.config('[functions.quick]\nhandler = "quick.handler"\n')
+    with echo.up() as running:
+        echo.config('[functions.quick]\nhandler = "quick.handler"\n[functions.slow]\nhandler = "slow.handler"\n')
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "slow" in running.status()["functions"], what="the slow function's publication")
+        echo.config('[functions.quick]\nhandler = "quick.handler"\n')
+        running.process.send_signal(signal.SIGHUP)
+        eventually(lambda: "slow" not in running.status()["functions"], what="its removal")
+        eventually(lambda: running.output.count("configuration reloaded") == 2, what="both reloads")
+        eventually(lambda: len(processes_of(echo.data)) == 1, what="one template")
+        assert running.invoke("quick", {}) == (1, None)

@@ -115,6 +115,7 @@ class Dispatcher:
 
         Raises:
             InitError: its init failed; an older version goes on serving if there is one, else callers get the error.
+            ResourceNotFoundException: the function is no longer declared.
         """
         entry = self.entry(version.function.name)
         pool = Pool(version, self._node, max_waiting=self._max_waiting, spawn_task=self._spawn_task)
@@ -133,6 +134,9 @@ class Dispatcher:
         except BaseException:
             self._retire(pool)
             raise
+        if self._entries.get(version.function.name) is not entry:
+            self._retire(pool)
+            raise self._gone(entry)
         self._serve(entry, pool, state="Active", reason=None)
 
     def _serve(self, entry: Entry, pool: Pool, *, state: str, reason: str | None) -> None:
