@@ -20,7 +20,7 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.execution.environment import InitError
-from thawd.execution.node import LocalNode
+from thawd.execution.node import Node
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
 from thawd.execution.version import Version
 from thawd.invocation import Invocation, Result, StartKind
@@ -55,7 +55,7 @@ class Dispatcher:
 
     def __init__(
         self,
-        node: LocalNode,
+        node: Node,
         metrics: Metrics,
         *,
         max_waiting: int,
@@ -121,7 +121,7 @@ class Dispatcher:
         pool = Pool(version, self._node, max_waiting=self._max_waiting, spawn_task=self._spawn_task)
         self._node.join(pool)
         try:
-            await self._node.spawner.prepare(version)
+            await self._node.prepare(version)
             await pool.provision()
         except InitError as error:
             if entry.pool is not None:
@@ -236,7 +236,7 @@ class Dispatcher:
         return ResourceNotFoundException(f"Function not found: {arn}")
 
     def _retire(self, pool: Pool) -> None:
-        self._node.spawner.retire(pool.version)
+        self._node.retire(pool.version)
         pool.retire()
         self._retiring.add(pool)
         self._spawn_task(self._bury(pool))
@@ -261,15 +261,13 @@ class Dispatcher:
 
     def _status(self, entry: Entry) -> dict[str, Any]:
         pool = entry.pool
-        origin = self._node.spawner.origin(pool.version) if pool is not None else None
-        refused = origin.refused if origin is not None else None
-        template = origin.template if origin is not None else None
+        origin = self._node.origin(pool.version) if pool is not None else None
         return {
             "state": entry.state,
             "reason": entry.reason,
-            "start": None if pool is None else "cold" if refused else "fork",
-            "start_reason": refused,
-            "template_init_ms": round(template.init_ms, 3) if template is not None else None,
+            "start": None if origin is None else "cold" if origin.cold_because else "fork",
+            "start_reason": origin.cold_because if origin is not None else None,
+            "template_init_ms": origin.template_init_ms if origin is not None else None,
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
             "waiting": pool.waiting if pool is not None else 0,
             **entry.metrics.summary(),

@@ -9,6 +9,7 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
@@ -40,8 +41,47 @@ class Tenant(Protocol):
         """There may be room now: start what is waited for."""
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """How environments of a version start.
+
+    Attributes:
+        cold_because: why they start cold, None while they are forked.
+        template_init_ms: how long init took in the template, None when there is none.
+    """
+
+    cold_because: str | None
+    template_init_ms: float | None
+
+
 class Node(Protocol):
     """A machine that runs environments."""
+
+    def declare(self, functions: Mapping[str, Function]) -> None:
+        """Count by these declarations from now on."""
+
+    def join(self, tenant: Tenant) -> None:
+        """Take part in the division of the room."""
+
+    def leave(self, tenant: Tenant) -> None:
+        """Take part no more; call it once the tenant has released all its room."""
+
+    def most_at_once(self, function: Function) -> int:
+        """The most environments that `function` can ever have here, at least 1."""
+
+    async def prepare(self, version: Version) -> None:
+        """Make ready what environments of `version` are started from.
+
+        Raises:
+            InitError: the function's init failed.
+            ServiceException: the machine could not start a process.
+        """
+
+    def retire(self, version: Version) -> None:
+        """Start no more environments of `version`; those there are live on."""
+
+    def origin(self, version: Version) -> Origin:
+        """How environments of `version` start."""
 
     def reserve(self, tenant: Tenant) -> bool:
         """Set room for one more environment aside; False when there is none, and `grow` is called when there may be."""
@@ -175,6 +215,20 @@ class LocalNode:
         if must and self._line.pop(tenant, None) is not None:
             self._line[tenant] = now_s  # it had its turn: to the end of the line
         return must
+
+    async def prepare(self, version: Version) -> None:
+        """See `Node.prepare`."""
+        await self.spawner.prepare(version)
+
+    def retire(self, version: Version) -> None:
+        """See `Node.retire`."""
+        self.spawner.retire(version)
+
+    def origin(self, version: Version) -> Origin:
+        """See `Node.origin`."""
+        origin = self.spawner.origin(version)
+        template = origin.template
+        return Origin(origin.refused, None if template is None else round(template.init_ms, 3))
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """See `Node.start`."""
