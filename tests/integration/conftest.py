@@ -69,6 +69,17 @@ class Running:
             config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
         )
 
+    def s3(self) -> Any:
+        """A boto3 S3 client."""
+        return boto3.client(
+            "s3",
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}),
+        )
+
     def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
         """Answer and FunctionError of one invocation."""
         answer = self.client().invoke(FunctionName=function, Payload=json.dumps(event), **kwargs)

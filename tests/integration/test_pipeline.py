@@ -10,9 +10,7 @@ import urllib.request
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from .conftest import Project, Running, eventually
 
@@ -88,14 +86,7 @@ def test_objects_that_arrive_while_thawd_is_down_are_found_once(measuring: Proje
 
 def test_a_put_over_http_becomes_a_row(measuring: Project) -> None:
     with measuring.up() as running:
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=running.url,
-            region_name="us-east-1",
-            aws_access_key_id="x",
-            aws_secret_access_key="x",
-            config=Config(s3={"addressing_style": "path"}),
-        )
+        s3 = running.s3()
         for number in range(50):
             s3.put_object(Bucket="uploads", Key=f"in/{number}.txt", Body=b"x" * number)
         eventually(lambda: len(rows(measuring)) == 50, what="50 rows")
@@ -107,14 +98,7 @@ def test_a_put_over_http_becomes_a_row(measuring: Project) -> None:
 
 def test_s3_clients_are_told_of_buckets_that_do_not_exist(measuring: Project) -> None:
     with measuring.up() as running:
-        s3 = boto3.client(
-            "s3",
-            endpoint_url=running.url,
-            region_name="us-east-1",
-            aws_access_key_id="x",
-            aws_secret_access_key="x",
-            config=Config(s3={"addressing_style": "path"}),
-        )
+        s3 = running.s3()
         assert [bucket["Name"] for bucket in s3.list_buckets()["Buckets"]] == ["failed", "uploads"]
         with pytest.raises(s3.exceptions.NoSuchBucket):
             s3.list_objects_v2(Bucket="nobody")
