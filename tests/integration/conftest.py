@@ -8,6 +8,7 @@ import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 import time
@@ -19,6 +20,8 @@ from typing import Any
 import boto3
 import pytest
 from botocore.config import Config
+
+from tests.integration.served import Served
 
 DEADLINE_S = 60.0
 
@@ -184,3 +187,17 @@ def project(tmp_path: Path) -> Project:
     root = tmp_path / "project"
     root.mkdir()
     return Project(root)
+
+
+@pytest.fixture(scope="module")
+def served() -> Iterator[Served]:
+    """The object API alone, on a port of its own."""
+    with tempfile.TemporaryDirectory() as folder, Served(Path(folder)) as running:
+        yield running
+
+
+@pytest.fixture
+def s3(served: Served) -> Iterator[Any]:
+    """A boto3 S3 client of it, with its bucket empty."""
+    with served.empty_client() as client:
+        yield client

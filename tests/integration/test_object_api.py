@@ -8,10 +8,8 @@ import hashlib
 import io
 import os
 import socket
-import tempfile
 import zlib
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -21,18 +19,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.integration.served import Served, code_of, xml_code
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory() as folder, Served(Path(folder)) as running:
-        yield running
-
-
-@pytest.fixture
-def s3(served: Served) -> Iterator[Any]:
-    with served.empty_client() as client:
-        yield client
 
 
 def test_an_object_put_is_got_listed_and_removed_and_each_is_one_event(served: Served, s3: Any) -> None:

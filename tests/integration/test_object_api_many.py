@@ -2,28 +2,13 @@
 
 from __future__ import annotations
 
-import tempfile
 from collections import Counter
-from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
 from botocore.exceptions import ClientError
 
 from tests.integration.served import Served, code_of, xml_code
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory() as folder, Served(Path(folder)) as running:
-        yield running
-
-
-@pytest.fixture
-def s3(served: Served) -> Iterator[Any]:
-    with served.empty_client() as client:
-        yield client
 
 
 def test_buckets_are_listed(served: Served, s3: Any) -> None:

@@ -14,7 +14,6 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
@@ -27,18 +26,6 @@ from tests.integration.served import Served, code_of, xml_code
 from thawd.gateway import object_multipart
 
 MIB = 1024 * 1024
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory() as folder, Served(Path(folder)) as running:
-        yield running
-
-
-@pytest.fixture
-def s3(served: Served) -> Iterator[Any]:
-    with served.empty_client() as client:
-        yield client
 
 
 def staged(served: Served) -> list[str]:

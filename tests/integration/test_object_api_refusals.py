@@ -7,7 +7,6 @@ import shutil
 import socket
 import subprocess
 import tempfile
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote
@@ -16,18 +15,6 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.integration.served import Served, code_of, xml_code
-
-
-@pytest.fixture(scope="module")
-def served() -> Iterator[Served]:
-    with tempfile.TemporaryDirectory() as folder, Served(Path(folder)) as running:
-        yield running
-
-
-@pytest.fixture
-def s3(served: Served) -> Iterator[Any]:
-    with served.empty_client() as client:
-        yield client
 
 
 def test_buckets_are_there_or_told_of(served: Served, s3: Any) -> None:
