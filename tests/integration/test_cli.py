@@ -181,7 +181,8 @@ def test_an_interrupt_at_any_moment_of_the_start_ends_it_quietly(project: Projec
         time.sleep(delay_s)
         up.send_signal(signal.SIGINT)
         _, errors = up.communicate(timeout=30)
-        assert up.returncode in (0, 130), (delay_s, errors)
+        # By the signal itself or by its status: a shell shows 130 either way.
+        assert up.returncode in (0, 130, -signal.SIGINT), (delay_s, errors)
         assert "Traceback" not in errors, delay_s
 
 
