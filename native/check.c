@@ -1,0 +1,187 @@
+// Runs in both address spaces. Whether the tables of an image can be trusted to be what freeze writes.
+
+#include "check.h"
+
+#include "image.h"
+#include "sys.h"
+
+struct checking {
+    const unsigned char *base;
+    const struct image_header *header;
+    uint64_t tables_bytes, file_bytes;
+    struct check_failure *failure;
+};
+
+static int bad(struct checking *c, const char *what, uint64_t where) {
+    c->failure->what = what;
+    c->failure->where = where;
+    return -1;
+}
+
+static const void *records(struct checking *c, enum section section) {
+    return c->base + c->header->sections[section].offset;
+}
+
+static uint32_t count(struct checking *c, enum section section) {
+    return c->header->sections[section].count;
+}
+
+static int in_zone(uint64_t start, uint64_t bytes) {
+    return start < ZONE_START + ZONE_BYTES && start + bytes > ZONE_START;
+}
+
+static int page_range(uint64_t start, uint64_t bytes) {
+    return !(start % IMAGE_PAGE) && !(bytes % IMAGE_PAGE) && bytes && start >= IMAGE_PAGE && start < USER_SPACE_END &&
+           bytes <= USER_SPACE_END - start && !in_zone(start, bytes);
+}
+
+static int in_data(struct checking *c, uint64_t offset, uint64_t bytes) {
+    return !(offset % IMAGE_PAGE) && offset >= c->header->data_offset && offset <= c->file_bytes &&
+           bytes <= c->file_bytes - offset;
+}
+
+static int check_header(struct checking *c) {
+    const struct image_header *header = c->header;
+    if (c->tables_bytes < IMAGE_PAGE)
+        return bad(c, "the file is too short for an image", c->tables_bytes);
+    if (__builtin_memcmp(header->magic, IMAGE_MAGIC, sizeof header->magic))
+        return bad(c, "the file is no image", 0);
+    if (header->layout != IMAGE_LAYOUT)
+        return bad(c, "the image has another layout version than this thawd reads; freeze it anew", header->layout);
+    if (header->architecture != ARCHITECTURE)
+        return bad(c, "the image is of another architecture", header->architecture);
+    struct image_header blank;
+    copy_bytes(&blank, header, sizeof blank);
+    blank.header_checksum = 0;
+    if (checksum(&blank, sizeof blank) != header->header_checksum)
+        return bad(c, "the image's header is damaged (checksum)", offsetof(struct image_header, header_checksum));
+    if (header->file_bytes != c->file_bytes)
+        return bad(c, "the image is cut off or has grown", c->file_bytes);
+    if (header->data_offset % IMAGE_PAGE || header->data_offset < IMAGE_PAGE || header->data_offset > c->file_bytes)
+        return bad(c, "the image's data has no valid place", header->data_offset);
+    if (header->anonymous_offset % IMAGE_PAGE || header->anonymous_offset < header->data_offset ||
+        header->anonymous_offset > header->file_bytes)
+        return bad(c, "the image's data of anonymous memory has no valid place", header->anonymous_offset);
+    if (header->flags & ~(uint32_t)IMAGE_COPY)
+        return bad(c, "the image has unknown flags", header->flags);
+    return 0;
+}
+
+static int check_sections(struct checking *c) {
+    static const uint32_t record_bytes[SECTION_COUNT] = {
+        sizeof(struct operation),
+        sizeof(struct thread_state),
+        sizeof(struct file_identity),
+        sizeof(struct memory_object),
+        sizeof(struct descriptor),
+        sizeof(struct epoll_watch),
+        sizeof(struct signal_action),
+        1,
+        1,
+    };
+    uint64_t end = IMAGE_PAGE;
+    for (uint32_t i = 0; i < SECTION_COUNT; i++) {
+        const struct section_place *place = &c->header->sections[i];
+        uint64_t bytes = (uint64_t)place->count * place->record_bytes;
+        if (place->record_bytes != record_bytes[i] || place->offset != (end + 7) / 8 * 8 ||
+            place->offset > c->tables_bytes || bytes > c->tables_bytes - place->offset)
+            return bad(c, "a section of the image has no valid place", i);
+        end = place->offset + bytes;
+    }
+    if (end > c->header->data_offset)
+        return bad(c, "the image's data begins inside its tables", end);
+    if (checksum(c->base + IMAGE_PAGE, end - IMAGE_PAGE) != c->header->tables_checksum)
+        return bad(c, "the image's tables are damaged (checksum)", IMAGE_PAGE);
+    if (!count(c, SECTION_OPERATIONS) || !count(c, SECTION_THREADS) || count(c, SECTION_SIGNALS) != 64)
+        return bad(c, "the image lacks operations, threads or signal actions", 0);
+    if (!count(c, SECTION_STRINGS) || ((const char *)records(c, SECTION_STRINGS))[count(c, SECTION_STRINGS) - 1])
+        return bad(c, "the image's texts are not ended", 0);
+    return 0;
+}
+
+static int check_process(struct checking *c) {
+    const struct process_facts *process = &c->header->process;
+    const struct host_key *host = &c->header->host;
+    if (host->kernel_release[sizeof host->kernel_release - 1] || host->boot_id[sizeof host->boot_id - 1] ||
+        host->kernel_version[sizeof host->kernel_version - 1] || host->cpu_vendor[sizeof host->cpu_vendor - 1])
+        return bad(c, "the host key's texts are not ended", offsetof(struct image_header, host));
+    uint32_t strings = count(c, SECTION_STRINGS);
+    if (process->working_folder >= strings || c->header->glibc >= strings)
+        return bad(c, "a fact of the process points nowhere", 0);
+    if (!page_range(process->vdso_start, process->vdso_bytes) || process->vdso_bytes != count(c, SECTION_VDSO) ||
+        (process->vvar_bytes && !page_range(process->vvar_start, process->vvar_bytes)))
+        return bad(c, "the vDSO has no valid place", process->vdso_start);
+    if (!page_range(process->parcel, process->parcel_bytes) || process->landing % 8 || !process->landing ||
+        process->landing >= USER_SPACE_END - IMAGE_PAGE || in_zone(process->landing, IMAGE_PAGE))
+        return bad(c, "the landing has no valid place", process->landing);
+    return 0;
+}
+
+static int check_operation(struct checking *c, const struct operation *operation, uint32_t i) {
+    if (!page_range(operation->address, operation->length) || operation->kind >= OPERATION_KINDS ||
+        operation->protection & ~7u || operation->offset % IMAGE_PAGE || operation->offset >> 60)
+        return bad(c, "an operation is not valid", i);
+    switch (operation->kind) {
+    case OPERATION_ANONYMOUS:
+        return 0;
+    case OPERATION_FILE:
+    case OPERATION_FILE_SHARED:
+        return operation->index < count(c, SECTION_FILES) ? 0 : bad(c, "an operation names no file", i);
+    case OPERATION_OBJECT: {
+        if (operation->index >= count(c, SECTION_OBJECTS))
+            return bad(c, "an operation names no memory object", i);
+        return 0;
+    }
+    default:
+        return in_data(c, operation->offset, operation->length) ? 0
+                                                                : bad(c, "an operation's data has no valid place", i);
+    }
+}
+
+static int check_descriptor(struct checking *c, const struct descriptor *table, uint32_t i) {
+    const struct descriptor *descriptor = &table[i];
+    int files = descriptor->kind == DESCRIPTOR_FILE || descriptor->kind == DESCRIPTOR_DEVICE;
+    if (descriptor->kind >= DESCRIPTOR_KINDS || descriptor->number < 0 || descriptor->number > 1 << 24 ||
+        (i && descriptor->number <= table[i - 1].number))
+        return bad(c, "a descriptor is not valid", i);
+    if ((files && descriptor->index >= count(c, SECTION_FILES)) ||
+        (descriptor->kind == DESCRIPTOR_OBJECT && descriptor->index >= count(c, SECTION_OBJECTS)) ||
+        (descriptor->kind == DESCRIPTOR_COPY && descriptor->index >= i) ||
+        (descriptor->kind == DESCRIPTOR_SOCKETPAIR && descriptor->index > 1 << 24))
+        return bad(c, "a descriptor refers to nothing", i);
+    if (descriptor->data_bytes && !in_data(c, descriptor->data_offset, descriptor->data_bytes))
+        return bad(c, "what a pipe holds has no valid place", i);
+    return 0;
+}
+
+static int check_threads(struct checking *c) {
+    const struct thread_state *threads = records(c, SECTION_THREADS);
+    for (uint32_t i = 0; i < count(c, SECTION_THREADS); i++)
+        if (threads[i].context % 8 || threads[i].context < 65536 || threads[i].context >= USER_SPACE_END ||
+            in_zone(threads[i].context, 65536) || threads[i].name[15])
+            return bad(c, "a thread is not valid", i);
+    return 0;
+}
+
+int image_check(const void *tables, uint64_t tables_bytes, uint64_t file_bytes, struct check_failure *failure) {
+    struct checking checking = {tables, tables, tables_bytes, file_bytes, failure}, *c = &checking;
+    if (check_header(c) || check_sections(c) || check_process(c) || check_threads(c))
+        return -1;
+    const struct operation *operations = records(c, SECTION_OPERATIONS);
+    for (uint32_t i = 0; i < count(c, SECTION_OPERATIONS); i++)
+        if (check_operation(c, &operations[i], i))
+            return -1;
+    const struct file_identity *files = records(c, SECTION_FILES);
+    for (uint32_t i = 0; i < count(c, SECTION_FILES); i++)
+        if (files[i].path >= count(c, SECTION_STRINGS))
+            return bad(c, "a file has no path", i);
+    const struct memory_object *objects = records(c, SECTION_OBJECTS);
+    for (uint32_t i = 0; i < count(c, SECTION_OBJECTS); i++)
+        if (objects[i].name >= count(c, SECTION_STRINGS) || !in_data(c, objects[i].offset, objects[i].bytes))
+            return bad(c, "a memory object's data has no valid place", i);
+    const struct descriptor *descriptors = records(c, SECTION_DESCRIPTORS);
+    for (uint32_t i = 0; i < count(c, SECTION_DESCRIPTORS); i++)
+        if (check_descriptor(c, descriptors, i))
+            return -1;
+    return 0;
+}

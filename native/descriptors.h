@@ -1,0 +1,33 @@
+// Runs in the process that is frozen. What the parts that look at descriptors share.
+
+#ifndef THAWD_DESCRIPTORS_H
+#define THAWD_DESCRIPTORS_H
+
+#include <sys/stat.h>
+
+#include "freezing.h"
+
+#define LINK_BYTES 4200
+
+// One descriptor while it is looked at.
+struct look {
+    struct descriptor *to;
+    struct stat status;
+    char link[LINK_BYTES];
+    const char *info; // /proc/self/fdinfo/N
+};
+
+// Refuse the freeze because of it: `what` says why and the way out, and ends with "descriptor ".
+int refuse_descriptor(struct freezing *f, const struct look *look, const char *what);
+int refuse_unknown(struct freezing *f, const struct look *look);
+
+// pipes.c: one end, with what the pipe holds if it is a read end; then numbers the pipes, of which both ends must be
+// here. 0 or a freeze_result.
+int pipe_describe(struct freezing *f, struct look *look);
+int pipes_pair(struct freezing *f);
+
+// sockets.c: fills in the socket `to`; NULL, or why it is refused.
+const char *socket_describe(struct descriptor *to, uint64_t inode);
+extern const char socket_is_connected[];
+
+#endif

@@ -1,0 +1,233 @@
+// Runs in both address spaces. A private folder at the path of the frozen process's temporary folder, by a mount
+// namespace.
+//
+// The namespace lives as long as a process is in it, and with it go its mounts: nothing is left to clean up but the
+// folder `own`. Processes that this one starts are in it too and see the same files.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/capability.h>
+#include <linux/sched.h>
+#include <sys/mount.h>
+#include <sys/statfs.h>
+
+#include "disk.h"
+#include "text.h"
+
+#define OVERLAY_MAGIC 0x794c7630 // OVERLAYFS_SUPER_MAGIC
+#define READ_ONLY 1              // ST_RDONLY
+#define ST_NOSUID 2
+#define ST_NODEV 4
+#define ST_NOEXEC 8
+#define ST_NOATIME 1024
+#define ST_NODIRATIME 2048
+#define ST_RELATIME 4096
+
+static int fails(struct disk_failure *failure, long error, int refused, const char *what, const char *detail) {
+    *failure = (struct disk_failure){what, detail, refused};
+    return (int)error;
+}
+
+static int write_text(const char *path, const char *text) {
+    int fd = sys_open(path, O_WRONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fd;
+    long wrote = sys_write(fd, text, text_bytes(text));
+    sys_close(fd);
+    return wrote < 0 ? (int)wrote : 0;
+}
+
+// One id, mapped to itself: all that an unprivileged process may map.
+static int map_id(const char *path, uint64_t id) {
+    char line[64];
+    struct writer out = text_writer(line, sizeof line);
+    put_number(&out, id, 10);
+    put_text(&out, " ");
+    put_number(&out, id, 10);
+    put_text(&out, " 1");
+    return write_text(path, line);
+}
+
+static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) {
+    // Source: user_namespaces(7): before an unprivileged process may map its group, it must give up setgroups.
+    int result = write_text("/proc/self/setgroups", "deny");
+    if (!result)
+        result = map_id("/proc/self/uid_map", user);
+    if (!result)
+        result = map_id("/proc/self/gid_map", group);
+    return result ? fails(failure, result, 1, "the user namespace of a copy cannot be set up, /proc/self/uid_map", "")
+                  : 0;
+}
+
+static int enter_namespaces(int *with_user, struct disk_failure *failure) {
+    long result = sys3(SYS_unshare, CLONE_NEWNS, 0, 0);
+    *with_user = result == -EPERM;
+    if (*with_user) {
+        uint64_t user = (uint64_t)sys3(SYS_geteuid, 0, 0, 0), group = (uint64_t)sys3(SYS_getegid, 0, 0, 0);
+        result = sys3(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS, 0, 0);
+        if (!result)
+            return map_ids(user, group, failure);
+    }
+    if (result < 0)
+        return fails(failure, result, 1,
+                     "a copy needs a mount namespace for its own temporary folder, and this user may not have one; "
+                     "allow user namespaces (sysctl user.max_user_namespaces, kernel.apparmor_restrict_unprivileged_"
+                     "userns, kernel.unprivileged_userns_clone; in a container its seccomp profile)",
+                     "");
+    return 0;
+}
+
+// Capabilities over the new user namespace only; nobody in the copy has use for them. Root would have them again at the
+// next exec, and needs them to give a fork its own folder: a namespace in which root is root takes CAP_SETFCAP.
+static int drop_capabilities(struct disk_failure *failure) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
+    long result = sys3(SYS_geteuid, 0, 0, 0) ? sys3(SYS_capset, (long)&header, (long)none, 0) : 0;
+    return result < 0 ? fails(failure, result, 0, "capabilities cannot be dropped", "") : 0;
+}
+
+// Opened after the namespaces were entered: overlayfs takes no folder of another mount namespace.
+static int open_folder(const char *folder, const char *name) {
+    char path[4200];
+    struct writer out = text_writer(path, sizeof path);
+    put_text(&out, folder);
+    put_text(&out, name);
+    return sys_open(path, O_PATH | O_DIRECTORY | O_CLOEXEC, 0);
+}
+
+static void put_folder(struct writer *out, const char *option, int fd) {
+    put_text(out, option);
+    put_text(out, "/proc/self/fd/"); // no path: commas and colons in it would have to be escaped
+    put_number(out, (unsigned)fd, 10);
+}
+
+// Only there may overlayfs keep its marks in trusted.* attributes, where it can also rename folders of `lower`.
+static int in_first_user_namespace(void) {
+    char map[64];
+    const char *at = map;
+    if (read_text_file("/proc/self/uid_map", map, sizeof map) <= 0)
+        return 0;
+    skip_spaces(&at);
+    uint64_t inside = take_number(&at, 10);
+    skip_spaces(&at);
+    uint64_t outside = take_number(&at, 10);
+    skip_spaces(&at);
+    return !inside && !outside && take_number(&at, 10) == UINT32_MAX;
+}
+
+// `volatile` (Linux 5.10): nothing is synced. Without it the end of each copy would wait for all that is being written
+// to the disk, by whomever. `userxattr` (Linux 5.11): marks are kept in user.* attributes.
+static long mount_layers(const char *at, int lower, int upper, int work) {
+    char options[256];
+    struct writer out = text_writer(options, sizeof options);
+    put_folder(&out, "lowerdir=", lower);
+    put_folder(&out, ",upperdir=", upper);
+    put_folder(&out, ",workdir=", work);
+    put_text(&out, in_first_user_namespace() ? ",volatile,redirect_dir=on" : ",volatile,userxattr");
+    return sys6(SYS_mount, (long)"overlay", (long)at, (long)"overlay", MS_NOSUID | MS_NODEV, (long)options, 0);
+}
+
+// The kernel mounts read-only, without a word, where it cannot make its working folder.
+static int check_writable(const struct disk *disk, struct disk_failure *failure) {
+    struct statfs status;
+    long result = sys3(SYS_statfs, (long)disk->at, (long)&status, 0);
+    if (result < 0)
+        return fails(failure, result, 0, "the temporary folder of the copy cannot be looked at: ", disk->at);
+    if (status.f_type != OVERLAY_MAGIC || status.f_flags & READ_ONLY)
+        return fails(failure, -EROFS, 0,
+                     "the temporary folder of the copy came up read-only; the disk is full, may not be written, or the "
+                     "copy's own "
+                     "folder was used before: ",
+                     disk->own);
+    return 0;
+}
+
+static int mount_overlay(const struct disk *disk, struct disk_failure *failure) {
+    int lower = open_folder(disk->lower, ""), upper = open_folder(disk->own, "/upper");
+    int work = open_folder(disk->own, "/work");
+    int result;
+    if (lower < 0) {
+        result = fails(failure, lower, 1, "the disk snapshot that belongs to the image is gone: ", disk->lower);
+    } else if (upper < 0 || work < 0) {
+        result = fails(failure, upper < 0 ? upper : work, 0,
+                       "the copy's own folder, with \"upper\" and \"work\" in it, cannot be opened: ", disk->own);
+    } else {
+        result = (int)mount_layers(disk->at, lower, upper, work);
+        int refused = result == -EPERM || result == -EINVAL || result == -ENODEV || result == -EACCES;
+        if (result < 0)
+            fails(failure, result, refused,
+                  "an overlay cannot be mounted on the temporary folder of the frozen process (it is gone, or this "
+                  "kernel or file system knows no overlays): ",
+                  disk->at);
+    }
+    if (lower >= 0)
+        sys_close(lower);
+    if (upper >= 0)
+        sys_close(upper);
+    if (work >= 0)
+        sys_close(work);
+    return result ? result : check_writable(disk, failure);
+}
+
+static int mount_own(const struct disk *disk, struct disk_failure *failure) {
+    long result = sys6(SYS_mount, (long)disk->own, (long)disk->at, 0, MS_BIND, 0, 0);
+    int refused = result == -EPERM || result == -EACCES;
+    return result < 0 ? fails(failure, result, refused,
+                              "the copy's own folder cannot be mounted on the temporary folder of the frozen process "
+                              "(one of them is gone): ",
+                              disk->at)
+                      : 0;
+}
+
+static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
+    long result = disk->tmp ? sys6(SYS_mount, (long)disk->at, (long)disk->tmp, 0, MS_BIND, 0, 0) : 0;
+    return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
+}
+
+// Of a mount that a more privileged namespace has made, flags may be added, and none taken away.
+static long locked_flags(const char *path) {
+    static const struct {
+        long reported, mounted;
+    } flags[] = {{ST_NOSUID, MS_NOSUID},   {ST_NODEV, MS_NODEV},           {ST_NOEXEC, MS_NOEXEC},
+                 {ST_NOATIME, MS_NOATIME}, {ST_NODIRATIME, MS_NODIRATIME}, {ST_RELATIME, MS_RELATIME}};
+    struct statfs status;
+    long found = 0;
+    if (sys3(SYS_statfs, (long)path, (long)&status, 0) < 0)
+        return 0;
+    for (unsigned i = 0; i < sizeof flags / sizeof *flags; i++)
+        if (status.f_flags & flags[i].reported)
+            found |= flags[i].mounted;
+    return found;
+}
+
+static int protect_code(const struct disk *disk, struct disk_failure *failure) {
+    if (!disk->code)
+        return 0;
+    long result = sys6(SYS_mount, (long)disk->code, (long)disk->code, 0, MS_BIND, 0, 0);
+    if (!result)
+        result =
+            sys6(SYS_mount, 0, (long)disk->code, 0, MS_BIND | MS_REMOUNT | MS_RDONLY | locked_flags(disk->code), 0, 0);
+    return result < 0 ? fails(failure, result, 1, "the code folder cannot be made read-only: ", disk->code) : 0;
+}
+
+int disk_enter(const struct disk *disk, struct disk_failure *failure) {
+    int with_user;
+    int result = enter_namespaces(&with_user, failure);
+    if (result)
+        return result;
+    // Slave, not private: what is mounted and unmounted outside is inside too, and no copy keeps a disk busy.
+    long made = sys6(SYS_mount, 0, (long)"/", 0, MS_REC | MS_SLAVE, 0, 0);
+    if (made < 0)
+        return fails(failure, made, 1, "mounts of a copy cannot be kept to itself", "");
+    result = disk->lower ? mount_overlay(disk, failure) : mount_own(disk, failure);
+    if (!result)
+        result = mount_tmp(disk, failure);
+    if (!result)
+        result = protect_code(disk, failure);
+    return !result && with_user ? drop_capabilities(failure) : result;
+}
+
+int disk_holds(const char *at, const char *path) {
+    return text_begins(path, at) && path[text_bytes(at)] == '/';
+}

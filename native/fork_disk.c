@@ -1,0 +1,21 @@
+// Runs in forks of the process that can be frozen, or of its copies. What thaw does for a copy, for a fork: a temporary
+// folder of its own.
+
+#include "disk.h"
+#include "freeze.h"
+#include "text.h"
+
+int thawd_disk(const char *at, const char *own, const char *lower, const char *tmp, struct freeze_report *report) {
+    struct disk_failure failure;
+    int error = disk_enter(&(struct disk){.at = at, .own = own, .lower = lower, .tmp = tmp}, &failure);
+    *report = (struct freeze_report){.bytes = sizeof *report};
+    if (!error)
+        return FREEZE_FROZEN;
+    struct writer out = text_writer(report->stage, sizeof report->stage);
+    put_text(&out, "disk");
+    out = text_writer(report->text, sizeof report->text);
+    put_text(&out, failure.what);
+    put_text(&out, failure.detail);
+    report->error = failure.refused ? 0 : -error;
+    return failure.refused ? FREEZE_REFUSED : FREEZE_FAILED;
+}

@@ -1,0 +1,347 @@
+// Runs in the process that is frozen, and goes on working in its thawed copies. madvise and mremap that know
+// image-backed memory.
+//
+// In a copy, what was anonymous memory is a private mapping of the image. The kernel keeps its promises to that
+// mapping: MADV_DONTNEED brings the frozen contents back where an allocator counts on zeros, MADV_FREE and
+// MADV_WIPEONFORK are refused, and growth by mremap shows the image's next pages. So both functions of the C library
+// begin with a jump to the ones here, which do to image-backed memory what the kernel would have done to anonymous
+// memory, and leave the rest to it. Code that makes these system calls by itself is not caught: that is what
+// FREEZE_COPY is for.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <elf.h>
+#include <errno.h>
+#include <link.h>
+#include <stdarg.h>
+#include <sys/mman.h>
+#include <sys/uio.h>
+
+#include "freezing.h"
+#include "sys.h"
+#include "vma.h"
+
+#ifndef MREMAP_DONTUNMAP
+#define MREMAP_DONTUNMAP 4
+#endif
+#ifndef MADV_DONTNEED_LOCKED
+#define MADV_DONTNEED_LOCKED 24
+#endif
+
+static int by_text; // as if the kernel had no PROCMAP_QUERY
+
+enum backing { BACKING_OTHER, BACKING_IMAGE_OF_ANONYMOUS, BACKING_IMAGE_OF_FILE };
+
+static enum backing backing_of(const struct vma *vma) {
+    for (uint32_t i = 0; i < thawd_landing.image_count && !vma->shared; i++) {
+        const struct landed_image *image = &thawd_landing.images[i];
+        if (vma->inode == image->inode && vma->device == image->device)
+            return vma->offset >= image->anonymous_offset ? BACKING_IMAGE_OF_ANONYMOUS : BACKING_IMAGE_OF_FILE;
+    }
+    return BACKING_OTHER;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+// The first of an image's ranges that ends above `address`.
+static uint64_t first_range(const struct landed_image *image, uint64_t address) {
+    const uint64_t *pairs = (const uint64_t *)image->ranges;
+    uint64_t low = 0, high = image->range_count;
+    while (low < high) {
+        uint64_t middle = (low + high) / 2;
+        if (pairs[2 * middle + 1] > address)
+            high = middle;
+        else
+            low = middle + 1;
+    }
+    return low;
+}
+
+// Whether [start, end) may hold pages of an image; what was mapped there since is another question. Asked first: most
+// calls are about memory that the copy has got by itself.
+static int may_be_image(uint64_t start, uint64_t end) {
+    if (__atomic_load_n(&thawd_landing.moved, __ATOMIC_ACQUIRE))
+        return 1;
+    for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
+        const struct landed_image *image = &thawd_landing.images[i];
+        uint64_t at = image->ranges ? first_range(image, start) : 0;
+        if (!image->ranges || (at < image->range_count && ((const uint64_t *)image->ranges)[2 * at] < end))
+            return 1;
+    }
+    return 0;
+}
+
+// Zeros in [start, end) by process_vm_writev, which tells of what may not be written instead of dying of it.
+static void write_zeros(uint64_t start, uint64_t end) {
+    static const char zeros[IMAGE_PAGE];
+    for (; start < end; start += IMAGE_PAGE) {
+        struct iovec from = {(void *)(uintptr_t)zeros, IMAGE_PAGE}, to = {(void *)start, IMAGE_PAGE};
+        sys6(SYS_process_vm_writev, sys_getpid(), (long)&from, 1, (long)&to, 1, 0);
+    }
+}
+
+// For when the kernel does not tell what is mapped: no descriptor is left, or there is no /proc. Then what the image
+// had there is dropped and overwritten.
+static long advise_blind(uint64_t start, uint64_t end, int advice) {
+    if (advice == MADV_WIPEONFORK)
+        return -ENOMEM;
+    long result = sys_madvise(start, end - start, MADV_DONTNEED);
+    for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
+        const struct landed_image *image = &thawd_landing.images[i];
+        const uint64_t *pairs = (const uint64_t *)image->ranges;
+        for (uint64_t at = pairs ? first_range(image, start) : 0; pairs && at < image->range_count; at++) {
+            if (pairs[2 * at] >= end)
+                break;
+            if (!(pairs[2 * at] & RANGE_OF_FILE))
+                write_zeros(pairs[2 * at] > start ? pairs[2 * at] : start, least(pairs[2 * at + 1], end));
+        }
+    }
+    return result;
+}
+
+// Fresh zeros at [start, end). Where the kernel has no mapping left to give, they are written.
+static long forget(const struct vma *vma, uint64_t start, uint64_t end) {
+    long result =
+        sys_mmap(start, end - start, vma->protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
+    if (!SYS_FAILED(result))
+        return 0;
+    if (vma->protection & PROT_WRITE)
+        clear_bytes((void *)start, end - start);
+    return vma->protection & PROT_WRITE ? 0 : result;
+}
+
+// The same contents at [start, end) in anonymous memory, which takes any advice.
+static long make_anonymous(const struct vma *vma, uint64_t start, uint64_t end) {
+    long to = sys_mmap(0, end - start, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (SYS_FAILED(to))
+        return to;
+    copy_bytes((void *)to, (const void *)start, end - start);
+    sys_mprotect((uint64_t)to, end - start, vma->protection);
+    return sys_mremap((uint64_t)to, end - start, end - start, MREMAP_MAYMOVE | MREMAP_FIXED, start);
+}
+
+// The kernel's own answer first, for its errors: locked memory is not to be dropped (EINVAL).
+static long drop(const struct vma *vma, uint64_t start, uint64_t end, int advice) {
+    long result = sys_madvise(start, end - start, MADV_DONTNEED);
+    int locked = result == -EINVAL;
+    if (result < 0 && !(locked && advice == MADV_DONTNEED_LOCKED))
+        return result;
+    result = forget(vma, start, end);
+    if (!result && locked)
+        sys3(SYS_mlock2, (long)start, (long)(end - start), 1 /* MLOCK_ONFAULT */);
+    return result;
+}
+
+static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int advice) {
+    enum backing backing = backing_of(vma);
+    if (backing == BACKING_OTHER)
+        return sys_madvise(start, end - start, advice);
+    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file; its contents cannot be had back
+        return advice == MADV_WIPEONFORK || advice == MADV_FREE ? -EINVAL : -EACCES;
+    if (advice == MADV_WIPEONFORK) {
+        if (!(vma->protection & PROT_READ))
+            return -EINVAL;
+        long result = make_anonymous(vma, start, end);
+        return SYS_FAILED(result) ? result : sys_madvise(start, end - start, advice);
+    }
+    return drop(vma, start, end, advice);
+}
+
+static int is_special(int advice) {
+    return advice == MADV_DONTNEED || advice == MADV_DONTNEED_LOCKED || advice == MADV_FREE ||
+           advice == MADV_WIPEONFORK;
+}
+
+static long advise(uint64_t start, uint64_t bytes, int advice) {
+    uint64_t end = start + (bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
+    if (!thawd_landing.image_count || !is_special(advice) || start % IMAGE_PAGE || end < start ||
+        !may_be_image(start, end))
+        return sys_madvise(start, bytes, advice);
+    long result = 0;
+    while (start < end) {
+        struct vma vma;
+        int failed = vma_at(start, &vma, by_text);
+        if (failed && failed != -ENOENT)
+            return advise_blind(start, end, advice);
+        if (failed || vma.start >= end)
+            return -ENOMEM; // a hole: madvise(2) goes on behind it, and tells at the end
+        if (vma.start > start) {
+            result = -ENOMEM;
+            start = vma.start;
+        }
+        uint64_t part_end = least(vma.end, end);
+        long part = advise_part(&vma, start, part_end, advice);
+        if (part < 0)
+            result = part;
+        start = part_end;
+    }
+    return result;
+}
+
+// Whether any of [start, end) is image-backed; -EFAULT, as the kernel says to several mappings, when it has a hole or
+// holds pages of a file, which could not be told from growth. `*last` is its last mapping.
+static long looks_frozen(uint64_t start, uint64_t end, struct vma *last) {
+    long found = 0;
+    int of_file = 0;
+    while (start < end) {
+        if (vma_at(start, last, by_text) || last->start > start)
+            return -EFAULT;
+        enum backing backing = backing_of(last);
+        found |= backing != BACKING_OTHER;
+        of_file |= backing == BACKING_IMAGE_OF_FILE || (backing == BACKING_OTHER && last->inode);
+        start = last->end;
+    }
+    return found && of_file ? -EFAULT : found;
+}
+
+// Moves [from, from + bytes), which may be many mappings, to `to`, which is set aside.
+static long move_mappings(uint64_t from, uint64_t bytes, uint64_t to) {
+    for (uint64_t done = 0; done < bytes;) {
+        struct vma vma;
+        if (vma_at(from + done, &vma, by_text) || vma.start > from + done)
+            return -EFAULT;
+        uint64_t part = least(vma.end - (from + done), bytes - done);
+        long result = sys_mremap(from + done, part, part, MREMAP_MAYMOVE | MREMAP_FIXED, to + done);
+        if (SYS_FAILED(result))
+            return result;
+        done += part;
+    }
+    return 0;
+}
+
+static long grow(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, uint64_t to, int protection) {
+    const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS;
+    uint64_t end = from + bytes;
+    if (!(flags & MREMAP_FIXED)) {
+        long tail = sys_mmap(end, new_bytes - bytes, protection, anonymous | MAP_FIXED_NOREPLACE, -1, 0);
+        if (tail == (long)end)
+            return (long)from;
+        if (!SYS_FAILED(tail))
+            sys_munmap((uint64_t)tail, new_bytes - bytes); // a kernel that does not know MAP_FIXED_NOREPLACE
+        if (!(flags & MREMAP_MAYMOVE))
+            return -ENOMEM;
+    }
+    uint64_t kept = least(bytes, new_bytes);
+    long target = sys_mmap(flags & MREMAP_FIXED ? to : 0, new_bytes, protection,
+                           anonymous | (flags & MREMAP_FIXED ? MAP_FIXED : 0), -1, 0);
+    if (SYS_FAILED(target))
+        return target;
+    __atomic_store_n(&thawd_landing.moved, 1, __ATOMIC_RELEASE);
+    long result = move_mappings(from, kept, (uint64_t)target);
+    if (SYS_FAILED(result))
+        return result;
+    if (kept < bytes)
+        sys_munmap(from + kept, bytes - kept);
+    return target;
+}
+
+static long remap(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, uint64_t to) {
+    uint64_t old = (bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
+    uint64_t new = (new_bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
+    int moves = flags & (MREMAP_FIXED | MREMAP_DONTUNMAP);
+    if (!thawd_landing.image_count || !old || !new || from % IMAGE_PAGE || (new <= old && !moves) ||
+        !may_be_image(from, from + old))
+        return sys_mremap(from, bytes, new_bytes, flags, to);
+    struct vma last;
+    long frozen = looks_frozen(from, from + old, &last);
+    if (frozen < 0)
+        return frozen;
+    if (!frozen)
+        return sys_mremap(from, bytes, new_bytes, flags, to);
+    if (flags & MREMAP_DONTUNMAP)
+        return -EINVAL; // as the kernel says for memory of files
+    if (flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED) ||
+        (moves && (to % IMAGE_PAGE || !(flags & MREMAP_MAYMOVE) || (to < from + old && from < to + new))))
+        return -EINVAL;
+    return grow(from, old, new, flags, to, last.protection);
+}
+
+static int hooked_madvise(void *address, size_t bytes, int advice) {
+    long result = advise((uint64_t)address, bytes, advice);
+    if (!SYS_FAILED(result))
+        return 0;
+    errno = (int)-result;
+    return -1;
+}
+
+static void *hooked_mremap(void *address, size_t bytes, size_t new_bytes, int flags, ...) {
+    va_list arguments;
+    va_start(arguments, flags);
+    void *to = flags & MREMAP_FIXED ? va_arg(arguments, void *) : 0;
+    va_end(arguments);
+    long result = remap((uint64_t)address, bytes, new_bytes, flags, (uint64_t)to);
+    if (!SYS_FAILED(result))
+        return (void *)result;
+    errno = (int)-result;
+    return MAP_FAILED;
+}
+
+static struct hook {
+    const char *name;
+    void *replacement;
+    unsigned char *at;
+    unsigned char saved[JUMP_BYTES];
+} hooks[] = {
+    {.name = "madvise", .replacement = (void *)hooked_madvise},
+    {.name = "mremap", .replacement = (void *)hooked_mremap},
+};
+#define HOOKS (sizeof hooks / sizeof *hooks)
+
+// Finds the functions in the C library; they must be long enough for a jump. Before the threads are stopped.
+static int find(struct freezing *f, struct hook *hook) {
+    Dl_info info;
+    const ElfW(Sym) *symbol = 0;
+    void *library = dlopen("libc.so.6", RTLD_NOW | RTLD_NOLOAD);
+    hook->at = library ? dlsym(library, hook->name) : 0;
+    if (library)
+        dlclose(library);
+    if (!hook->at || !dladdr1(hook->at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
+        symbol->st_size < JUMP_BYTES)
+        return refuse(f, "hooks", "this is not a C library whose memory functions can be taken over: ", hook->name);
+    return 0;
+}
+
+int hooks_find(struct freezing *f) {
+    int result = 0;
+    for (unsigned i = 0; !result && i < HOOKS; i++)
+        result = find(f, &hooks[i]);
+    return result;
+}
+
+int hooks_install(struct freezing *f) {
+    by_text = (f->request->flags & FREEZE_NO_PROCMAP_QUERY) != 0;
+    for (unsigned i = 0; i < HOOKS; i++) {
+        struct hook *hook = &hooks[i];
+        unsigned char jump[JUMP_BYTES];
+        write_jump(jump, (uint64_t)hook->replacement);
+        if (!__builtin_memcmp(hook->at, jump, JUMP_BYTES))
+            return 0; // a copy that is frozen again has them already
+        // SAFETY: nobody may stand inside the bytes that change. The caller tries again.
+        if (park_is_inside((uint64_t)hook->at, (uint64_t)hook->at + JUMP_BYTES))
+            return fail(f, "hooks", -EAGAIN, "a thread stands in madvise or mremap");
+    }
+    f->hooked = 1;
+    for (unsigned i = 0; i < HOOKS; i++) {
+        struct hook *hook = &hooks[i];
+        unsigned char jump[JUMP_BYTES];
+        write_jump(jump, (uint64_t)hook->replacement);
+        copy_bytes(hook->saved, hook->at, JUMP_BYTES);
+        // Through /proc/self/mem, which writes to a private copy of read-only text without mprotect.
+        long result = sys_pwrite(f->memory_fd, jump, JUMP_BYTES, (uint64_t)hook->at);
+        if (result != JUMP_BYTES)
+            return fail(f, "hooks", result < 0 ? result : -EIO,
+                        "the C library cannot be patched through /proc/self/mem");
+    }
+    return fault_point(f, "hooks");
+}
+
+void hooks_remove(struct freezing *f) {
+    if (!f->hooked)
+        return;
+    for (unsigned i = 0; i < HOOKS; i++)
+        if (hooks[i].saved[0])
+            sys_pwrite(f->memory_fd, hooks[i].saved, JUMP_BYTES, (uint64_t)hooks[i].at);
+    f->hooked = 0;
+}

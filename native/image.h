@@ -1,0 +1,231 @@
+// Runs in both address spaces. The layout of an image on disk: what freeze writes and thaw reads.
+//
+// An image is one file, written once and never changed. It begins with the header, then come the sections (tables of
+// fixed-size records, in the order of `enum section`), then, from `data_offset` on, the pages. All numbers are
+// little-endian; nothing is a pointer: addresses are those of the frozen process, offsets are from the file's start.
+// docs/snapshot-format.md describes it field by field; a test holds the two together.
+
+#ifndef THAWD_IMAGE_H
+#define THAWD_IMAGE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#define IMAGE_MAGIC "THAWDIMG"
+#define IMAGE_LAYOUT 1
+#define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
+#define IMAGE_PAGE 4096
+
+// Where thaw lives while the frozen process's mappings come back around it; a process with memory there is refused.
+#define ZONE_START UINT64_C(0x3f0000000000)
+#define ZONE_BYTES UINT64_C(0x000100000000) // 4 GiB of addresses, a few hundred KiB of them used
+
+#define NO_INDEX UINT32_MAX
+
+enum section {
+    SECTION_OPERATIONS,  // struct operation, to be replayed in order
+    SECTION_THREADS,     // struct thread_state; the first is the thread group's leader
+    SECTION_FILES,       // struct file_identity
+    SECTION_OBJECTS,     // struct memory_object
+    SECTION_DESCRIPTORS, // struct descriptor, by rising number
+    SECTION_EPOLL,       // struct epoll_watch
+    SECTION_SIGNALS,     // struct signal_action, 64 of them: of signal 1, 2, …
+    SECTION_VDSO,        // bytes: the code pages of the vDSO
+    SECTION_STRINGS,     // bytes: paths and names, each ended by a NUL
+    SECTION_COUNT
+};
+
+struct section_place {
+    uint64_t offset;
+    uint32_t count;        // records; bytes for the last two
+    uint32_t record_bytes; // 1 for the last two
+};
+
+// The machine and the C library a process was frozen on. Thaw refuses where any field differs, and names it.
+struct host_key {
+    char kernel_release[72];  // uname -r
+    char kernel_version[72];  // uname -v
+    char boot_id[40];         // /proc/sys/kernel/random/boot_id: clocks and vDSO begin anew with each boot
+    char cpu_vendor[16];      // CPUID leaf 0
+    uint32_t cpu_signature;   // CPUID leaf 1, EAX: family, model, stepping
+    uint32_t cpu_features[6]; // CPUID leaf 1 ECX EDX, leaf 7 EBX ECX EDX, leaf 7.1 EAX
+    uint32_t xsave_bytes;     // CPUID leaf 13, EBX: size of the registers' area in a signal frame
+    uint64_t xcr0;            // XGETBV 0: which registers the kernel saves
+};
+
+// Facts about the process that are neither memory nor threads nor descriptors.
+struct process_facts {
+    uint64_t code_start, code_end, data_start, data_end; // prctl(2), PR_SET_MM_MAP
+    uint64_t brk_start, brk_end;
+    uint64_t stack_start; // first address used by main's stack
+    uint64_t arguments_start, arguments_end;
+    uint64_t environment_start, environment_end;
+    uint64_t vdso_start, vdso_bytes; // code
+    uint64_t vvar_start, vvar_bytes; // data of the vDSO, all of its areas, which lie before the code
+    uint64_t vdso_hash;              // `checksum` of the code
+    uint64_t landing;                // address of struct landing (landing.h)
+    uint64_t parcel, parcel_bytes;   // area for new arguments and environment variables
+    uint64_t frozen_unix_ns;         // wall clock at the freeze
+    uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process asked for
+    uint32_t working_folder;         // offset in SECTION_STRINGS
+    uint32_t umask;
+};
+
+enum image_flag {
+    IMAGE_COPY = 1, // page data is read into anonymous memory instead of mapped
+};
+
+struct image_header {
+    char magic[8];
+    uint32_t layout;
+    uint32_t architecture;
+    uint64_t header_checksum; // `checksum` of this struct with this field 0
+    uint64_t tables_checksum; // `checksum` of everything between the header's page and the end of the last section
+    uint64_t file_bytes;
+    uint64_t data_offset;      // multiple of IMAGE_PAGE; sections end before it
+    uint64_t anonymous_offset; // data from here on stands in for anonymous memory, data before it for pages of files
+    uint32_t flags;            // enum image_flag
+    uint32_t glibc;            // offset in SECTION_STRINGS: gnu_get_libc_version()
+    struct section_place sections[SECTION_COUNT];
+    struct host_key host;
+    struct process_facts process;
+};
+
+enum operation_kind {
+    OPERATION_ANONYMOUS,   // private anonymous memory
+    OPERATION_FILE,        // private mapping of a file; `index` in SECTION_FILES, `offset` in that file
+    OPERATION_FILE_SHARED, // shared mapping of a file
+    OPERATION_OBJECT,      // shared mapping of a memory object; `index` in SECTION_OBJECTS, `offset` in the object
+    OPERATION_DATA,        // pages of this image at `offset`, mapped privately over what is there
+    OPERATION_COPY,        // pages of this image at `offset`, read into what is there
+    OPERATION_KINDS
+};
+
+// Advice given by madvise and mlock to be given again; bits of `operation.advice`.
+enum advice {
+    ADVICE_DONTFORK = 1,
+    ADVICE_DONTDUMP = 2,
+    ADVICE_HUGEPAGE = 4,
+    ADVICE_NOHUGEPAGE = 8,
+    ADVICE_MERGEABLE = 16,
+    ADVICE_WIPEONFORK = 32, // contents are never stored
+    ADVICE_LOCKED = 64,
+    ADVICE_SEQUENTIAL = 128,
+    ADVICE_RANDOM = 256,
+};
+
+enum operation_flag {
+    OPERATION_NORESERVE = 1,
+    OPERATION_STACK = 2, // main's stack: room to grow is set aside below it
+};
+
+struct operation {
+    uint64_t address;    // multiple of IMAGE_PAGE
+    uint64_t length;     // bytes, multiple of IMAGE_PAGE
+    uint64_t offset;     // in the file, the object or this image
+    uint32_t kind;       // enum operation_kind
+    uint32_t index;      // NO_INDEX where the kind has none
+    uint32_t protection; // PROT_READ 1, PROT_WRITE 2, PROT_EXEC 4
+    uint32_t flags;      // enum operation_flag
+    uint32_t advice;     // enum advice
+    uint32_t reserved;
+};
+
+struct thread_state {
+    uint64_t context; // address of its ucontext, the signal frame on its own stack
+    uint64_t fs_base, gs_base;
+    uint64_t clear_child_tid; // glibc's pthread.tid: where the new thread id belongs
+    uint64_t robust_list;     // get_robust_list(2); 0: none
+    uint64_t rseq;            // address of its struct rseq; 0: not registered
+    int32_t tid;              // in the frozen process
+    uint32_t reserved;
+    char name[16]; // prctl(2), PR_GET_NAME
+};
+
+struct file_identity {
+    uint64_t device, inode;
+    uint64_t bytes;
+    int64_t modified_ns; // st_mtim
+    uint32_t path;       // offset in SECTION_STRINGS
+    uint32_t checked;    // 1: bytes and modified_ns must be the same at the thaw
+};
+
+// Memory without a file behind it that several mappings or descriptors share: shared anonymous memory, memfd, a file
+// that was deleted. It comes back as a memfd.
+struct memory_object {
+    uint64_t bytes;
+    uint64_t offset; // of its contents in this image, `bytes` long, rounded up to a page
+    uint32_t name;   // offset in SECTION_STRINGS
+    uint32_t seals;  // fcntl(2), F_GET_SEALS
+};
+
+enum descriptor_kind {
+    DESCRIPTOR_PROVIDED,   // whoever thaws passes it under its number, or by --fd
+    DESCRIPTOR_FILE,       // regular file or folder: `index` in SECTION_FILES, `position`, `open_flags`
+    DESCRIPTOR_DEVICE,     // /dev/null and the like, by path: `index` in SECTION_FILES
+    DESCRIPTOR_OBJECT,     // `index` in SECTION_OBJECTS, `position`
+    DESCRIPTOR_PIPE_READ,  // `index`: counts the pipes; `value`: capacity; `data`: what is in it
+    DESCRIPTOR_PIPE_WRITE, // `index`: the same pipe's
+    DESCRIPTOR_EVENTFD,    // `value`: count, `index`: 1 for a semaphore
+    DESCRIPTOR_EPOLL,      // its watches are in SECTION_EPOLL
+    DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process, empty; `index`: number of the other end; `value`: type
+    DESCRIPTOR_COPY,       // shares its open file with record `index` of this section, an earlier one
+    DESCRIPTOR_KINDS
+};
+
+struct descriptor {
+    int32_t number;
+    uint32_t kind;       // enum descriptor_kind
+    uint32_t open_flags; // fcntl(2), F_GETFL
+    uint32_t close_on_exec;
+    uint64_t position;
+    uint64_t value;
+    uint64_t data_offset; // in this image
+    uint32_t data_bytes;
+    uint32_t index;
+};
+
+struct epoll_watch {
+    int32_t epoll;  // number of the epoll descriptor
+    int32_t number; // of the descriptor it watches
+    uint32_t events;
+    uint32_t reserved;
+    uint64_t data;
+};
+
+// As rt_sigaction(2) takes it, on x86-64.
+struct signal_action {
+    uint64_t handler, flags, restorer, mask;
+};
+
+// 64-bit mixing over words, the last one padded by zeros: h = (h ^ word) * K, h ^= h >> 29, from h = bytes. Finds torn
+// and damaged tables; it is no defence against forgery, which the image's owner and mode are.
+static inline uint64_t checksum(const void *data, uint64_t bytes) {
+    const unsigned char *at = data;
+    uint64_t hash = bytes;
+    for (; bytes; at += 8) {
+        uint64_t word = 0;
+        uint64_t take = bytes < 8 ? bytes : 8;
+        __builtin_memcpy(&word, at, take);
+        bytes -= take;
+        hash = (hash ^ word) * UINT64_C(0x9e3779b97f4a7c15);
+        hash ^= hash >> 29;
+    }
+    return hash;
+}
+
+_Static_assert(sizeof(struct section_place) == 16, "on disk");
+_Static_assert(sizeof(struct host_key) == 240, "on disk");
+_Static_assert(sizeof(struct process_facts) == 176, "on disk");
+_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 240 + 176, "on disk");
+_Static_assert(sizeof(struct image_header) <= IMAGE_PAGE, "the header is one page");
+_Static_assert(offsetof(struct image_header, sections) == 64, "on disk");
+_Static_assert(sizeof(struct operation) == 48, "on disk");
+_Static_assert(sizeof(struct thread_state) == 72, "on disk");
+_Static_assert(sizeof(struct file_identity) == 40, "on disk");
+_Static_assert(sizeof(struct memory_object) == 24, "on disk");
+_Static_assert(sizeof(struct descriptor) == 48, "on disk");
+_Static_assert(sizeof(struct epoll_watch) == 24, "on disk");
+_Static_assert(sizeof(struct signal_action) == 32, "on disk");
+
+#endif

@@ -1,0 +1,189 @@
+// Runs in the process that is frozen. Reads /proc/self/smaps: what is mapped where, and the flags that madvise has set.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "freezing.h"
+#include "sys.h"
+
+#define TEXT_BYTES (1u << 20)
+#define MAX_LINE 8192 // a path of 4,096 bytes, each of which may be escaped
+
+// Source: Documentation/filesystems/proc.rst, VmFlags.
+static const struct {
+    char name[3];
+    uint32_t advice;
+} advised[] = {
+    {"dc", ADVICE_DONTFORK},   {"dd", ADVICE_DONTDUMP},   {"hg", ADVICE_HUGEPAGE},
+    {"nh", ADVICE_NOHUGEPAGE}, {"mg", ADVICE_MERGEABLE},  {"wf", ADVICE_WIPEONFORK},
+    {"lo", ADVICE_LOCKED},     {"sr", ADVICE_SEQUENTIAL}, {"rr", ADVICE_RANDOM},
+};
+
+static void take_flags(struct mapping *mapping, const char *at) {
+    for (skip_spaces(&at); at[0] && at[0] != '\n' && at[1]; at += at[2] == ' ' ? 3 : 2) {
+        for (unsigned i = 0; i < sizeof advised / sizeof *advised; i++)
+            if (at[0] == advised[i].name[0] && at[1] == advised[i].name[1])
+                mapping->advice |= advised[i].advice;
+        if (at[0] == 'm' && at[1] == 'w')
+            mapping->writable_once = 1;
+        if (at[0] == 'n' && at[1] == 'r')
+            mapping->no_reserve = 1;
+        if (at[0] == 'g' && at[1] == 'd')
+            mapping->stack = 1;
+        if ((at[0] == 'd' && at[1] == 'p')) // droppable (Linux 6.11): the kernel may forget it, and must not be stored
+            mapping->advice |= ADVICE_WIPEONFORK;
+        if ((at[0] == 'h' && at[1] == 't') || (at[0] == 'p' && at[1] == 'f') || (at[0] == 'i' && at[1] == 'o'))
+            mapping->refused_flags = 1;
+    }
+}
+
+// Undoes the kernel's escape of newlines, the only one in paths of this file.
+static void unescape(char *path) {
+    char *to = path;
+    for (const char *from = path; *from; to++) {
+        if (text_begins(from, "\\012")) {
+            *to = '\n';
+            from += 4;
+        } else {
+            *to = *from++;
+        }
+    }
+    *to = 0;
+}
+
+static int take_path(struct freezing *f, struct mapping *mapping, char *path) {
+    mapping->path = NO_INDEX;
+    unescape(path);
+    if (!*path)
+        return 0;
+    struct stat status;
+    int missing = sys6(SYS_newfstatat, AT_FDCWD, (long)path, (long)&status, 0, 0, 0) < 0;
+    if (path[0] == '/' && missing) {
+        mapping->deleted = 1;
+        if (text_ends(path, " (deleted)"))
+            path[text_bytes(path) - 10] = 0;
+    }
+    mapping->path = add_string(f, path);
+    return mapping->path == NO_INDEX
+               ? refuse(f, "mappings", "the mapped files have longer names than an image can hold; map fewer files", "")
+               : 0;
+}
+
+static int take_line(struct freezing *f, char *line, struct mapping **current) {
+    int is_head = (line[0] >= '0' && line[0] <= '9') || (line[0] >= 'a' && line[0] <= 'f');
+    if (!is_head) {
+        if (*current && text_begins(line, "VmFlags:"))
+            take_flags(*current, line + 8);
+        return 0;
+    }
+    struct mapping *mapping = *current = table_add(&f->mappings);
+    if (!mapping)
+        return refuse(f, "mappings",
+                      "there are more mappings than an image can hold; unmap some, or free memory in larger pieces",
+                      "");
+    const char *at = line;
+    mapping->start = take_number(&at, 16);
+    at++;
+    mapping->end = take_number(&at, 16);
+    at++;
+    mapping->protection = (uint32_t)((at[0] == 'r') | (at[1] == 'w') << 1 | (at[2] == 'x') << 2);
+    mapping->shared = at[3] == 's';
+    at += 5;
+    mapping->offset = take_number(&at, 16);
+    at++;
+    uint64_t major = take_number(&at, 16);
+    at++;
+    mapping->device = major << 32 | take_number(&at, 16);
+    at++;
+    mapping->inode = take_number(&at, 10);
+    skip_spaces(&at);
+    return take_path(f, mapping, (char *)at);
+}
+
+static const char *name_of(struct freezing *f, const struct mapping *mapping) {
+    return mapping->path == NO_INDEX ? "" : (const char *)f->sections[SECTION_STRINGS].base + mapping->path;
+}
+
+// Notes the parts of the vDSO; whether `mapping` is one, or is the engine's own.
+static int is_left_out(struct freezing *f, const struct mapping *mapping) {
+    const char *name = name_of(f, mapping);
+    struct process_facts *process = &f->process;
+    if (text_equal(name, "[vdso]")) {
+        process->vdso_start = mapping->start;
+        process->vdso_bytes = mapping->end - mapping->start;
+        return 1;
+    }
+    if (text_begins(name, "[vvar")) { // [vvar] and, since Linux 6.13, [vvar_vclock] behind it
+        if (!process->vvar_bytes)
+            process->vvar_start = mapping->start;
+        process->vvar_bytes = mapping->end - process->vvar_start;
+        return 1;
+    }
+    int in_zone = mapping->start >= ZONE_START && mapping->end <= ZONE_START + ZONE_BYTES;
+    return text_equal(name, "[vsyscall]") || mapping->start == f->scratch || (in_zone && thawd_landing.image_count);
+}
+
+// Forgets what must not be stored, and refuses what cannot be brought back.
+static int sort_out(struct freezing *f) {
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < f->mappings.count; i++) {
+        struct mapping *mapping = AT(f->mappings, struct mapping, i);
+        if (is_left_out(f, mapping))
+            continue;
+        if (mapping->start < ZONE_START + ZONE_BYTES && mapping->end > ZONE_START)
+            return refuse(f, "mappings", "the process has memory where thaw must stand; free it before the freeze: at ",
+                          "0x3f0000000000");
+        const char *name = name_of(f, mapping);
+        if (text_equal(name, "anon_inode:[io_uring]"))
+            return refuse(f, "mappings",
+                          "an io_uring cannot be frozen (a running uvloop has one); start it on the first invocation",
+                          "");
+        if (mapping->refused_flags || text_begins(name, "/dev/nvidia") || text_begins(name, "/dev/dri") ||
+            text_begins(name, "/dev/kfd") || text_begins(name, "anon_inode:") || text_begins(name, "/secretmem"))
+            return refuse(
+                f, "mappings",
+                "memory of a device, of huge pages or of the kernel is mapped; free it before the freeze, or open "
+                "the device on the first invocation. Mapped: ",
+                *name ? name : "huge pages");
+        *AT(f->mappings, struct mapping, kept++) = *mapping;
+    }
+    f->mappings.count = kept;
+    if (!f->process.vdso_bytes)
+        return refuse(f, "mappings", "the process has no vDSO; start the kernel without vdso=0", "");
+    return 0;
+}
+
+int mappings_read(struct freezing *f) {
+    int fd = sys_open("/proc/self/smaps", O_RDONLY | O_CLOEXEC, 0);
+    if (fd < 0)
+        return fail(f, "mappings", fd,
+                    "/proc/self/smaps cannot be opened (the kernel lacks CONFIG_PROC_PAGE_MONITOR?)");
+    char *buffer = (char *)f->text.base;
+    uint64_t have = 0;
+    long got;
+    int result = 0;
+    struct mapping *current = 0;
+    while (!result && (got = sys_read(fd, buffer + have, TEXT_BYTES - have)) > 0) {
+        have += (uint64_t)got;
+        char *line = buffer;
+        for (char *at = buffer; !result && at < buffer + have; at++)
+            if (*at == '\n') {
+                *at = 0;
+                result = take_line(f, line, &current);
+                line = at + 1;
+            }
+        have = (uint64_t)(buffer + have - line);
+        copy_bytes(buffer, line, have);
+        if (!result && have > MAX_LINE)
+            result = refuse(f, "mappings", "a mapped file has a path that is too long; give it a shorter one", "");
+    }
+    sys_close(fd);
+    if (result)
+        return result;
+    if (got < 0)
+        return fail(f, "mappings", got, "/proc/self/smaps cannot be read");
+    result = sort_out(f);
+    return result ? result : fault_point(f, "mappings");
+}

@@ -1,0 +1,134 @@
+// Runs in the process that is frozen. Which pages of private mappings differ from what backs them: those must be
+// stored.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+
+#include "freezing.h"
+#include "sys.h"
+
+// A gap of so many untouched pages between two stored runs is stored too: a mapping costs more than 64 KiB of zeros.
+#define MERGE_BYTES (16 * IMAGE_PAGE)
+
+// Source: include/uapi/linux/fs.h, PAGEMAP_SCAN (Linux 6.7).
+struct page_region {
+    uint64_t start, end, categories;
+};
+struct pm_scan_arg {
+    uint64_t size, flags, start, end, walk_end, vec, vec_len, max_pages;
+    uint64_t category_inverted, category_mask, category_anyof_mask, return_mask;
+};
+#define PAGEMAP_SCAN_REQUEST 0xc0606610ul // _IOWR('f', 16, struct pm_scan_arg)
+#define PAGE_IS_FILE 4
+#define PAGE_IS_PRESENT 8
+#define PAGE_IS_SWAPPED 16
+#define PAGE_IS_PFNZERO 32
+_Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
+
+// Bits of an entry of /proc/self/pagemap. Source: Documentation/admin-guide/mm/pagemap.rst.
+#define ENTRY_PRESENT (UINT64_C(1) << 63)
+#define ENTRY_SWAPPED (UINT64_C(1) << 62)
+#define ENTRY_OF_FILE (UINT64_C(1) << 61)
+
+// Whether a copy that is frozen again has this mapping from an image, where it stands in for anonymous memory.
+static int is_anonymous_of_image(const struct mapping *mapping) {
+    for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
+        const struct landed_image *image = &thawd_landing.images[i];
+        if (mapping->inode == image->inode && mapping->device == image->device)
+            return mapping->offset >= image->anonymous_offset;
+    }
+    return 0;
+}
+
+static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end) {
+    struct range *last = f->ranges.count ? AT(f->ranges, struct range, f->ranges.count - 1) : 0;
+    if (last && last->mapping == mapping && start - last->end <= MERGE_BYTES) {
+        last->end = end;
+        return 0;
+    }
+    struct range *range = table_add(&f->ranges);
+    if (!range)
+        return refuse(f, "pages",
+                      "memory is in more pieces than an image can hold; unmap some, or use it in larger pieces", "");
+    const struct mapping *in = AT(f->mappings, struct mapping, mapping);
+    int of_file = in->path != NO_INDEX && !in->deleted && in->inode && !is_anonymous_of_image(in);
+    *range = (struct range){start, end, mapping, (uint32_t)of_file};
+    return 0;
+}
+
+// -ENOTTY: this kernel cannot.
+static int scan(struct freezing *f, uint32_t index) {
+    const struct mapping *mapping = AT(f->mappings, struct mapping, index);
+    struct page_region *regions = (struct page_region *)f->text.base;
+    struct pm_scan_arg arg = {
+        .size = sizeof arg,
+        .start = mapping->start,
+        .end = mapping->end,
+        .vec = (uint64_t)regions,
+        .vec_len = 4096,
+        .category_inverted = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+        .category_mask = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+        .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+        .return_mask = PAGE_IS_FILE,
+    };
+    while (arg.start < mapping->end) {
+        long got = sys_ioctl(f->pagemap_fd, PAGEMAP_SCAN_REQUEST, &arg);
+        if (got == -ENOTTY || got == -EINVAL)
+            return (int)got;
+        if (got < 0)
+            return fail(f, "pages", got, "the pages in use cannot be listed (PAGEMAP_SCAN)");
+        for (long i = 0; i < got; i++) {
+            int result = add_range(f, index, regions[i].start, regions[i].end);
+            if (result)
+                return result;
+        }
+        arg.start = arg.walk_end;
+    }
+    return 0;
+}
+
+static int read_entries(struct freezing *f, uint32_t index) {
+    const struct mapping *mapping = AT(f->mappings, struct mapping, index);
+    uint64_t *entries = (uint64_t *)f->text.base, at = mapping->start;
+    while (at < mapping->end) {
+        uint64_t left = (mapping->end - at) / IMAGE_PAGE * 8, most = f->text.capacity_bytes;
+        long got = sys_pread(f->pagemap_fd, entries, left < most ? left : most, at / IMAGE_PAGE * 8);
+        if (got <= 0)
+            return fail(f, "pages", got ? got : -EIO, "/proc/self/pagemap cannot be read");
+        for (long i = 0; i < got / 8; i++, at += IMAGE_PAGE) {
+            if (!(entries[i] & (ENTRY_PRESENT | ENTRY_SWAPPED)) || entries[i] & ENTRY_OF_FILE)
+                continue;
+            int result = add_range(f, index, at, at + IMAGE_PAGE);
+            if (result)
+                return result;
+        }
+    }
+    return 0;
+}
+
+// Whether the contents of this mapping are stored as what differs from its backing.
+static int is_searched(const struct mapping *mapping) {
+    return !mapping->shared && !(mapping->advice & ADVICE_WIPEONFORK);
+}
+
+int pages_find(struct freezing *f) {
+    int can_scan = !(f->request->flags & FREEZE_NO_PAGEMAP_SCAN);
+    for (uint32_t i = 0; i < f->mappings.count; i++) {
+        const struct mapping *mapping = AT(f->mappings, struct mapping, i);
+        if (!is_searched(mapping))
+            continue;
+        int result = 0;
+        if (mapping->deleted) // its file will not be there: all of it
+            result = add_range(f, i, mapping->start, mapping->end);
+        else if (can_scan)
+            result = scan(f, i);
+        if (can_scan && (result == -ENOTTY || result == -EINVAL))
+            can_scan = result = 0;
+        if (!can_scan && !mapping->deleted)
+            result = read_entries(f, i);
+        if (result)
+            return result;
+    }
+    return fault_point(f, "pages");
+}

@@ -1,0 +1,98 @@
+// Runs in the process that is frozen. Pipes within the process, with what is in them.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/ioctl.h>
+#include <time.h>
+
+#include "descriptors.h"
+#include "sys.h"
+
+// What is in the pipe goes into the image: copied by tee(2), which leaves it where it is.
+static int keep_contents(struct freezing *f, struct look *look, int bytes) {
+    int ends[2];
+    uint32_t index = (uint32_t)(look->to - AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, 0));
+    struct pipe_contents *contents = table_add(&f->pipes);
+    uint64_t room = (uint64_t)(bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
+    if (!contents || room > f->text.capacity_bytes)
+        return refuse_descriptor(f, look, "a pipe holds too much; read it before the freeze: descriptor ");
+    // The scratch area for texts shrinks from its end; pipes hold 1 MiB at most.
+    f->text.capacity_bytes -= room;
+    unsigned char *to = f->text.base + f->text.capacity_bytes;
+    long result = sys3(SYS_pipe2, (long)ends, O_CLOEXEC, 0);
+    if (SYS_FAILED(result))
+        return fail(f, "descriptors", result, "no descriptor is left to copy a pipe's contents");
+    sys_fcntl(ends[1], F_SETPIPE_SZ, (long)look->to->value);
+    result = sys6(SYS_tee, look->to->number, ends[1], bytes, 2 /* SPLICE_F_NONBLOCK */, 0, 0);
+    if (!SYS_FAILED(result))
+        result = sys_read(ends[0], to, (uint64_t)bytes);
+    sys_close(ends[0]);
+    sys_close(ends[1]);
+    if (result != bytes)
+        return fail(f, "descriptors", SYS_FAILED(result) ? result : -EIO, "a pipe's contents cannot be copied");
+    *contents = (struct pipe_contents){to, (uint64_t)bytes, index};
+    look->to->data_bytes = (uint32_t)bytes;
+    return 0;
+}
+
+// Whether an earlier record is a read end of the same pipe: what is in it is stored once.
+static int is_opened_again(struct freezing *f, const struct descriptor *end) {
+    const struct descriptor *first = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, 0);
+    for (const struct descriptor *other = first; other < end; other++)
+        if (other->kind == DESCRIPTOR_PIPE_READ && other->position == end->position)
+            return 1;
+    return 0;
+}
+
+int pipe_describe(struct freezing *f, struct look *look) {
+    struct descriptor *to = look->to;
+    if (text_begins(look->link, "/"))
+        return refuse_descriptor(f, look,
+                                 "a named pipe leads out of the process; close it before the freeze: descriptor ");
+    if ((to->open_flags & O_ACCMODE) == O_RDWR)
+        return refuse_unknown(f, look);
+    to->kind = (to->open_flags & O_ACCMODE) == O_RDONLY ? DESCRIPTOR_PIPE_READ : DESCRIPTOR_PIPE_WRITE;
+    to->position = look->status.st_ino; // until `pipes_pair` has numbered them
+    to->value = (uint64_t)sys_fcntl(to->number, F_GETPIPE_SZ, 0);
+    int bytes = 0;
+    if (to->kind == DESCRIPTOR_PIPE_READ && !is_opened_again(f, to))
+        sys_ioctl(to->number, FIONREAD, &bytes);
+    return bytes > 0 ? keep_contents(f, look, bytes) : 0;
+}
+
+// Whether nobody at all holds the other end of the pipe: then it is not outside either.
+static int other_end_is_closed(const struct descriptor *end) {
+    struct pollfd poll = {.fd = end->number, .events = 0};
+    const struct timespec now = {0, 0};
+    sys6(SYS_ppoll, (long)&poll, 1, (long)&now, 0, 8, 0);
+    return (poll.revents & (POLLHUP | POLLERR)) != 0;
+}
+
+// Numbers the pipes; both ends must be here.
+int pipes_pair(struct freezing *f) {
+    struct table *table = &f->sections[SECTION_DESCRIPTORS];
+    uint32_t pipes = 0;
+    for (uint32_t i = 0; i < table->count; i++) {
+        struct descriptor *one = AT(*table, struct descriptor, i);
+        if ((one->kind != DESCRIPTOR_PIPE_READ && one->kind != DESCRIPTOR_PIPE_WRITE) || !one->position)
+            continue;
+        uint64_t inode = one->position;
+        uint32_t kinds = 0;
+        for (uint32_t j = i; j < table->count; j++) {
+            struct descriptor *end = AT(*table, struct descriptor, j);
+            if ((end->kind != DESCRIPTOR_PIPE_READ && end->kind != DESCRIPTOR_PIPE_WRITE) || end->position != inode)
+                continue;
+            kinds |= 1u << end->kind;
+            end->position = 0;
+            end->index = pipes;
+        }
+        pipes++;
+        struct look look = {.to = one, .link = "pipe"};
+        if (kinds != (1u << DESCRIPTOR_PIPE_READ | 1u << DESCRIPTOR_PIPE_WRITE) && !other_end_is_closed(one))
+            return refuse_descriptor(
+                f, &look, "the other end of a pipe is outside the process; close it before the freeze: descriptor ");
+    }
+    return 0;
+}

@@ -1,0 +1,55 @@
+// Runs as a test program of its own. Changes one field of an image's header and mends the checksum, so that the image
+// looks as if it came from another machine or another version: `forge_image IMAGE FIELD`. Without FIELD: lists the
+// fields.
+
+#include "../image.h"
+
+#include <fcntl.h>
+#include <stdio.h>
+#include <string.h>
+#include <unistd.h>
+
+#define FIELD(name) {#name, offsetof(struct image_header, name), sizeof(((struct image_header *)0)->name)}
+
+static const struct {
+    const char *name;
+    size_t offset, bytes;
+} fields[] = {
+    FIELD(layout),
+    FIELD(architecture),
+    FIELD(file_bytes),
+    FIELD(data_offset),
+    FIELD(flags),
+    FIELD(anonymous_offset),
+    FIELD(tables_checksum),
+    FIELD(host.kernel_release),
+    FIELD(host.boot_id),
+    FIELD(host.kernel_version),
+    FIELD(host.cpu_vendor),
+    FIELD(host.cpu_signature),
+    FIELD(host.cpu_features),
+    FIELD(host.xsave_bytes),
+    FIELD(host.xcr0),
+};
+#define FIELDS (sizeof fields / sizeof *fields)
+
+int main(int argc, char **argv) {
+    struct image_header header;
+    if (argc < 3) {
+        for (size_t i = 0; i < FIELDS; i++)
+            puts(fields[i].name);
+        return 0;
+    }
+    int fd = open(argv[1], O_RDWR);
+    if (fd < 0 || pread(fd, &header, sizeof header, 0) != sizeof header)
+        return 1;
+    for (size_t i = 0; i < FIELDS; i++) {
+        if (strcmp(fields[i].name, argv[2]) != 0)
+            continue;
+        ((unsigned char *)&header)[fields[i].offset] ^= 0x40; // a text stays a text
+        header.header_checksum = 0;
+        header.header_checksum = checksum(&header, sizeof header);
+        return pwrite(fd, &header, sizeof header, 0) == sizeof header ? 0 : 1;
+    }
+    return 2;
+}

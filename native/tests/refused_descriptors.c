@@ -1,0 +1,213 @@
+// Runs in the process that is frozen. Descriptors that no copy could have as they are: the freeze says which and what
+// to do, and works once they are closed.
+
+#include "refusing.h"
+
+#include <arpa/inet.h>
+#include <linux/io_uring.h>
+#include <linux/perf_event.h>
+#include <linux/userfaultfd.h>
+#include <sys/epoll.h>
+#include <sys/eventfd.h>
+#include <sys/fanotify.h>
+#include <sys/file.h>
+#include <sys/inotify.h>
+#include <sys/signalfd.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <sys/un.h>
+#include <sys/wait.h>
+
+// Refused while `fd` is open, and no more once it is closed.
+static void refused_while_open(int fd, const char *thing, const char *way_out) {
+    char number[16];
+    if (fd < 0)
+        not_here(thing);
+    begin();
+    expect_refusal(thing, way_out);
+    snprintf(number, sizeof number, "%d", fd);
+    CHECK(runs_as("dry") || strstr(report.text, number));
+    close(fd);
+    freeze_after_all();
+}
+
+CASE(io_uring, "an io_uring is refused") {
+    struct io_uring_params parameters = {0};
+    refused_while_open((int)syscall(SYS_io_uring_setup, 8, &parameters), "io_uring", "first invocation");
+}
+
+CASE(timer_descriptor, "a timerfd is refused") {
+    refused_while_open(timerfd_create(CLOCK_MONOTONIC, 0), "timer", "close it before the freeze");
+}
+
+CASE(signal_descriptor, "a signalfd is refused") {
+    sigset_t set;
+    sigemptyset(&set);
+    refused_while_open(signalfd(-1, &set, 0), "signal", "close it before the freeze");
+}
+
+CASE(inotify, "an inotify watch is refused") {
+    refused_while_open(inotify_init1(0), "inotify", "before the freeze");
+}
+
+CASE(fanotify, "a fanotify watch is refused") {
+    refused_while_open(fanotify_init(FAN_CLASS_NOTIF | FAN_REPORT_FID, 0), "fanotify", "before the freeze");
+}
+
+CASE(process_descriptor, "a pidfd is refused") {
+    refused_while_open((int)syscall(SYS_pidfd_open, getpid(), 0), "process", "close it before the freeze");
+}
+
+CASE(userfault, "a userfaultfd is refused") {
+    refused_while_open((int)syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY), "userfaultfd",
+                       "close it before the freeze");
+}
+
+CASE(performance_counter, "a performance counter is refused") {
+    struct perf_event_attr attributes = {
+        .type = PERF_TYPE_SOFTWARE, .size = sizeof attributes, .config = PERF_COUNT_SW_TASK_CLOCK, .exclude_kernel = 1};
+    refused_while_open((int)syscall(SYS_perf_event_open, &attributes, 0, -1, -1, 0), "performance counter",
+                       "before the freeze");
+}
+
+CASE(terminal, "a terminal is refused as a device, and named") {
+    refused_while_open(open("/dev/ptmx", O_RDWR | O_NOCTTY), "/dev/p", "first invocation");
+}
+
+CASE(device, "a device of hardware is refused, and named") {
+    static const char *const paths[] = {"/dev/kvm", "/dev/fuse", "/dev/loop-control", "/dev/vsock"};
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        int fd = open(paths[i], O_RDWR);
+        if (fd >= 0) {
+            refused_while_open(fd, paths[i], "first invocation");
+            return;
+        }
+    }
+    not_here("no device can be opened");
+}
+
+CASE(namespace, "a namespace is refused as unknown, and named") {
+    refused_while_open(open("/proc/self/ns/uts", O_RDONLY), "uts:", "close it before the freeze");
+}
+
+CASE(proc_of_another, "a file of /proc that belongs to another process is refused, and named") {
+    refused_while_open(open("/proc/1/status", O_RDONLY), "/proc/1/status", "before the freeze");
+}
+
+static int tcp(struct sockaddr_in *address) {
+    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    int fd = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    return fd;
+}
+
+static int listening(struct sockaddr_in *address) {
+    socklen_t bytes = sizeof *address;
+    int fd = tcp(address);
+    CHECK_EQUAL(bind(fd, (struct sockaddr *)address, sizeof *address), 0);
+    CHECK_EQUAL(listen(fd, 1), 0);
+    CHECK_EQUAL(getsockname(fd, (struct sockaddr *)address, &bytes), 0);
+    return fd;
+}
+
+CASE(listening_socket, "a listening socket is refused") {
+    struct sockaddr_in address;
+    refused_while_open(listening(&address), "listening socket", "first invocation");
+}
+
+CASE(connected_socket, "a connection is refused") {
+    struct sockaddr_in address, unused;
+    int listener = listening(&address), fd = tcp(&unused);
+    CHECK_EQUAL(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
+    int accepted = accept(listener, NULL, NULL);
+    CHECK(accepted >= 0);
+    close(accepted);
+    close(listener);
+    refused_while_open(fd, "connected socket", "before the freeze");
+}
+
+CASE(datagram_socket, "a datagram socket is refused") {
+    refused_while_open(socket(AF_INET, SOCK_DGRAM, 0), "socket", "before the freeze");
+}
+
+CASE(unconnected_socket, "a socket that is not connected yet is refused") {
+    struct sockaddr_in address;
+    refused_while_open(tcp(&address), "socket", "before the freeze");
+}
+
+CASE(netlink_socket, "a netlink socket is refused") {
+    refused_while_open(socket(AF_NETLINK, SOCK_RAW, 0), "socket", "before the freeze");
+}
+
+// Starts a process that is not this one's child, holds `theirs` instead of `ours`, and ends when nobody holds `ours`.
+static void give_away(int theirs, int ours) {
+    int status;
+    pid_t child = fork();
+    if (child == 0) {
+        if (fork() == 0) {
+            char byte;
+            close(ours);
+            (void)!read(theirs, &byte, 1);
+        }
+        _exit(0);
+    }
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    close(theirs);
+}
+
+CASE(socket_of_another, "a socket pair whose other end another process holds is refused") {
+    int ends[2];
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    give_away(ends[1], ends[0]);
+    refused_while_open(ends[0], "other end", "before the freeze");
+}
+
+CASE(pipe_of_another, "a pipe whose other end another process holds is refused") {
+    int ends[2];
+    CHECK_EQUAL(pipe(ends), 0);
+    give_away(ends[0], ends[1]);
+    refused_while_open(ends[1], "other end", "before the freeze");
+}
+
+CASE(named_pipe, "a named pipe is refused, and named") {
+    CHECK_EQUAL(mkfifo("named", 0600), 0);
+    refused_while_open(open("named", O_RDWR), "/named", "close it before the freeze");
+}
+
+static int locked(bool by_flock, int command) {
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET, .l_len = 10};
+    int fd = make_file("locked", 1, 1);
+    CHECK_EQUAL(by_flock ? flock(fd, LOCK_EX) : fcntl(fd, command, &lock), 0);
+    return fd;
+}
+
+CASE(posix_lock, "a POSIX lock on a file is refused, and the file named") {
+    refused_while_open(locked(false, F_SETLK), "/locked",
+                       "lock on a file is held, which no copy would hold; release it");
+}
+
+CASE(flock_lock, "a lock by flock is refused") {
+    refused_while_open(locked(true, 0), "lock", "release it before the freeze");
+}
+
+CASE(open_file_lock, "a lock of an open file description is refused") {
+    refused_while_open(locked(false, F_OFD_SETLK), "lock", "release it before the freeze");
+}
+
+CASE(lock_by_a_closed_number, "a lock is found also where the descriptor is a duplicate") {
+    int fd = locked(true, 0), twin = dup(fd);
+    close(fd);
+    refused_while_open(twin, "lock", "release it before the freeze");
+}
+
+CASE(watch_of_closed_number, "an epoll set that watches an open file by a number that was closed is refused") {
+    int epoll = epoll_create1(0), event = eventfd(0, 0), twin = dup(event);
+    struct epoll_event watch = {.events = EPOLLIN};
+    CHECK_EQUAL(epoll_ctl(epoll, EPOLL_CTL_ADD, event, &watch), 0);
+    close(event);
+    begin();
+    expect_refusal("epoll", "before the freeze");
+    close(twin);
+    freeze_after_all();
+}

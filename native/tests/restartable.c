@@ -1,0 +1,76 @@
+// Runs in the process that is frozen. Restartable sequences, which the C library registers for every thread: the kernel
+// writes the number of the processor that a thread runs on into its memory.
+
+#include "harness.h"
+
+#include <sched.h>
+#include <sys/rseq.h>
+
+static volatile struct rseq *own_area(void) {
+    return (volatile struct rseq *)((char *)__builtin_thread_pointer() + __rseq_offset);
+}
+
+// That the kernel knows this thread's area: the number there follows the thread from processor to processor.
+static void check_area(void) {
+    cpu_set_t allowed, one;
+    CHECK(__rseq_size > 0);
+    CHECK_EQUAL(sched_getaffinity(0, sizeof allowed, &allowed), 0);
+    for (int cpu = 0; cpu < CPU_SETSIZE; cpu++) {
+        if (!CPU_ISSET(cpu, &allowed))
+            continue;
+        CPU_ZERO(&one);
+        CPU_SET(cpu, &one);
+        CHECK_EQUAL(sched_setaffinity(0, sizeof one, &one), 0);
+        CHECK_EQUAL(own_area()->cpu_id, cpu);
+        CHECK_EQUAL(own_area()->cpu_id_start, cpu);
+        CHECK_EQUAL(sched_getcpu(), cpu);
+    }
+    CHECK_EQUAL(sched_setaffinity(0, sizeof allowed, &allowed), 0);
+    long again = syscall(SYS_rseq, own_area(), 32, 0, RSEQ_SIG);
+    CHECK_EQUAL(again, -1);
+    CHECK(errno == EBUSY || errno == EINVAL); // registered already
+}
+
+static void check_when_told(struct worker *worker) {
+    while (!worker->stop)
+        rest();
+    check_area();
+}
+
+CASE(registered, "the sequences of old and new threads are registered with the kernel, and the processor is right") {
+    struct worker old = {0}, late = {.stop = true};
+    start_worker(&old, check_when_told);
+    check_area();
+    freeze_here();
+    check_area();
+    stop_worker(&old);
+    start_worker(&late, check_when_told);
+    join_worker(&late);
+}
+
+static _Atomic long counters[64];
+
+static void count_on_processor(struct worker *worker) {
+    while (!worker->stop) {
+        int cpu = sched_getcpu();
+        CHECK(cpu >= 0 && cpu < 64);
+        counters[cpu]++;
+        worker->rounds++;
+    }
+}
+
+CASE(counting, "threads that ask for their processor all the time are frozen and go on") {
+    struct worker workers[4] = {0};
+    for (int i = 0; i < 4; i++)
+        start_worker(&workers[i], count_on_processor);
+    freeze_here();
+    long sum = 0, rounds = 0;
+    for (int i = 0; i < 4; i++) {
+        check_goes_on(&workers[i]);
+        stop_worker(&workers[i]);
+        rounds += workers[i].rounds;
+    }
+    for (int i = 0; i < 64; i++)
+        sum += counters[i];
+    CHECK_EQUAL(sum, rounds);
+}

@@ -1,0 +1,95 @@
+// Runs as a program of its own, and then becomes another: `tied PARENT [OPTION]... -- PROGRAM [ARGUMENT]...`. The tests
+// start everything by it, so that nothing outlives them: it dies when the thread that started it does, in a process of
+// id PARENT, and after CPU_MOST_S of processor time in any case. Both hold for a thawed copy as for any program.
+//
+//   --no-new-privileges  prctl(2), PR_SET_NO_NEW_PRIVS
+//   --user-namespace     in a user namespace of its own, where this user is mapped to nobody; user_namespaces(7)
+//   --no-randomisation   without address space layout randomisation; personality(2)
+//   --group=FILE         in the cgroup whose list of processes is FILE; cgroups(7)
+//   --no-kcmp            kcmp(2) fails by EPERM, as in many containers
+//   --no-query           fcntl(2) knows no F_DUPFD_QUERY, as before Linux 6.10
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <linux/kcmp.h>
+#include <linux/seccomp.h>
+#include <sched.h>
+#include <signal.h>
+#include <stddef.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/personality.h>
+#include <sys/prctl.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#define CPU_MOST_S 120
+#define CANNOT 125 // exit status when the program was not started
+
+static void need(int result, const char *what) {
+    if (result >= 0)
+        return;
+    dprintf(2, "tied: %s: %s\n", what, strerror(errno));
+    _exit(CANNOT);
+}
+
+static void join_group(const char *list) {
+    char id[16];
+    int length = snprintf(id, sizeof id, "%d", getpid()), fd = open(list, O_WRONLY | O_CLOEXEC);
+    need(fd, list);
+    need((int)write(fd, id, (size_t)length), list);
+    close(fd);
+}
+
+// A system call fails by `error` if its argument `index` is `value`. Source: seccomp(2).
+static void deny(unsigned number, unsigned index, unsigned value, unsigned error) {
+    struct sock_filter program[] = {
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(struct seccomp_data, nr)),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, number, 0, 3),
+        BPF_STMT(BPF_LD | BPF_W | BPF_ABS, (unsigned)offsetof(struct seccomp_data, args) + 8 * index),
+        BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, value, 0, 1),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ERRNO | error),
+        BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+    };
+    struct sock_fprog filter = {sizeof program / sizeof *program, program};
+    need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), "PR_SET_NO_NEW_PRIVS");
+    need(prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter), "PR_SET_SECCOMP");
+}
+
+static void apply(const char *option) {
+    if (strcmp(option, "--no-new-privileges") == 0)
+        need(prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0), option);
+    else if (strcmp(option, "--user-namespace") == 0)
+        need(unshare(CLONE_NEWUSER), option);
+    else if (strcmp(option, "--no-randomisation") == 0)
+        need(personality(ADDR_NO_RANDOMIZE), option);
+    else if (strncmp(option, "--group=", 8) == 0)
+        join_group(option + 8);
+    else if (strcmp(option, "--no-kcmp") == 0)
+        deny(SYS_kcmp, 2, KCMP_FILE, EPERM);
+    else if (strcmp(option, "--no-query") == 0)
+        deny(SYS_fcntl, 1, 1027 /* F_DUPFD_QUERY */, EINVAL);
+    else
+        need(-1, option);
+}
+
+int main(int argc, char **argv) {
+    const struct rlimit most = {CPU_MOST_S, CPU_MOST_S};
+    int at = 2;
+    if (argc < 2)
+        return CANNOT;
+    for (; argv[at] && strcmp(argv[at], "--") != 0; at++)
+        apply(argv[at]);
+    if (!argv[at] || !argv[at + 1])
+        return CANNOT;
+    need(setrlimit(RLIMIT_CPU, &most), "RLIMIT_CPU");
+    need(prctl(PR_SET_PDEATHSIG, SIGKILL, 0, 0, 0), "PR_SET_PDEATHSIG"); // a new user namespace would have cleared it
+    if (getppid() != atoi(argv[1]))
+        return CANNOT; // the parent has died already
+    execvp(argv[at + 1], argv + at + 1);
+    need(-1, argv[at + 1]);
+}

@@ -1,0 +1,222 @@
+// Runs in thaw's address space. The program: command line, the table of stages, and how it ends when it must.
+
+#include "thaw.h"
+
+#include <linux/mman.h>
+
+struct thaw thaw_state;
+
+struct stage {
+    const char *name;
+    void (*run)(struct thaw *t);
+    const char *holds; // what is true when it has ended
+};
+
+static const struct stage stages[] = {
+    {"disk", stage_disk, "a folder of this process's own is where the frozen one had its temporary folder, if it had"},
+    {"open", stage_open, "the image is open, is ours alone, and its tables are mapped in the zone"},
+    {"check", stage_check, "every number in the tables is in bounds; this machine is the one it was frozen on"},
+    {"aside", stage_aside, "arguments, environment and vDSO are out of the way, in the zone; this is thaw's own stack"},
+    {"clear", stage_clear, "nothing is mapped but the zone"},
+    {"memory", stage_memory, "all memory is back at its addresses, with its contents, protection and advice"},
+    {"vdso", stage_vdso, "the vDSO stands where the frozen process knows it"},
+    {"process", stage_process, "brk, command line, working folder, umask and signal actions are back"},
+    {"descriptors", stage_descriptors, "descriptors are the frozen process's and those passed, and no others"},
+    {"landing", stage_landing, "the copy can tell that it is one, and finds its arguments"},
+    {"threads", stage_threads, "every thread exists under its new id, and waits for the leader to open the gate"},
+};
+
+_Noreturn static void leave(int status) {
+    for (;;)
+        sys3(SYS_exit_group, status, 0, 0);
+}
+
+static void say(const char *text) {
+    sys_write(2, text, text_bytes(text));
+}
+
+_Noreturn void thaw_refuse(const char *why, const char *detail) {
+    char line[4600];
+    struct writer out = text_writer(line, sizeof line);
+    put_text(&out, "thawd: cannot thaw here: ");
+    put_text(&out, why);
+    put_text(&out, detail);
+    put_text(&out, "\n");
+    say(line);
+    leave(EXIT_REFUSED);
+}
+
+_Noreturn void thaw_fail(const char *what, const char *detail, long error) {
+    char line[4600];
+    struct writer out = text_writer(line, sizeof line);
+    put_text(&out, "thawd: thaw failed at ");
+    put_text(&out, thaw_state.stage);
+    put_text(&out, ": ");
+    put_text(&out, what);
+    put_text(&out, detail);
+    put_text(&out, " (errno ");
+    put_number(&out, (uint64_t)(error < 0 ? -error : error), 10);
+    put_text(&out, ")\n");
+    say(line);
+    leave(EXIT_STAGE);
+}
+
+static uint64_t first_mask; // of signals, as this program was started
+
+static const char help[] =
+    "usage: thawd-thaw [OPTION]... IMAGE [ARGUMENT]...\n"
+    "Become the process that was frozen into IMAGE; it finds ARGUMENTs and this program's environment.\n"
+    "  --fd OLD=NEW      descriptor NEW of the caller becomes the frozen process's descriptor OLD\n"
+    "  --disk-at PATH    have a folder of the copy's own at PATH, the frozen process's temporary folder:\n"
+    "  --disk-own FOLDER what lies in FOLDER, or, with --disk-lower, in the folders upper and work there\n"
+    "  --disk-lower PATH over what lies in PATH, which stays as it is\n"
+    "  --disk-tmp PATH   have the same folder at PATH, too, such as /tmp\n"
+    "  --disk-code PATH  make the folder PATH read-only\n"
+    "  --run             IMAGE is a program: execute it with ARGUMENTs as soon as that is done\n"
+    "  --try STAGE       end with status 0 when STAGE has ended\n"
+    "  --stages          list the stages and what holds when each has ended\n"
+    "For tests:\n"
+    "  --die-at STAGE    be killed when STAGE has ended\n"
+    "  --no-procmap      do without PROCMAP_QUERY, as on kernels before 6.11\n"
+    "  --vdso-jump       leave the vDSO in its place, as where the kernel seals it\n"
+    "Exit status: 120 when the image does not fit this machine, 121 when a stage failed, else the process's own.\n";
+
+_Noreturn static void list_stages(void) {
+    char line[256];
+    for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
+        struct writer out = text_writer(line, sizeof line);
+        put_text(&out, stages[i].name);
+        put_text(&out, "\t");
+        put_text(&out, stages[i].holds);
+        put_text(&out, "\n");
+        sys_write(1, line, text_bytes(line));
+    }
+    leave(0);
+}
+
+_Noreturn static void misused(const char *argument) {
+    say("thawd-thaw: not understood: ");
+    say(argument);
+    say("\n");
+    say(help);
+    leave(2);
+}
+
+static void take_provided(struct thaw *t, const char *text) {
+    const char *at = text;
+    if (t->provided_count == MAX_PROVIDED)
+        misused("more than 1024 descriptors");
+    struct provided *provided = &t->provided[t->provided_count++];
+    provided->number = (int32_t)take_number(&at, 10);
+    if (at == text || *at++ != '=' || *at < '0' || *at > '9')
+        misused(text);
+    provided->from = (int32_t)take_number(&at, 10);
+    if (*at)
+        misused(text);
+}
+
+// The command line lies on the kernel's stack, which `clear` takes away.
+static void keep(char *to, uint64_t bytes, const char *text) {
+    if (text_bytes(text) >= bytes)
+        misused("it is too long");
+    copy_bytes(to, text, text_bytes(text) + 1);
+}
+
+static void take_disk(struct thaw *t, const char *option, const char *path) {
+    const char **to = text_equal(option, "--disk-at")      ? &t->disk.at
+                      : text_equal(option, "--disk-own")   ? &t->disk.own
+                      : text_equal(option, "--disk-lower") ? &t->disk.lower
+                      : text_equal(option, "--disk-tmp")   ? &t->disk.tmp
+                      : text_equal(option, "--disk-code")  ? &t->disk.code
+                                                           : 0;
+    if (!to || *path != '/')
+        misused(to ? path : option);
+    *to = path;
+}
+
+// Takes the options; the index of the image's path.
+static int take_options(struct thaw *t, int argc, char **argv) {
+    int i = 1;
+    for (; i < argc && argv[i][0] == '-'; i++) {
+        const char *option = argv[i], *value = argv[i + 1];
+        int has_value = i + 1 < argc;
+        if (text_equal(option, "--help") || text_equal(option, "-h")) {
+            sys_write(1, help, sizeof help - 1);
+            leave(0);
+        } else if (text_equal(option, "--stages")) {
+            list_stages();
+        } else if (text_equal(option, "--no-procmap")) {
+            t->by_text = 1;
+        } else if (text_equal(option, "--vdso-jump")) {
+            t->vdso_jump = 1;
+        } else if (text_equal(option, "--run")) {
+            t->run = 1;
+        } else if (text_equal(option, "--fd") && has_value) {
+            take_provided(t, argv[++i]);
+        } else if (text_equal(option, "--die-at") && has_value) {
+            keep(t->die_at, sizeof t->die_at, argv[++i]);
+        } else if (text_equal(option, "--try") && has_value) {
+            keep(t->end_at, sizeof t->end_at, argv[++i]);
+        } else if (text_begins(option, "--disk-") && has_value) {
+            take_disk(t, option, argv[++i]);
+        } else if (text_equal(option, "--again") && has_value) {
+            t->again = (int)take_number(&value, 10);
+            i++;
+        } else {
+            misused(option);
+        }
+    }
+    if (i >= argc)
+        misused("there is no IMAGE");
+    if (!t->disk.at != !t->disk.own || ((t->disk.lower || t->disk.tmp || t->disk.code) && !t->disk.at))
+        misused("--disk-at and --disk-own belong together");
+    return i;
+}
+
+// The program gets the signal mask that this one was started with.
+_Noreturn static void execute(struct thaw *t) {
+    char **argv = t->envp - 1 - t->argument_count - 1;
+    sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&first_mask, 0, sizeof first_mask, 0, 0);
+    long result = sys3(SYS_execve, (long)argv[0], (long)argv, (long)t->envp);
+    thaw_fail("the program cannot be executed: ", argv[0], result);
+}
+
+static void run_stages(void *argument) {
+    struct thaw *t = argument;
+    for (unsigned i = 0; i < sizeof stages / sizeof *stages; i++) {
+        t->stage = stages[i].name;
+        stages[i].run(t);
+        if (text_equal(t->die_at, stages[i].name))
+            sys3(SYS_kill, sys_getpid(), 9, 0);
+        if (text_equal(t->end_at, stages[i].name))
+            leave(0);
+        if (t->run && text_equal(stages[i].name, "disk"))
+            execute(t);
+    }
+    thaw_resume(t);
+}
+
+// The stack that the kernel gave is unmapped on the way; this one is not.
+static unsigned char own_stack[128 << 10] __attribute__((aligned(16)));
+
+__attribute__((used)) _Noreturn static void begin(uint64_t *first) {
+    struct thaw *t = &thaw_state;
+    t->started_ns = monotonic_ns();
+    // Until rt_sigreturn gives each thread its own mask back, no thread of the copy may take a signal of another.
+    const uint64_t all = ~UINT64_C(0);
+    sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&all, (long)&first_mask, sizeof all, 0, 0);
+    int argc = (int)first[0];
+    t->argv = (char **)(first + 1);
+    t->envp = t->argv + argc + 1;
+    int at = take_options(t, argc, t->argv);
+    keep(t->path, sizeof t->path, t->argv[at]);
+    t->argument_count = (uint32_t)(argc - at - 1);
+    switch_stack((uint64_t)own_stack + sizeof own_stack, run_stages, t);
+}
+
+__asm__(".globl _start\n"
+        "_start:\n"
+        "mov %rsp, %rdi\n"
+        "and $-16, %rsp\n"
+        "call begin\n"
+        "ud2\n");

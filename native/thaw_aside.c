@@ -1,0 +1,186 @@
+// Runs in thaw's address space. Moves out of the way what must outlive it: arguments, environment, vDSO; and brings the
+// vDSO to the place where the frozen process knows it.
+
+#include <elf.h>
+#include <errno.h>
+#include <linux/mman.h>
+
+#include "thaw.h"
+#include "vma.h"
+
+#define EXEC_TRIES 16
+
+static void keep_word(struct thaw *t, const char *word) {
+    uint64_t bytes = text_bytes(word) + 1;
+    if (t->words_bytes + bytes > WORDS_BYTES)
+        thaw_refuse("arguments and environment variables are longer than 256 KiB", "");
+    copy_bytes(t->words + t->words_bytes, word, bytes);
+    t->words_bytes += bytes;
+}
+
+static void keep_words(struct thaw *t) {
+    char **argument = t->envp - 1 - t->argument_count;
+    for (uint32_t i = 0; i < t->argument_count; i++)
+        keep_word(t, argument[i]);
+    for (char **variable = t->envp; *variable; variable++, t->variable_count++)
+        keep_word(t, *variable);
+}
+
+// Reads where the kernel put the vDSO from /proc/self/maps, which is short for this program.
+static void find_vdso(struct thaw *t) {
+    static char maps[16384];
+    long bytes = read_text_file("/proc/self/maps", maps, sizeof maps);
+    if (bytes < 0)
+        thaw_fail("/proc/self/maps cannot be read", "", bytes);
+    for (char *line = maps; *line;) {
+        char *end = line;
+        while (*end && *end != '\n')
+            end++;
+        int more = *end == '\n';
+        *end = 0;
+        const char *at = line;
+        uint64_t start = take_number(&at, 16);
+        at++;
+        uint64_t stop = take_number(&at, 16);
+        while (*at && *at != '[')
+            at++;
+        if (text_equal(at, "[vdso]")) {
+            t->vdso.code_start = start;
+            t->vdso.code_bytes = stop - start;
+        } else if (text_begins(at, "[vvar")) {
+            if (!t->vdso.vvar_bytes)
+                t->vdso.vvar_start = start;
+            t->vdso.vvar_bytes = stop - t->vdso.vvar_start;
+        }
+        line = end + more;
+    }
+    if (!t->vdso.code_bytes)
+        thaw_refuse("this kernel gives no vDSO", "");
+}
+
+static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
+    const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
+    for (uint32_t i = 0; i < COUNT(t, SECTION_OPERATIONS); i++)
+        if (operations[i].address < end && operations[i].address + operations[i].length > start)
+            return 1;
+    const struct process_facts *process = &t->header->process;
+    return process->vdso_start < end && process->vdso_start + process->vdso_bytes > start;
+}
+
+// Another exec gets another layout.
+_Noreturn static void exec_again(struct thaw *t) {
+    static char *argv[4096];
+    static char number[24];
+    int count = 1;
+    if (t->again >= EXEC_TRIES)
+        thaw_fail("the sealed vDSO is in the way, whatever the layout", "", EEXIST);
+    struct writer out = text_writer(number, sizeof number);
+    put_number(&out, (uint64_t)t->again + 1, 10);
+    argv[0] = t->argv[0];
+    argv[count++] = "--again";
+    argv[count++] = number;
+    for (int i = t->again ? 3 : 1; t->argv[i] && count < 4095; i++)
+        argv[count++] = t->argv[i];
+    long result = sys3(SYS_execve, (long)"/proc/self/exe", (long)argv, (long)t->envp);
+    thaw_fail("thaw cannot be started again", "", result);
+}
+
+uint64_t vdso_start(const struct vdso_parts *vdso) {
+    return vdso->vvar_bytes ? vdso->vvar_start : vdso->code_start;
+}
+
+// Moves the vDSO, its data before its code as before, one mapping at a time: mremap does not cross borders.
+// 0, or -EPERM when the kernel has sealed it (CONFIG_MSEAL_SYSTEM_MAPPINGS).
+static int move_vdso(struct thaw *t, uint64_t start, uint64_t end, uint64_t to) {
+    for (uint64_t at = start; at < end;) {
+        struct vma vma;
+        if (vma_at(at, &vma, t->by_text) || vma.start != at)
+            thaw_fail("the vDSO is not where it was", "", ENOENT);
+        long result = sys_mremap(at, vma.end - at, vma.end - at, MREMAP_MAYMOVE | MREMAP_FIXED, to);
+        if (SYS_FAILED(result) && at == start)
+            return -EPERM;
+        if (SYS_FAILED(result))
+            thaw_fail("the vDSO cannot be moved", "", result);
+        to += vma.end - at;
+        at = vma.end;
+    }
+    return 0;
+}
+
+static void park_vdso(struct thaw *t) {
+    struct vdso_parts *vdso = &t->vdso;
+    const struct process_facts *process = &t->header->process;
+    struct vdso_parts frozen = {process->vvar_start, process->vvar_bytes, process->vdso_start, process->vdso_bytes};
+    uint64_t start = vdso_start(vdso), end = vdso->code_start + vdso->code_bytes;
+    if (vdso->code_bytes != frozen.code_bytes ||
+        end - start != frozen.code_start + frozen.code_bytes - vdso_start(&frozen) ||
+        checksum((const void *)vdso->code_start, vdso->code_bytes) != process->vdso_hash)
+        thaw_refuse("the kernel's vDSO is another one", "");
+    if (!t->vdso_jump && move_vdso(t, start, end, ZONE_PARKED) == 0)
+        return;
+    t->vdso_jump = 1;
+    if (overlaps_image(t, start, end))
+        exec_again(t);
+}
+
+static int highest_descriptor(struct thaw *t) {
+    uint32_t count = COUNT(t, SECTION_DESCRIPTORS);
+    int highest = count ? SECTION(t, struct descriptor, SECTION_DESCRIPTORS)[count - 1].number : 2;
+    for (uint32_t i = 0; i < t->provided_count; i++)
+        if (t->provided[i].from > highest)
+            highest = t->provided[i].from;
+    return highest > 2 ? highest : 2;
+}
+
+void stage_aside(struct thaw *t) {
+    t->spare_fd = highest_descriptor(t) + 1;
+    t->image_fd = keep_aside(t, t->image_fd);
+    keep_words(t);
+    find_vdso(t);
+    park_vdso(t);
+}
+
+// A function of the old vDSO becomes a jump to the same function of the one that stays where it is.
+static void redirect(struct thaw *t, unsigned char *code, const Elf64_Sym *symbol) {
+    if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx == SHN_UNDEF)
+        return;
+    if (symbol->st_size < JUMP_BYTES || symbol->st_value + JUMP_BYTES > t->vdso.code_bytes)
+        thaw_fail("a function of the vDSO is too short for a jump", "", EINVAL);
+    write_jump(code + symbol->st_value, t->vdso.code_start + symbol->st_value);
+}
+
+static void jump_to_vdso(struct thaw *t) {
+    uint64_t bytes = t->header->process.vdso_bytes;
+    long at = sys_mmap(t->header->process.vdso_start, bytes, PROT_READ | PROT_WRITE,
+                       MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
+    if (SYS_FAILED(at))
+        thaw_fail("the vDSO's copy cannot be mapped", "", at);
+    unsigned char *code = (unsigned char *)at;
+    copy_bytes(code, SECTION(t, char, SECTION_VDSO), bytes);
+    // SAFETY: these bytes are the kernel's own, as the hash has told.
+    const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)t->vdso.code_start;
+    const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(t->vdso.code_start + elf->e_shoff);
+    int redirected = 0;
+    for (int i = 0; i < elf->e_shnum; i++) {
+        if (sections[i].sh_type != SHT_DYNSYM)
+            continue;
+        const Elf64_Sym *symbols = (const Elf64_Sym *)(const void *)(t->vdso.code_start + sections[i].sh_offset);
+        for (uint64_t k = 0; k < sections[i].sh_size / sizeof *symbols; k++, redirected++)
+            redirect(t, code, &symbols[k]);
+    }
+    if (!redirected)
+        thaw_fail("the vDSO has no table of functions", "", EINVAL);
+    sys_mprotect((uint64_t)at, bytes, PROT_READ | PROT_EXEC);
+}
+
+void stage_vdso(struct thaw *t) {
+    const struct process_facts *process = &t->header->process;
+    struct vdso_parts frozen = {process->vvar_start, process->vvar_bytes, process->vdso_start, process->vdso_bytes};
+    if (t->vdso_jump) {
+        jump_to_vdso(t);
+        return;
+    }
+    uint64_t bytes = t->vdso.code_start + t->vdso.code_bytes - vdso_start(&t->vdso);
+    if (move_vdso(t, ZONE_PARKED, ZONE_PARKED + bytes, vdso_start(&frozen)))
+        thaw_fail("the vDSO cannot be moved", "", EPERM);
+}

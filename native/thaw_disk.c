@@ -1,0 +1,55 @@
+// Runs in thaw's address space. The copy's own temporary folder, before anything else is opened; and which of its files
+// the copy is going to write to.
+
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/mman.h>
+
+#include "disk.h"
+#include "thaw.h"
+
+void stage_disk(struct thaw *t) {
+    struct disk_failure failure;
+    if (!t->disk.at)
+        return;
+    if (text_bytes(t->disk.at) >= sizeof t->disk_at)
+        thaw_fail("the path of the temporary folder is too long", "", ENAMETOOLONG);
+    copy_bytes(t->disk_at, t->disk.at, text_bytes(t->disk.at) + 1);
+    if (t->disk.tmp && text_bytes(t->disk.tmp) >= sizeof t->disk_tmp)
+        thaw_fail("the other path of the temporary folder is too long", "", ENAMETOOLONG);
+    if (t->disk.tmp)
+        copy_bytes(t->disk_tmp, t->disk.tmp, text_bytes(t->disk.tmp) + 1);
+    if (t->again) // the namespaces came along through exec
+        return;
+    int result = disk_enter(&t->disk, &failure);
+    if (result && failure.refused)
+        thaw_refuse(failure.what, failure.detail);
+    if (result)
+        thaw_fail(failure.what, failure.detail, result);
+}
+
+int is_own_file(const struct thaw *t, const char *path) {
+    return *t->disk_at && (disk_holds(t->disk_at, path) || (*t->disk_tmp && disk_holds(t->disk_tmp, path)));
+}
+
+static void open_once(struct thaw *t, uint32_t index, int flags) {
+    const char *path = string_at(t, SECTION(t, struct file_identity, SECTION_FILES)[index].path);
+    int fd = is_own_file(t, path) ? sys_open(path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0) : -1;
+    if (fd >= 0)
+        sys_close(fd); // where it fails, so does the opening that counts, which tells
+}
+
+// On an overlay a file is another one from its first opening for writing on: who opened it before goes on with the old
+// contents. Source: Documentation/filesystems/overlayfs.rst, "Non-standard behavior".
+void make_files_own(struct thaw *t) {
+    if (!*t->disk_at)
+        return;
+    const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
+    for (uint32_t i = 0; i < COUNT(t, SECTION_OPERATIONS); i++)
+        if (operations[i].kind == OPERATION_FILE_SHARED && operations[i].protection & PROT_WRITE)
+            open_once(t, operations[i].index, O_RDWR);
+    const struct descriptor *descriptors = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
+    for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++)
+        if (descriptors[i].kind == DESCRIPTOR_FILE && (descriptors[i].open_flags & O_ACCMODE) != O_RDONLY)
+            open_once(t, descriptors[i].index, (int)descriptors[i].open_flags & O_ACCMODE);
+}

@@ -1,0 +1,125 @@
+// Runs in thaw's address space. The process as a whole: brk, command line, folder, umask, signals; and what it is told.
+
+#include <errno.h>
+#include <linux/prctl.h>
+
+#include "landing.h"
+#include "thaw.h"
+
+// Pairs of addresses behind the rest of the parcel: where the image is mapped. The hooks look there before they ask the
+// kernel, and where it does not answer. They are left out when there is no room.
+static void note_ranges(struct thaw *t, uint64_t at) {
+    const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
+    const struct process_facts *process = &t->header->process;
+    uint64_t *pairs = (uint64_t *)at, room = (process->parcel + process->parcel_bytes - at) / 16, count = 0;
+    for (uint32_t i = 0; i < COUNT(t, SECTION_OPERATIONS); i++) {
+        const struct operation *operation = &operations[i];
+        if (operation->kind != OPERATION_DATA)
+            continue;
+        uint64_t of_file = operation->offset < t->header->anonymous_offset ? RANGE_OF_FILE : 0;
+        if (count && pairs[2 * count - 1] == operation->address && (pairs[2 * count - 2] & RANGE_OF_FILE) == of_file) {
+            pairs[2 * count - 1] += operation->length;
+            continue;
+        }
+        if (count == room)
+            return;
+        pairs[2 * count] = operation->address | of_file;
+        pairs[2 * count++ + 1] = operation->address + operation->length;
+    }
+    t->ranges_at = at;
+    t->range_count = count;
+}
+
+// Fills the parcel: the texts, then pointers to them, then room for thread ids. In the landing: where they are.
+static void fill_parcel(struct thaw *t, struct landing *landing) {
+    const struct process_facts *process = &t->header->process;
+    char *text = (char *)process->parcel;
+    uint64_t pointers = (t->words_bytes + 7) / 8 * 8;
+    uint64_t tids = pointers + 8 * (UINT64_C(2) + t->argument_count + t->variable_count);
+    if (tids > process->parcel_bytes)
+        thaw_refuse("there are too many arguments and environment variables", "");
+    copy_bytes(text, t->words, t->words_bytes);
+    char **at = (char **)(text + pointers);
+    landing->arguments = (uint64_t)at;
+    for (uint32_t i = 0; i < t->argument_count + t->variable_count; i++) {
+        if (i == t->argument_count) {
+            *at++ = 0;
+            landing->environment = (uint64_t)at;
+        }
+        *at++ = text;
+        text += text_bytes(text) + 1;
+    }
+    if (!t->variable_count) {
+        *at++ = 0;
+        landing->environment = (uint64_t)at;
+    }
+    *at = 0;
+    uint32_t threads = COUNT(t, SECTION_THREADS);
+    int fits = tids + UINT64_C(8) * threads <= process->parcel_bytes;
+    t->new_tids = fits ? (int32_t *)(process->parcel + tids) : 0;
+    landing->tids = (uint64_t)t->new_tids;
+    landing->tid_count = fits ? threads : 0;
+    note_ranges(t, process->parcel + tids + (fits ? UINT64_C(8) * threads : 0));
+}
+
+// Needs no privilege with exe_fd -1. Required: glibc takes a foreign brk for a success.
+static void set_memory_map(struct thaw *t) {
+    const struct process_facts *process = &t->header->process;
+    uint64_t words = process->parcel, variables = words;
+    for (uint32_t i = 0; i < t->argument_count; i++)
+        variables += text_bytes((const char *)variables) + 1;
+    struct prctl_mm_map map = {
+        .start_code = process->code_start,
+        .end_code = process->code_end,
+        .start_data = process->data_start,
+        .end_data = process->data_end,
+        .start_brk = process->brk_start,
+        .brk = process->brk_end,
+        .start_stack = process->stack_start,
+        .arg_start = process->arguments_start,
+        .arg_end = process->arguments_end,
+        .env_start = variables,
+        .env_end = words + t->words_bytes,
+        .exe_fd = (uint32_t)-1,
+    };
+    long result = sys_prctl(PR_SET_MM, PR_SET_MM_MAP, (long)&map, sizeof map, 0);
+    if (result < 0)
+        thaw_fail("the kernel does not take the memory map (prctl PR_SET_MM_MAP)", "", result);
+}
+
+static void set_signals(struct thaw *t) {
+    const struct signal_action *actions = SECTION(t, struct signal_action, SECTION_SIGNALS);
+    for (int signal = 1; signal <= 64; signal++)
+        if (signal != 9 && signal != 19) // SIGKILL and SIGSTOP have no action
+            sys6(SYS_rt_sigaction, signal, (long)&actions[signal - 1], 0, 8, 0, 0);
+}
+
+void stage_process(struct thaw *t) {
+    const struct process_facts *process = &t->header->process;
+    if (ask_for_registers(process->register_permissions))
+        thaw_refuse("the frozen process had asked for registers (AMX) that the kernel does not give", "");
+    fill_parcel(t, (struct landing *)process->landing);
+    set_memory_map(t);
+    const char *folder = string_at(t, process->working_folder);
+    long result = sys3(SYS_chdir, (long)folder, 0, 0);
+    if (result < 0)
+        thaw_refuse("the working folder of the frozen process is gone: ", folder);
+    sys3(SYS_umask, process->umask, 0, 0);
+    set_signals(t);
+}
+
+void stage_landing(struct thaw *t) {
+    struct landing *landing = (struct landing *)t->header->process.landing;
+    if (landing->image_count >= LANDING_IMAGES)
+        thaw_refuse("the process was frozen and thawed too often: eight times at most", "");
+    if (t->image_inode) // else all of it was copied
+        landing->images[landing->image_count++] = (struct landed_image){
+            .device = t->image_device,
+            .inode = t->image_inode,
+            .anonymous_offset = t->header->anonymous_offset,
+            .ranges = t->ranges_at,
+            .range_count = t->range_count,
+        };
+    landing->started_ns = t->started_ns;
+    landing->restored = 1;
+}

@@ -1,0 +1,135 @@
+// Runs in thaw's address space, on the stacks of the frozen threads. Makes the threads and lets them all go at once.
+
+#include <limits.h>
+#include <linux/futex.h>
+#include <linux/prctl.h>
+#include <linux/sched.h>
+
+#include "thaw.h"
+
+#define RSEQ_SIGNATURE 0x53053053 // glibc's, on x86-64
+#define RSEQ_BYTES 32
+#define ROBUST_BYTES 24  // sizeof(struct robust_list_head)
+#define ROBUST_MOST 2048 // ROBUST_LIST_LIMIT of the kernel
+// A thread begins below its signal frame, where nothing is that will be read again.
+#define BELOW_CONTEXT 1024
+
+static uint32_t reading; // threads that still read the tables
+static uint32_t gate;    // 1: go
+
+// Source: include/uapi/linux/rseq.h; a fresh area, as glibc hands it over.
+struct rseq_area {
+    uint32_t cpu_id_start, cpu_id;
+    uint64_t critical_section;
+    uint32_t flags;
+};
+
+static void set_rseq(const struct thread_state *thread) {
+    if (!thread->rseq)
+        return;
+    struct rseq_area *area = (struct rseq_area *)thread->rseq;
+    area->cpu_id_start = 0;
+    area->cpu_id = UINT32_MAX; // RSEQ_CPU_ID_UNINITIALIZED
+    area->critical_section = 0;
+    area->flags = 0;
+    sys6(SYS_rseq, (long)area, RSEQ_BYTES, 0, RSEQ_SIGNATURE, 0, 0);
+}
+
+// Robust mutexes that the thread holds name their owner by thread id: the new one goes in, while no thread runs that
+// might wait for one of them.
+// Source: Documentation/locking/robust-futexes.rst.
+static void rename_owner(const struct thread_state *thread, uint32_t tid) {
+    struct {
+        uint64_t next;
+        int64_t futex_offset;
+        uint64_t pending;
+    } *head = (void *)thread->robust_list;
+    if (!head)
+        return;
+    uint64_t at = head->next & ~UINT64_C(1);
+    for (int i = 0; at != (uint64_t)head && at && i < ROBUST_MOST; i++) {
+        uint32_t *word = (uint32_t *)(at + (uint64_t)head->futex_offset);
+        if ((*word & FUTEX_TID_MASK) == (uint32_t)thread->tid)
+            *word = (*word & ~(uint32_t)FUTEX_TID_MASK) | tid;
+        at = *(uint64_t *)at & ~UINT64_C(1);
+    }
+}
+
+// What others know a thread by.
+static void announce(const struct thread_state *thread, uint32_t tid) {
+    const struct thread_state *first = SECTION(&thaw_state, struct thread_state, SECTION_THREADS);
+    rename_owner(thread, tid);
+    if (thaw_state.new_tids) {
+        int32_t *pair = thaw_state.new_tids + 2 * (thread - first);
+        pair[0] = thread->tid;
+        pair[1] = (int32_t)tid;
+    }
+}
+
+// What only the thread itself can set; nobody need wait for it.
+static void become(const struct thread_state *thread) {
+    if (thread->gs_base)
+        sys3(SYS_arch_prctl, ARCH_SET_GS_CODE, (long)thread->gs_base, 0);
+    if (thread->robust_list)
+        sys3(SYS_set_robust_list, (long)thread->robust_list, ROBUST_BYTES, 0);
+    set_rseq(thread);
+}
+
+// The last one to read them unmaps the tables: a thread that gets no processor yet holds up none of the others.
+static void leave_tables(void) {
+    if (__atomic_sub_fetch(&reading, 1, __ATOMIC_ACQ_REL) == 0)
+        sys_munmap(ZONE_TABLES, thaw_state.tables_bytes);
+}
+
+// SAFETY: runs on the stack of a frozen thread, below its signal frame; keeps to a few hundred bytes.
+static void run_other(void *argument) {
+    const struct thread_state *thread = argument;
+    uint64_t context = thread->context;
+    while (!__atomic_load_n(&gate, __ATOMIC_ACQUIRE))
+        sys_futex(&gate, FUTEX_WAIT, 0, 0);
+    become(thread);
+    leave_tables();
+    resume_context(context);
+}
+
+static uint64_t stack_of(const struct thread_state *thread) {
+    return (thread->context - BELOW_CONTEXT) & ~UINT64_C(63);
+}
+
+void stage_threads(struct thaw *t) {
+    const struct thread_state *threads = SECTION(t, struct thread_state, SECTION_THREADS);
+    uint32_t count = COUNT(t, SECTION_THREADS);
+    const uint64_t flags = CLONE_VM | CLONE_FS | CLONE_FILES | CLONE_SIGHAND | CLONE_THREAD | CLONE_SYSVSEM |
+                           CLONE_SETTLS | CLONE_CHILD_SETTID | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
+    reading = count;
+    for (uint32_t i = 1; i < count; i++) {
+        // That address is glibc's pthread.tid: the new id lands where glibc reads it.
+        int32_t *tid = (int32_t *)threads[i].clear_child_tid;
+        sys_prctl(PR_SET_NAME, (long)threads[i].name, 0, 0, 0); // a new thread inherits it
+        long result = clone_thread(flags, stack_of(&threads[i]), tid, tid, threads[i].fs_base, run_other,
+                                   (void *)(uintptr_t)&threads[i]);
+        if (SYS_FAILED(result))
+            thaw_fail("a thread cannot be made (limit of processes, or memory)", "", result);
+        announce(&threads[i], (uint32_t)result);
+    }
+}
+
+static void run_leader(void *argument) {
+    struct thaw *t = argument;
+    const struct thread_state *thread = SECTION(t, struct thread_state, SECTION_THREADS);
+    uint64_t context = thread->context;
+    sys3(SYS_arch_prctl, ARCH_SET_FS_CODE, (long)thread->fs_base, 0);
+    *(int32_t *)thread->clear_child_tid = sys_gettid();
+    sys3(SYS_set_tid_address, (long)thread->clear_child_tid, 0, 0);
+    announce(thread, (uint32_t)sys_gettid());
+    sys_prctl(PR_SET_NAME, (long)thread->name, 0, 0, 0);
+    become(thread);
+    __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
+    sys_futex(&gate, FUTEX_WAKE, INT_MAX, 0);
+    leave_tables();
+    resume_context(context);
+}
+
+_Noreturn void thaw_resume(struct thaw *t) {
+    switch_stack(stack_of(SECTION(t, struct thread_state, SECTION_THREADS)), run_leader, t);
+}

@@ -1,0 +1,22 @@
+// Runs in both address spaces. What is mapped at an address of this process.
+
+#ifndef THAWD_VMA_H
+#define THAWD_VMA_H
+
+#include <stdint.h>
+
+struct vma {
+    uint64_t start, end;
+    uint64_t offset; // in the file
+    uint64_t device; // major << 32 | minor, as /proc/self/maps shows it; 0: anonymous
+    uint64_t inode;
+    int protection; // PROT_ bits
+    int shared;
+};
+
+// The mapping at `address`, or the next one above it. 0, -ENOENT when there is none, or -errno.
+// Source: fs/proc/task_mmu.c, PROCMAP_QUERY (Linux 6.11); `by_text` or an older kernel: /proc/self/maps is read
+// instead.
+int vma_at(uint64_t address, struct vma *found, int by_text);
+
+#endif
