@@ -12,10 +12,10 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from thawd.config import sections
+from thawd.config import http_sections, sections
 from thawd.config.document import read_document
 from thawd.config.findings import Findings, one_of
-from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON
+from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON, is_loopback
 from thawd.config.options import ENVIRONMENT_VARIABLES, SECTIONS, OptionDescription, describe_options
 from thawd.config.places import check_places
 from thawd.config.references import check_references, required_environments
@@ -32,6 +32,7 @@ __all__ = [
     "Server",
     "Settings",
     "describe_options",
+    "is_loopback",
     "load",
     "parse_route_key",
     "process_environment",
@@ -70,7 +71,10 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
         functions=sections.read_functions(document, reader),
         buckets=sections.read_buckets(document, reader),
         tables=sections.read_tables(document, reader, data=server.data),
-        routes=sections.read_routes(document, reader),
+        routes=http_sections.read_routes(document, reader),
+        http=http_sections.read_http(document, reader),
+        urls=http_sections.read_urls(document, reader),
+        runtimes=sections.read_runtimes(document, reader),
     )
     check_references(settings, findings, document=document)
     check_places(settings, findings)

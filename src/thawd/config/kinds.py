@@ -14,6 +14,7 @@ from dataclasses import dataclass
 
 _SHOWN_CHARACTERS = 80
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
+_HANDLER = re.compile(r"\S{1,128}")
 _VERSION = re.compile(r"\d+(\.\d+)*")
 
 OLDEST_PYTHON = (3, 9)
@@ -98,9 +99,9 @@ def flag() -> Kind:
     return Kind("true or false", lambda value: isinstance(value, bool))
 
 
-def table(allowed: str) -> Kind:
+def table(allowed: str, *, secret: bool = False) -> Kind:
     """TOML tables, whatever is in them."""
-    return Kind(allowed, lambda value: isinstance(value, dict))
+    return Kind(allowed, lambda value: isinstance(value, dict), secret=secret)
 
 
 def list_of(allowed: str, *, least: int = 0) -> Kind:
@@ -121,6 +122,29 @@ def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, sec
 def pattern(allowed: str, regular_expression: str) -> Kind:
     """Texts that match `regular_expression` as a whole."""
     return text(allowed, re.compile(regular_expression).fullmatch)
+
+
+def choice(*texts: str) -> Kind:
+    """Some texts and no other."""
+    return text(" or ".join(map(spell, texts)), lambda value: value in texts)
+
+
+def event() -> Kind:
+    """Events: written as a table, or in a file."""
+    return Kind(
+        "a table, or a path of a JSON file",
+        lambda value: isinstance(value, dict) or (isinstance(value, str) and value != "" and "\0" not in value),
+        textual=True,
+    )
+
+
+def route() -> Kind:
+    """What answers a route: the name of a function, or a table that says more."""
+    return Kind(
+        'the name of a function of this file, or a table such as { function = "classify", payload_format = "1.0" }',
+        lambda value: isinstance(value, str | dict),
+        textual=True,
+    )
 
 
 def host() -> Kind:
@@ -148,12 +172,13 @@ def is_loopback(address: str) -> bool:
 
 
 def handler() -> Kind:
-    """Handlers as Lambda writes them."""
+    """Handlers as Lambda writes them; what is wrong for the runtime only is found by `thawd.config.references`."""
     allowed = 'a text "module.function" of at most 128 characters (dots or slashes within module)'
-    return text(f'{allowed}, for example "classify.handler"', _is_handler)
+    return text(f'{allowed}, for example "classify.handler"', _HANDLER.fullmatch)
 
 
-def _is_handler(value: str) -> bool:
+def is_python_handler(value: str) -> bool:
+    """Whether `value` names a function of a Python module."""
     module, dot, function = value.rpartition(".")
     # A hyphen cannot be typed in an import statement, but Lambda and importlib load such a file all the same.
     parts = re.split(r"[./]", module.replace("-", "_"))

@@ -14,7 +14,20 @@ import msgspec
 from thawd.config import kinds
 from thawd.config.kinds import Kind
 from thawd.config.settings import Server
-from thawd.resources import Bucket, Function, Notification, Table
+from thawd.resources import (
+    NODE_RUNTIMES,
+    PROVIDED_RUNTIMES,
+    PYTHON_RUNTIMES,
+    RUNTIMES,
+    Bucket,
+    Cors,
+    Function,
+    FunctionUrl,
+    HttpApi,
+    Notification,
+    Route,
+    Table,
+)
 
 EVENT_TYPES = (
     "s3:ObjectCreated:*",
@@ -42,8 +55,18 @@ ROUTE_KEY = (
 VARIABLE_NAME = kinds.pattern(
     "a name of at least 2 letters, digits and underscores that begins with a letter", r"[A-Za-z][A-Za-z0-9_]+"
 )
+LOG_GROUP = kinds.pattern(
+    "a name of 1 to 200 letters, digits, dots, hyphens, underscores, slashes and #", r"[A-Za-z0-9._/#-]{1,200}"
+)
 VARIABLE_VALUE = kinds.text("a text in quotes", secret=True)
 MAX_ENVIRONMENT_BYTES = 4096
+
+RUNTIME_NAME = kinds.pattern(
+    f'"{PYTHON_RUNTIMES[0]}" to "{PYTHON_RUNTIMES[-1]}", '
+    + ", ".join(f'"{name}"' for name in (*NODE_RUNTIMES, *PROVIDED_RUNTIMES[:-1]))
+    + f' or "{PROVIDED_RUNTIMES[-1]}"',
+    "|".join(map(re.escape, RUNTIMES)),
+)
 
 _REQUIRED = "required"
 _DESTINATION = kinds.pattern('"table:NAME" or "bucket:NAME"', r"(table|bucket):\S+")
@@ -133,12 +156,46 @@ SERVER = (
         kinds.number(0, 3600),
         "Wait before the first retry of an asynchronous event, in seconds; the second waits twice that.",
     ),
+    Option(
+        "private_tmp",
+        kinds.flag(),
+        "Whether each environment has a `/tmp` of its own, and finds its code read-only, where the kernel allows that.",
+    ),
+    Option(
+        "cpu_limits",
+        kinds.flag(),
+        "Hold each environment to the CPU share that goes with its memory: 1,769 MB are one CPU. Needs a cgroup.",
+    ),
     Option("log_max_mb", kinds.whole(1, 1024), "Size at which a log file is rotated, in MiB."),
+    Option(
+        "snapshots",
+        kinds.choice("auto", "off"),
+        'Whether functions are frozen once and thawed; "off": environments are forked or start cold.',
+    ),
+    Option(
+        "snapshots_max_mb",
+        kinds.whole(0, 16_777_216),
+        "Disk space for snapshots, in MiB; those in use stay even beyond it.",
+    ),
+    Option(
+        "access_keys",
+        kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
+        "Keys for signed requests. Where there are any, Lambda's API takes no others, but for those with `key`. "
+        "Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
+        "{}",
+    ),
+    Option("snapshots_max_age_s", kinds.number(0, 31_536_000), "A snapshot unused for so long is removed, in seconds."),
 )
 
 FUNCTION = (
     Option("handler", kinds.handler(), "The function to call, as on Lambda.", _REQUIRED),
     Option("code", _FOLDER, "Folder with the code; it must exist.", '"."'),
+    Option(
+        "runtime",
+        RUNTIME_NAME,
+        "Lambda's name of what runs the function: Python, Node, or a program of its own named `bootstrap`.",
+        "thawd's Python runtime",
+    ),
     Option(
         "python",
         kinds.interpreter(),
@@ -172,6 +229,12 @@ FUNCTION = (
         "Environments kept initialised; at most `reserved_concurrency` where that is set.",
     ),
     Option("snapshot", kinds.flag(), "Start environments from the initialised function, not each from nothing."),
+    Option(
+        "prime",
+        kinds.event(),
+        "An event to run, twice, before the function is frozen: what its first run loads is then in the snapshot.",
+        "none",
+    ),
     Option("idle_timeout_s", kinds.number(0, 86_400), "An environment idle for so long is ended, in seconds."),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Retries of a failed asynchronous event."),
     Option(
@@ -181,6 +244,48 @@ FUNCTION = (
     ),
     Option("on_success", _DESTINATION, "Where results of asynchronous events go.", "none"),
     Option("on_failure", _DESTINATION, "Where asynchronous events go that are given up.", "none"),
+    Option(
+        "ephemeral_storage_mb",
+        kinds.whole(512, 10_240),
+        "What an environment's `/tmp` may hold, in MiB; with more it is ended.",
+    ),
+    Option("freeze_idle", kinds.flag(), "Stop an environment's processes between invocations, as Lambda does."),
+    Option("log_format", kinds.choice("Text", "JSON"), "Form of the platform's lines and of `logging` records."),
+    Option(
+        "application_log_level",
+        kinds.choice("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"),
+        "Least level of `logging` records; only with the format JSON.",
+        '"INFO" with the format JSON',
+    ),
+    Option(
+        "system_log_level",
+        kinds.choice("DEBUG", "INFO", "WARN"),
+        "Least level of the platform's lines; only with the format JSON.",
+        '"INFO" with the format JSON',
+    ),
+    Option("log_group", LOG_GROUP, "The log group; functions may share one.", "/aws/lambda/NAME"),
+    Option("url", kinds.table("a table, `[functions.NAME.url]`"), "An HTTP address of the function's own.", "none"),
+)
+
+URL = (
+    Option(
+        "auth_type",
+        kinds.choice("NONE", "AWS_IAM"),
+        '"NONE": anybody who reaches the port may call; "AWS_IAM": requests are signed with one of `access_keys`.',
+        _REQUIRED,
+    ),
+    Option(
+        "invoke_mode",
+        kinds.choice("BUFFERED", "RESPONSE_STREAM"),
+        "Whether answers are sent when they are whole, or as they come.",
+    ),
+    Option(
+        "cors", kinds.table("a table of the options of `[http.cors]`"), "Which pages of other origins may call.", "none"
+    ),
+)
+ACCESS_KEY_ID = kinds.pattern("a name of 3 to 128 letters, digits and underscores", r"[A-Za-z0-9_]{3,128}")
+SECRET_ACCESS_KEY = kinds.text(
+    "a text of 4 to 256 printable ASCII characters without spaces", re.compile(r"[!-~]{4,256}").fullmatch, secret=True
 )
 
 BUCKET = (
@@ -217,18 +322,72 @@ TABLE = (Option("path", _FILE, "The SQLite file that is the table; made when mis
 
 ROUTE = Option(
     '"METHOD /path"',
-    kinds.text("the name of a function of this file"),
+    kinds.route(),
     f"Function that answers such requests. The key is {ROUTE_KEY}.",
     "none",
 )
 
-SECTIONS = ("server", "functions", "buckets", "routes", "tables")
+ROUTE_TABLE = (
+    Option("function", kinds.text("the name of a function of this file"), "Function that answers.", _REQUIRED),
+    Option("payload_format", kinds.choice("1.0", "2.0"), "Format of the event and of the answer."),
+)
+
+HTTP = (
+    Option(
+        "stage_variables",
+        kinds.table("a table of texts"),
+        "Variables of the stage, which events carry as `stageVariables`.",
+        "{}",
+    ),
+    Option("cors", kinds.table("a table of the options below"), "Which pages of other origins may call.", "none"),
+)
+
+CORS = (
+    Option(
+        "allow_origins",
+        kinds.list_of('a list of origins such as "https://example.com", or "https://*", "http://*", "*"'),
+        "Pages of these origins may call.",
+        "[]",
+    ),
+    Option("allow_methods", kinds.list_of('a list of methods, or "*"'), "Methods that they may use.", "[]"),
+    Option(
+        "allow_headers",
+        kinds.list_of('a list of names of headers, or "*"'),
+        "Headers that their requests may carry.",
+        "[]",
+    ),
+    Option(
+        "expose_headers",
+        kinds.list_of('a list of names of headers, or "*"'),
+        "Headers of answers that they may read.",
+        "[]",
+    ),
+    Option(
+        "max_age_s",
+        kinds.whole(0, 86_400),
+        "How long a browser may remember what is allowed, in seconds; 0: it is not told.",
+    ),
+    Option("allow_credentials", kinds.flag(), "Whether cookies and authorization may be sent along."),
+)
+STAGE_VARIABLE_NAME = kinds.pattern("a name of letters, digits and underscores", r"[A-Za-z0-9_]+")
+STAGE_VARIABLE_VALUE = kinds.pattern("a text of letters, digits and -._~:/?#&=,", r"[A-Za-z0-9._~:/?#&=,-]{1,512}")
+
+RUNTIME = Option(
+    '"RUNTIME"',
+    kinds.text("a path of an interpreter, or a command on PATH", len),
+    "What executes functions of that runtime, a Python or a Node; `provided` ones bring their own.",
+    "looked for",
+)
+
+SECTIONS = ("server", "functions", "buckets", "http", "routes", "tables", "runtimes")
 
 ENVIRONMENT_VARIABLES = {
     "THAWD_HOST": "host",
     "THAWD_PORT": "port",
     "THAWD_KEY": "key",
     "THAWD_DATA": "data",
+    "THAWD_SNAPSHOTS": "snapshots",
+    "THAWD_ACCESS_KEYS": "access_keys",
 }
 """Environment variables that override an option of ``[server]``; an empty one counts as unset."""
 
@@ -240,7 +399,11 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("functions.NAME", Function, FUNCTION),
         ("buckets.NAME", Bucket, BUCKET),
         ("buckets.NAME.notify[]", Notification, NOTIFICATION),
+        ("functions.NAME.url", FunctionUrl, URL),
         ("tables.NAME", Table, TABLE),
+        ("http", HttpApi, HTTP),
+        ("http.cors", Cors, CORS),
+        ("routes[]", Route, ROUTE_TABLE),
     )
     described = [
         OptionDescription(f"{section}.{option.name}", option.kind.allowed, _default(struct, option), option.meaning)
@@ -248,6 +411,9 @@ def describe_options() -> tuple[OptionDescription, ...]:
         for option in options
     ]
     described.append(OptionDescription(f"routes.{ROUTE.name}", ROUTE.kind.allowed, ROUTE.default, ROUTE.meaning))
+    described.append(
+        OptionDescription(f"runtimes.{RUNTIME.name}", RUNTIME.kind.allowed, RUNTIME.default, RUNTIME.meaning)
+    )
     return tuple(described)
 
 

@@ -9,11 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from thawd.config import kinds
 from thawd.config.document import SMALLEST_FILE
 from thawd.config.findings import Findings, one_of
+from thawd.config.kinds import is_loopback, is_python_handler
 from thawd.config.routes import RESERVED_SEGMENTS, RouteKeyError, parse_route_key, shape_of
 from thawd.config.settings import Settings
-from thawd.resources import Function
+from thawd.resources import PYTHON_RUNTIMES, Function
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,11 +30,15 @@ class Declared:
 def check_references(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
     """Note every mistake that shows only when tables are looked at together."""
     declared = Declared(*(_names(document.get(section)) for section in ("functions", "buckets", "tables")))
-    if not _names(document.get("functions")) and isinstance(document.get("functions", {}), dict):
-        findings.add((), found="no function", allowed=f"at least one; the smallest file holds {SMALLEST_FILE}")
+    if not document:
+        allowed = (
+            f"tables; the smallest file holds {SMALLEST_FILE}, or [server] where functions are made by the Lambda API"
+        )
+        findings.add((), found="nothing", allowed=allowed)
     _check_functions(settings, findings, declared)
     _check_notifications(settings, findings, declared)
     _check_routes(settings, findings, declared)
+    _check_urls(settings, findings)
     _check_bucket_names(settings, findings)
     _check_budget(settings, findings)
 
@@ -50,6 +56,12 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
                 existing = [f"{destination.kind}:{target}" for target in targets[destination.kind]]
                 allowed = one_of(str(destination), existing, what=f"{destination.kind}s of this file")
                 findings.add(("functions", name, option), found=f'"{destination}"', allowed=allowed)
+        for option in ("application_log_level", "system_log_level"):
+            level = getattr(function, option)
+            if level is not None and function.log_format != "JSON":
+                allowed = 'no level unless log_format = "JSON"'
+                findings.add(("functions", name, option), found=f'"{level}"', allowed=allowed)
+        _check_runtime(name, function, findings)
         reserved = function.reserved_concurrency
         if reserved is not None and function.provisioned_concurrency > reserved:
             findings.add(
@@ -57,6 +69,23 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
                 found=str(function.provisioned_concurrency),
                 allowed=f"at most reserved_concurrency, which is {reserved}",
             )
+
+
+def _check_runtime(name: str, function: Function, findings: Findings) -> None:
+    """The options that mean something for some runtimes only."""
+    path = ("functions", name)
+    if function.runtime is None or function.runtime in PYTHON_RUNTIMES:
+        if function.handler and not is_python_handler(function.handler):
+            kind = kinds.handler()
+            findings.add((*path, "handler"), found=kind.describe(function.handler), allowed=kind.allowed)
+        if function.runtime is not None and function.python is not None:
+            allowed = "one of python and runtime; the interpreter of a runtime is set in [runtimes]"
+            findings.add((*path, "python"), found=f'"{function.python}" beside a runtime', allowed=allowed)
+        return
+    for option in ("python", "requirements", "prime"):
+        if getattr(function, option) is not None:
+            allowed = f'nothing: it is for Python functions, and the runtime is "{function.runtime}"'
+            findings.add((*path, option), found=f"{option}", allowed=allowed)
 
 
 def _check_notifications(settings: Settings, findings: Findings, declared: Declared) -> None:
@@ -103,6 +132,15 @@ def _check_routes(settings: Settings, findings: Findings, declared: Declared) ->
         if same != route.key:
             allowed = "one route for the same requests, whatever its parameters are called"
             findings.add(path, found=f'the same requests as "{same}"', allowed=allowed)
+
+
+def _check_urls(settings: Settings, findings: Findings) -> None:
+    server = settings.server
+    for name, url in settings.urls.items():
+        if url.auth_type == "AWS_IAM" and not server.access_keys and not is_loopback(server.host):
+            found = f'"AWS_IAM" without server.access_keys, though other machines can reach {server.host}'
+            allowed = "AWS_IAM with keys of your own in server.access_keys"
+            findings.add(("functions", name, "url", "auth_type"), found=found, allowed=allowed)
 
 
 def required_environments(functions: Mapping[str, Function]) -> int:

@@ -6,6 +6,7 @@ is checked too. What tables say of each other is checked afterwards, in `thawd.c
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,7 +18,8 @@ from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
 from thawd.config.settings import Server
-from thawd.resources import Bucket, Destination, Function, Notification, Route, Table
+from thawd.invocation import MAX_PAYLOAD_BYTES
+from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Destination, Function, Notification, Table
 
 # Source: Lambda developer guide, "Defined runtime environment variables", the reserved ones.
 _RESERVED_VARIABLES = {
@@ -109,14 +111,14 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
     for variable, name in options.ENVIRONMENT_VARIABLES.items():
         if not (text := environ.get(variable)):
             continue
-        is_number = name == "port" and re.fullmatch(r"[0-9]{1,9}", text)
-        value = int(text) if is_number else text
+        value = _from_environment(name, text)
         if kind_of[name].accepts(value):
             values[name] = value
         else:
             found, allowed = kind_of[name].describe(value), kind_of[name].allowed
             reader.findings.add_environment(variable, found=found, allowed=allowed)
     data = reader.absolute(values.pop("data", ".thawd"))
+    values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
     server = Server(data=data, **values)
     given = document.get("server")
     has_key = environ.get("THAWD_KEY") or (isinstance(given, dict) and "key" in given)
@@ -130,15 +132,41 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
     return server
 
 
+def _from_environment(name: str, text: str) -> object:
+    """The value that an option has by an environment variable's text; the text itself where it is none."""
+    if name == "port" and re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    pairs = [pair.partition(":") for pair in text.split()]
+    if name == "access_keys" and all(colon for _, colon, _ in pairs):
+        return {access_key: secret for access_key, _, secret in pairs}
+    return text
+
+
+def _access_keys(table: dict[str, object], reader: Reader) -> dict[str, str]:
+    keys = {}
+    for name, secret in table.items():
+        path = ("server", "access_keys", name)
+        if not options.ACCESS_KEY_ID.accepts(name):
+            # It may be the secret, put in the wrong place.
+            found = "an access key id (not shown)"
+            reader.findings.add(("server", "access_keys"), found=found, allowed=options.ACCESS_KEY_ID.allowed)
+        elif reader.accepts(options.SECRET_ACCESS_KEY, secret, path=path):
+            keys[name] = str(secret)
+    return keys
+
+
 def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
     """The ``[functions.*]`` tables."""
     functions = {}
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
+        values.pop("url", None)  # read by itself: a version does not change with its address
         values["code"] = reader.absolute(values.get("code", "."))
         if "requirements" in values:
             values["requirements"] = reader.absolute(values["requirements"])
+        if "prime" in values:
+            values["prime"] = _event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
         for outcome in ("on_success", "on_failure"):
@@ -146,6 +174,37 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
                 values[outcome] = Destination(*values[outcome].split(":", 1))
         functions[name] = Function(name=name, **values)
     return functions
+
+
+def _event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
+    """An event as JSON text, from the table itself or from the file that is named."""
+    allowed = f"JSON of at most {MAX_PAYLOAD_BYTES} bytes"
+    if isinstance(given, str):
+        file = reader.absolute(given)
+        if not file.is_file():
+            found = f"{'something else' if file.exists() else 'nothing'} at {file}"
+            reader.findings.add(path, found=found, allowed="a JSON file that exists")
+            return None
+        try:
+            event = file.read_bytes()
+            json.loads(event.decode())
+        except OSError as error:
+            found = f"the file {file}, which cannot be read ({error.strerror})"
+            reader.findings.add(path, found=found, allowed="a readable JSON file")
+            return None
+        except (ValueError, RecursionError) as error:
+            reader.findings.add(path, found=f"the file {file}, which is not JSON ({error})", allowed=allowed)
+            return None
+    else:
+        try:
+            event = json.dumps(given, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            reader.findings.add(path, found=f"a table that is not JSON ({error})", allowed=allowed)
+            return None
+    if len(event) > MAX_PAYLOAD_BYTES:
+        reader.findings.add(path, found=f"{len(event)} bytes", allowed=allowed)
+        return None
+    return event
 
 
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:
@@ -206,14 +265,16 @@ def read_tables(document: Mapping[str, object], reader: Reader, *, data: Path) -
     return tables
 
 
-def read_routes(document: Mapping[str, object], reader: Reader) -> tuple[Route, ...]:
-    """The ``[routes]`` table; the keys are checked with the references."""
-    allowed = 'a table of route keys and functions, such as "POST /classify" = "classify"'
-    table = reader.mapping(document.get("routes", {}), path=("routes",), allowed=allowed)
-    return tuple(
-        Route(
-            key=key,
-            function=str(function) if reader.accepts(options.ROUTE.kind, function, path=("routes", key)) else "",
-        )
-        for key, function in table.items()
-    )
+def read_runtimes(document: Mapping[str, object], reader: Reader) -> dict[str, str]:
+    """The ``[runtimes]`` table."""
+    allowed = 'a table of runtimes and interpreters, such as "nodejs20.x" = "/opt/node/bin/node"'
+    runtimes = {}
+    for name, text in reader.mapping(document.get("runtimes", {}), path=("runtimes",), allowed=allowed).items():
+        path = ("runtimes", name)
+        if name not in RUNTIMES or name in PROVIDED_RUNTIMES:
+            interpreted = [runtime for runtime in RUNTIMES if runtime not in PROVIDED_RUNTIMES]
+            allowed = one_of(name, interpreted, what="runtimes with an interpreter")
+            reader.findings.add(path, found=f"the name {kinds.spell(name)}", allowed=allowed)
+        elif reader.accepts(options.RUNTIME.kind, text, path=path):
+            runtimes[name] = str(text)
+    return runtimes

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, Route, Table
+from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, Route, Table
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -29,7 +29,13 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         max_waiting: most requests of one function that wait for an environment, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
         retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second's is twice it.
+        private_tmp: give each environment a ``/tmp`` of its own and read-only code, where this machine lets us.
+        cpu_limits: hold environments to the CPU share that goes with their memory, where this machine lets us.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
+        snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: make and use none.
+        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; those in use stay even beyond it.
+        snapshots_max_age_s: a snapshot unused for so long is removed, seconds, 0-31,536,000.
+        access_keys: secret of each access key id that requests may be signed with; empty: ``test``, ``test``.
     """
 
     data: Path
@@ -42,7 +48,17 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1000
     queue_timeout_s: float = 30.0
     retry_wait_s: float = 60.0
+    private_tmp: bool = True
+    cpu_limits: bool = False
     log_max_mb: int = 10
+    snapshots: str = "auto"
+    snapshots_max_mb: int = 20_480
+    # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
+    snapshots_max_age_s: float = 1_209_600.0
+    access_keys: dict[str, str] = {}
+
+    def __repr__(self) -> str:
+        return f"Server(host={self.host!r}, port={self.port}, data={str(self.data)!r})"  # keys are not for logs
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,10 +67,13 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         path: the file it was read from, absolute; relative paths in it were taken from this file's folder.
         server: the server's own settings.
-        functions: by name, in file order; at least one.
+        functions: by name, in file order.
         buckets: by name, in file order.
         tables: by name, in file order.
         routes: in file order.
+        http: what the routes have in common.
+        urls: function URLs, by name of the function.
+        runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
     """
 
     path: Path
@@ -63,6 +82,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     buckets: dict[str, Bucket]
     tables: dict[str, Table]
     routes: tuple[Route, ...]
+    http: HttpApi = HttpApi()
+    urls: dict[str, FunctionUrl] = {}
+    runtimes: dict[str, str] = {}
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.

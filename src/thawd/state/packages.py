@@ -18,7 +18,7 @@ import shutil
 import stat
 import tempfile
 import time
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -101,8 +101,8 @@ class PackageStore:
         """Check the contents of packages anew when they are next published; what is damaged is mended."""
         self._trusted.clear()
 
-    def remove_except(self, keep: set[str]) -> None:
-        """Remove the packages whose digests are not in `keep`, and what publishers that died left behind.
+    def remove_except(self, keep: Callable[[str], bool]) -> None:
+        """Remove the packages whose names are not to be kept, and what publishers that died left behind.
 
         Nothing may run from a package that is not kept, and none of them may just be published: the caller sees to
         that.
@@ -114,7 +114,7 @@ class PackageStore:
             for path in list(self._root.iterdir()) if self._root.exists() else []:
                 if path.name.startswith(_DISCARDED) or (path.name.startswith(_UNFINISHED) and _is_abandoned(path)):
                     _remove(path)
-                elif path.name not in keep and not path.name.startswith(_UNFINISHED):
+                elif not path.name.startswith(_UNFINISHED) and not keep(path.name):
                     self._discard(path)
 
     def _package(self, manifest: Manifest) -> Package:

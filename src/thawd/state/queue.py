@@ -24,7 +24,7 @@ from thawd.state.schema import DEAD, LEASED, QUEUED
 _PROMOTED_AT_ONCE = 1000
 _COLUMNS = (
     "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
-    "p.body"
+    "p.body, e.qualifier"
 )
 
 
@@ -39,6 +39,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
         row_key: key under which a table that is a destination stores its result; None: the request id is used.
         client_context: JSON text of the caller's client context, or None.
         trace_id: X-Ray trace header, or None.
+        qualifier: version or alias that it is for; None: ``$LATEST``.
     """
 
     function: str
@@ -48,6 +49,7 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     row_key: str | None = None
     client_context: str | None = None
     trace_id: str | None = None
+    qualifier: str | None = None
 
 
 class Event(NewEvent, frozen=True, kw_only=True):
@@ -91,8 +93,8 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
     """Accept `events` inside a transaction of the state file, for example together with the objects they are about."""
     for event in events:
         row = connection.execute(
-            "INSERT INTO events (function, accepted_at, request_id, source, row_key, client_context, trace_id) "
-            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            "INSERT INTO events (function, accepted_at, request_id, source, row_key, client_context, trace_id, "
+            "qualifier) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
             (
                 event.function,
                 now,
@@ -101,6 +103,7 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
                 event.row_key,
                 event.client_context,
                 event.trace_id,
+                event.qualifier,
             ),
         ).lastrowid
         connection.execute("INSERT INTO payloads VALUES (?, ?)", (row, event.payload))
@@ -221,7 +224,7 @@ class EventQueue:
                 (function, DEAD, after, limit),
             ).fetchall()
             return [
-                DeadLetter(**msgspec.structs.asdict(_event(row)), error=row[10], condition=row[11], buried_at=row[12])
+                DeadLetter(**msgspec.structs.asdict(_event(row)), error=row[11], condition=row[12], buried_at=row[13])
                 for row in rows
             ]
 
@@ -302,4 +305,5 @@ def _event(row: tuple[Any, ...]) -> Event:
         client_context=row[7],
         trace_id=row[8],
         payload=row[9],
+        qualifier=row[10],
     )

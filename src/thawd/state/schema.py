@@ -68,7 +68,19 @@ CREATE TABLE sequencer (last INTEGER NOT NULL) STRICT;
 INSERT INTO sequencer VALUES (0);
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS,)
+# What the control plane made, and which version of a function an event is for; NULL: $LATEST.
+_CATALOG = """
+CREATE TABLE catalog (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    qualifier TEXT NOT NULL,
+    document BLOB NOT NULL,
+    PRIMARY KEY (kind, name, qualifier)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE events ADD COLUMN qualifier TEXT;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG)
 
 
 def open_state(path: Path) -> Database:

@@ -1,0 +1,173 @@
+"""Reserved and provisioned concurrency, and the limits of the account.
+
+Source: AWS Lambda API reference, the operations named.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from thawd.control import paging
+from thawd.control.deployments import Deployments
+from thawd.control.names import function_arn, parse_function
+from thawd.control.records import Family, now_text
+from thawd.control.registry import Registry, check_undeclared
+from thawd.errors import (
+    InvalidParameterValueException,
+    ProvisionedConcurrencyConfigNotFoundException,
+    ResourceConflictException,
+)
+from thawd.resources import LATEST
+from thawd.state.code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
+
+Given = Mapping[str, Any]
+TOTAL_CODE_BYTES = 80_530_636_800
+LEAST_UNRESERVED = 1
+"""Environments that stay for functions without reserved concurrency."""
+
+
+class Concurrency:
+    """Reserved and provisioned concurrency, and the account's limits."""
+
+    def __init__(self, known: Registry, deployments: Deployments) -> None:
+        self._registry = known
+        self._deployments = deployments
+
+    async def put(self, given: Given) -> dict[str, Any]:
+        """PutFunctionConcurrency."""
+        family = self._unqualified(given)
+        check_undeclared(family, "The reserved concurrency")
+        count = given["ReservedConcurrentExecutions"]
+        others = sum(_reserved(other) or 0 for other in self._registry.families.values() if other.name != family.name)
+        if self._deployments.most_at_once() - others - count < LEAST_UNRESERVED:
+            raise InvalidParameterValueException(
+                "Specified ReservedConcurrentExecutions for function decreases account's UnreservedConcurrentExecution "
+                f"below its minimum value of [{LEAST_UNRESERVED}]. This machine runs "
+                f"{self._deployments.most_at_once()} environments at once (server.max_environments)."
+            )
+        if sum(family.provisioned.values()) > count:
+            raise InvalidParameterValueException(
+                "ReservedConcurrentExecutions cannot be lower than the provisioned concurrency of the function"
+            )
+        await self._set(family, count)
+        return {"ReservedConcurrentExecutions": count}
+
+    async def delete(self, given: Given) -> None:
+        """DeleteFunctionConcurrency."""
+        family = self._unqualified(given)
+        check_undeclared(family, "The reserved concurrency")
+        await self._set(family, None)
+
+    async def _set(self, family: Family, count: int | None) -> None:
+        family.reserved = count
+        await self._registry.save(family)
+        self._deployments.settings_changed(family)
+
+    def get(self, given: Given) -> dict[str, Any]:
+        """GetFunctionConcurrency."""
+        family = self._unqualified(given)
+        count = _reserved(family)
+        return {} if count is None else {"ReservedConcurrentExecutions": count}
+
+    def _unqualified(self, given: Given) -> Family:
+        return self._registry.family(parse_function(given["FunctionName"]).name)
+
+    async def provision(self, given: Given) -> dict[str, Any]:
+        """PutProvisionedConcurrencyConfig."""
+        family, qualifier = self._qualified(given)
+        count = given["ProvisionedConcurrentExecutions"]
+        number = self._registry.record(family.name, qualifier).version
+        for other in family.provisioned:
+            if other != qualifier and self._registry.record(family.name, other).version == number:
+                raise ResourceConflictException(
+                    f"Version {number} has provisioned concurrency by {other} already; remove that first"
+                )
+        room = self._deployments.most_at_once() if family.reserved is None else family.reserved
+        others = sum(value for name, value in family.provisioned.items() if name != qualifier)
+        if count + others > room:
+            raise InvalidParameterValueException(
+                f"Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
+                f"function: {count + others} are asked for, and {room} are there"
+            )
+        family.provisioned[qualifier] = count
+        family.provisioned_modified[qualifier] = now_text()
+        await self._registry.save(family)
+        self._deployments.provision(family, qualifier, count)
+        return self._document(family, qualifier)
+
+    def get_provisioned(self, given: Given) -> dict[str, Any]:
+        """GetProvisionedConcurrencyConfig."""
+        family, qualifier = self._qualified(given)
+        if qualifier not in family.provisioned:
+            raise ProvisionedConcurrencyConfigNotFoundException(
+                "No Provisioned Concurrency Config found for this function"
+            )
+        return self._document(family, qualifier)
+
+    async def delete_provisioned(self, given: Given) -> None:
+        """DeleteProvisionedConcurrencyConfig."""
+        family, qualifier = self._qualified(given)
+        if family.provisioned.pop(qualifier, None) is None:
+            return
+        family.provisioned_modified.pop(qualifier, None)
+        await self._registry.save(family)
+        self._deployments.provision(family, qualifier, None)
+
+    def list_provisioned(self, given: Given) -> dict[str, Any]:
+        """ListProvisionedConcurrencyConfigs."""
+        family = self._unqualified(given)
+        chosen, marker = paging.page([(name, name) for name in sorted(family.provisioned)], given)
+        configs = [{"FunctionArn": function_arn(family.name, name), **self._document(family, name)} for name in chosen]
+        return paging.with_marker({"ProvisionedConcurrencyConfigs": configs}, marker)
+
+    def _qualified(self, given: Given) -> tuple[Family, str]:
+        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        family = self._registry.family(name)
+        if qualifier is None or qualifier == LATEST:
+            raise InvalidParameterValueException(
+                "Provisioned Concurrency Configs cannot be applied to unpublished function versions."
+            )
+        number = self._registry.record(name, qualifier).version
+        if number == LATEST:
+            raise InvalidParameterValueException(
+                "Alias with weights or to $LATEST cannot be used with Provisioned Concurrency"
+            )
+        return family, qualifier
+
+    def _document(self, family: Family, qualifier: str) -> dict[str, Any]:
+        wanted = family.provisioned[qualifier]
+        now = self._deployments.provisioned(family, qualifier)
+        status = "READY" if now.allocated >= wanted else "FAILED" if now.failure else "IN_PROGRESS"
+        made = {
+            "RequestedProvisionedConcurrentExecutions": wanted,
+            "AvailableProvisionedConcurrentExecutions": min(now.allocated, wanted),
+            "AllocatedProvisionedConcurrentExecutions": min(now.allocated, wanted),
+            "Status": status,
+            "LastModified": family.provisioned_modified.get(qualifier, ""),
+        }
+        return made if status != "FAILED" else {**made, "StatusReason": now.failure}
+
+    def account(self, given: Given) -> dict[str, Any]:
+        """GetAccountSettings."""
+        most = self._deployments.most_at_once()
+        reserved = sum(_reserved(family) or 0 for family in self._registry.families.values())
+        return {
+            "AccountLimit": {
+                "TotalCodeSize": TOTAL_CODE_BYTES,
+                "CodeSizeUnzipped": MAX_UNZIPPED_BYTES,
+                "CodeSizeZipped": MAX_ZIP_BYTES,
+                "ConcurrentExecutions": most,
+                "UnreservedConcurrentExecutions": most - reserved,
+            },
+            "AccountUsage": {
+                "TotalCodeSize": sum(record.code_size for record in self._registry.all_records()),
+                "FunctionCount": sum(LATEST in family.versions for family in self._registry.families.values()),
+            },
+        }
+
+
+def _reserved(family: Family) -> int | None:
+    """Reserved concurrency of a function, made through the API or declared."""
+    latest = family.versions.get(LATEST)
+    return latest.function.reserved_concurrency if family.declared and latest is not None else family.reserved

@@ -1,0 +1,228 @@
+"""From the parameters of CreateFunction and UpdateFunctionConfiguration to what is run, and what is only shown.
+
+Source: AWS Lambda API reference, "CreateFunction"; developer guide, "Defined runtime environment variables", "Lambda
+quotas".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+
+from thawd.control.names import parse_layer
+from thawd.control.records import SNAP_START_ON, LayerUse, Record
+from thawd.control.registry import LayerVersion
+from thawd.errors import InvalidParameterValueException
+from thawd.resources import RUNTIMES, Function
+from thawd.state.code import MAX_UNZIPPED_BYTES
+
+MAX_MEMORY_MB = 10_240
+MAX_TIMEOUT_S = 900
+MAX_EPHEMERAL_MB = 10_240
+MAX_LAYERS = 5
+MAX_LOG_GROUP = 200
+"""Characters; AWS has 512, and here a log group is a file."""
+MAX_ENVIRONMENT_BYTES = 4096
+_RESERVED = {
+    "_HANDLER",
+    "_X_AMZN_TRACE_ID",
+    "AWS_ACCESS_KEY",
+    "AWS_ACCESS_KEY_ID",
+    "AWS_DEFAULT_REGION",
+    "AWS_EXECUTION_ENV",
+    "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+    "AWS_LAMBDA_FUNCTION_NAME",
+    "AWS_LAMBDA_FUNCTION_VERSION",
+    "AWS_LAMBDA_INITIALIZATION_TYPE",
+    "AWS_LAMBDA_LOG_GROUP_NAME",
+    "AWS_LAMBDA_LOG_STREAM_NAME",
+    "AWS_LAMBDA_RUNTIME_API",
+    "AWS_REGION",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SESSION_TOKEN",
+    "LAMBDA_RUNTIME_DIR",
+    "LAMBDA_TASK_ROOT",
+}
+# Parameters that are shown as they were given.
+_SHOWN = (
+    "Description",
+    "Role",
+    "VpcConfig",
+    "DeadLetterConfig",
+    "KMSKeyArn",
+    "TracingConfig",
+    "FileSystemConfigs",
+    "Architectures",
+    "EphemeralStorage",
+    "LoggingConfig",
+)
+
+FindLayer = Callable[[str, int | None], LayerVersion | None]
+
+
+def refuse_unsupported(given: Mapping[str, Any]) -> None:
+    """Let parameters pass that can be honoured here.
+
+    Raises:
+        InvalidParameterValueException: container images, other architectures and the like (400).
+    """
+    if given.get("PackageType") == "Image" or "ImageUri" in given.get("Code", {}):
+        raise InvalidParameterValueException(
+            "Container images are not run here; create the function from a zip file (PackageType Zip)"
+        )
+    if given.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
+        raise InvalidParameterValueException("Architectures takes exactly one of x86_64 and arm64")
+    for name, what in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
+        if given.get(name, 0) > what:
+            raise InvalidParameterValueException(
+                f"'{name}' value failed to satisfy constraint: Member must have value less than or equal to {what}"
+            )
+    if given.get("EphemeralStorage", {}).get("Size", 0) > MAX_EPHEMERAL_MB:
+        raise InvalidParameterValueException(
+            "'EphemeralStorage.Size' value failed to satisfy constraint: Member must have value less than or equal to "
+            f"{MAX_EPHEMERAL_MB}"
+        )
+
+
+def apply(record: Record, given: Mapping[str, Any], find_layer: FindLayer) -> Record:
+    """`record` with the parameters that were given, checked; those not given stay.
+
+    Raises:
+        InvalidParameterValueException: one cannot be used (400).
+    """
+    refuse_unsupported(given)
+    if any(ord(character) < 32 for character in given.get("Handler", "")):
+        raise InvalidParameterValueException("Handler must not contain control characters")
+    function = record.function
+    changes: dict[str, Any] = {}
+    for name, field in (("Handler", "handler"), ("Timeout", "timeout_s"), ("MemorySize", "memory_mb")):
+        if name in given:
+            changes[field] = given[name]
+    if "EphemeralStorage" in given:
+        changes["ephemeral_storage_mb"] = given["EphemeralStorage"]["Size"]
+    if "Environment" in given:
+        changes["environment"] = _environment(given["Environment"].get("Variables", {}))
+    runtime = given.get("Runtime", record.runtime)
+    changes |= _interpreter(runtime)
+    snap_start = given.get("SnapStart", {}).get("ApplyOn", record.snap_start)
+    changes["snapshot"] = snap_start == SNAP_START_ON
+    layers = _layers(given["Layers"], find_layer) if "Layers" in given else record.layers
+    shown = {**record.shown, **{name: given[name] for name in _SHOWN if name in given}}
+    if "LoggingConfig" in given:
+        shown["LoggingConfig"] = logging = _logging(given["LoggingConfig"], function.name)
+        changes |= _log_options(logging, function.name)
+    if "VpcConfig" in given:
+        shown["VpcConfig"] = {"SubnetIds": [], "SecurityGroupIds": [], "VpcId": "", **given["VpcConfig"]}
+    return msgspec.structs.replace(
+        record,
+        function=msgspec.structs.replace(function, **changes),
+        runtime=runtime,
+        snap_start=snap_start,
+        layers=layers,
+        shown=shown,
+    )
+
+
+def new_function(name: str, given: Mapping[str, Any], code: Any) -> Function:
+    """The function of a CreateFunction, with AWS's defaults, before `apply`.
+
+    Raises:
+        InvalidParameterValueException: runtime or handler is missing (400).
+    """
+    if not given.get("Runtime") or not given.get("Handler"):
+        raise InvalidParameterValueException(
+            "Runtime and Handler are mandatory parameters for functions created with deployment packages."
+        )
+    # Source: API reference, CreateFunction: Timeout 3 s, MemorySize 128 MB.
+    return Function(name=name, handler=given["Handler"], code=code, memory_mb=128, timeout_s=3, snapshot=False)
+
+
+def _interpreter(runtime: str) -> dict[str, Any]:
+    """Fields of the function that say what runs it."""
+    if runtime not in RUNTIMES:
+        raise InvalidParameterValueException(
+            f"The runtime parameter of {runtime} is no longer supported or not on this machine; there are "
+            f"{', '.join(RUNTIMES)}"
+        )
+    return {"runtime": runtime, "python": None}
+
+
+def _environment(variables: Mapping[str, str]) -> dict[str, str]:
+    cannot = (
+        "Lambda was unable to configure your environment variables because the environment variables you have provided"
+    )
+    reserved = sorted(set(variables) & _RESERVED)
+    if reserved:
+        raise InvalidParameterValueException(
+            f"{cannot} contains reserved keys that are currently not supported for modification. Reserved keys used in "
+            f"this request: {', '.join(reserved)}"
+        )
+    size = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
+    if size > MAX_ENVIRONMENT_BYTES:
+        raise InvalidParameterValueException(f"{cannot} exceeded the 4KB limit. {size} bytes were provided")
+    if any("\0" in value for value in variables.values()):
+        raise InvalidParameterValueException(f"{cannot} contain a NUL character")
+    return dict(variables)
+
+
+def _logging(given: Mapping[str, Any], name: str) -> dict[str, Any]:
+    made = {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{name}", **given}
+    levels = {"ApplicationLogLevel", "SystemLogLevel"} & set(given)
+    if levels and made["LogFormat"] != "JSON":
+        raise InvalidParameterValueException(
+            f"{' and '.join(sorted(levels))} can be set only when LogFormat is JSON, and it is {made['LogFormat']}"
+        )
+    if made["LogFormat"] == "JSON":
+        made = {"ApplicationLogLevel": "INFO", "SystemLogLevel": "INFO", **made}
+    return made
+
+
+def _log_options(logging: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Fields of the function that say how it logs."""
+    group = logging["LogGroup"]
+    if len(group) > MAX_LOG_GROUP:
+        raise InvalidParameterValueException(
+            f"LoggingConfig: a log group's name has at most {MAX_LOG_GROUP} characters here, not {len(group)}"
+        )
+    return {
+        "log_format": logging["LogFormat"],
+        "application_log_level": logging.get("ApplicationLogLevel"),
+        "system_log_level": logging.get("SystemLogLevel"),
+        "log_group": None if group == f"/aws/lambda/{name}" else group,
+    }
+
+
+def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
+    """Layer versions, checked.
+
+    Raises:
+        InvalidParameterValueException: too many, one that is not there, or together too large (400).
+    """
+    if len(arns) > MAX_LAYERS:
+        raise InvalidParameterValueException(
+            f"Layers: the function has {len(arns)} layers, and at most {MAX_LAYERS} are allowed"
+        )
+    names: set[str] = set()
+    found: list[LayerUse] = []
+    total_bytes = 0
+    for arn in arns:
+        name, number = parse_layer(arn)
+        version = find(name, number)
+        if version is None:
+            raise InvalidParameterValueException(f"Layer version {arn} does not exist.")
+        if name in names:
+            raise InvalidParameterValueException(
+                "Two different versions of the same layer are not allowed to be referenced in the same function. "
+                f"({name})"
+            )
+        names.add(name)
+        found.append(LayerUse(arn, version.package, version.code_size))
+        total_bytes += version.unzipped_bytes
+    if total_bytes > MAX_UNZIPPED_BYTES:
+        raise InvalidParameterValueException(
+            f"Function code combined with layers exceeds the maximum allowed size of {MAX_UNZIPPED_BYTES} bytes. The "
+            f"layers alone have {total_bytes}"
+        )
+    return found

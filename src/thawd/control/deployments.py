@@ -1,0 +1,358 @@
+"""What serves: takes functions and versions from the control plane to the dispatcher.
+
+A version is published when it is first invoked, unless somebody waits for its snapshot or for provisioned environments:
+a server with a thousand versions starts as fast as one with none.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thawd.control.records import Alias, Family, Record
+from thawd.errors import (
+    EnvironmentBuildError,
+    InvalidParameterValueException,
+    ResourceNotFoundException,
+    ThawdError,
+)
+from thawd.execution.dispatcher import Dispatcher, Entry
+from thawd.execution.init_phase import InitError
+from thawd.execution.node import Node
+from thawd.execution.publisher import Publisher, Release
+from thawd.execution.version import Version
+from thawd.resources import LATEST, Bucket, Destination, Function
+from thawd.state.code import CodeStore
+
+
+class DeployError(Exception):
+    """A version cannot serve; the message says why.
+
+    Attributes:
+        code: ``StateReasonCode`` of the Lambda API.
+    """
+
+    def __init__(self, message: str, code: str) -> None:
+        super().__init__(message)
+        self.code = code
+
+
+@dataclass(frozen=True, slots=True)
+class Surroundings:
+    """What versions are built with.
+
+    Attributes:
+        folder: of the configuration file.
+        buckets: declared buckets.
+        not_code: paths that belong to no function's code.
+    """
+
+    folder: Path
+    buckets: Mapping[str, Bucket]
+    not_code: frozenset[Path]
+
+
+@dataclass(frozen=True, slots=True)
+class Provisioned:
+    """Provisioned environments of one version.
+
+    Attributes:
+        allocated: how many are ready.
+        failure: why no more are; None when nothing is wrong.
+    """
+
+    allocated: int
+    failure: str | None
+
+
+class Deployments:
+    """The functions that the dispatcher knows: those of thawd.toml and those made through the API.
+
+    Args:
+        dispatcher: runs them.
+        publisher: makes their versions.
+        node: the machine.
+        code: uploaded code.
+        surroundings: what versions are built with, as it is now.
+        spawn_task: runs a coroutine in the background.
+        complain: told what an operator should know.
+        say: told what is going on.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition root hands it all
+        self,
+        dispatcher: Dispatcher,
+        publisher: Publisher,
+        node: Node,
+        code: CodeStore,
+        *,
+        surroundings: Callable[[], Surroundings],
+        spawn_task: Callable[[Coroutine[None, None, None]], object],
+        complain: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._publisher = publisher
+        self._node = node
+        self._code = code
+        self._surroundings = surroundings
+        self._spawn_task = spawn_task
+        self.complain = complain
+        self._say = say
+        self._configured: dict[str, Function] = {}
+        self._families: dict[str, Family] = {}
+        self._publishing: dict[tuple[str, str], tuple[Record, asyncio.Task[None]]] = {}
+        self.on_names: Callable[[list[str]], None] = lambda names: None
+
+    def configure(self, functions: Mapping[str, Function]) -> None:
+        """These are the functions of thawd.toml from now on."""
+        self._configured = dict(functions)
+        self._declare()
+
+    def declare(self, family: Family) -> None:
+        """The function exists from now on, with its versions and aliases."""
+        self._families[family.name] = family
+        self._declare()
+        latest = self._dispatcher.entry(family.name)
+        if not family.declared and latest.pool is None:
+            latest.wanted = self._wanted(family.name, LATEST)
+        for number, record in family.versions.items():
+            if number != LATEST:
+                self.declare_version(record)
+        self.aliases_changed(family)
+        for qualifier, count in family.provisioned.items():
+            self.provision(family, qualifier, count)
+
+    def knows(self, family: Family) -> bool:
+        """Whether it was declared to us."""
+        return self._families.get(family.name) is family
+
+    def remove(self, family: Family) -> None:
+        """The function exists no more."""
+        self._families.pop(family.name, None)
+        for number in family.versions:
+            self._publisher.forget(family.name, number)
+        self._declare()
+
+    def settings_changed(self, family: Family) -> None:
+        """Reserved concurrency or asynchronous invocation of the function are others."""
+        self._declare()
+        self._override(family)
+
+    def declare_version(self, record: Record) -> None:
+        """A published version exists from now on."""
+        self._dispatcher.declare_version(
+            record.function, record.version, wanted=self._wanted(record.function.name, record.version)
+        )
+
+    def remove_version(self, name: str, number: str) -> None:
+        """It exists no more."""
+        self._publisher.forget(name, number)
+        self._dispatcher.remove_version(name, number)
+
+    def aliases_changed(self, family: Family) -> None:
+        """The function's aliases are others, or go elsewhere."""
+        self._dispatcher.set_aliases(family.name, {name: alias.shares() for name, alias in family.aliases.items()})
+        self._override(family)
+
+    def _declare(self) -> None:
+        functions = {
+            name: _effective(family, family.versions[LATEST])
+            for name, family in self._families.items()
+            if not family.declared and name not in self._configured
+        }
+        functions |= self._configured
+        self._dispatcher.declare(functions)
+        self.on_names(list(functions))
+
+    def _override(self, family: Family) -> None:
+        self._dispatcher.family(family.name).asynchronous = {
+            qualifier: _asynchronous(given) for qualifier, given in family.event_configs.items()
+        }
+
+    def _wanted(self, name: str, number: str) -> Callable[[], None]:
+        """What publishes a version, as it is then, when it is invoked and does not serve yet."""
+
+        def wanted() -> None:
+            family = self._families.get(name)
+            record = None if family is None else family.versions.get(number)
+            if record is not None and (name, number) not in self._publishing:
+                self._spawn_task(self._publish_wanted(record))
+
+        return wanted
+
+    async def _publish_wanted(self, record: Record) -> None:
+        try:
+            await self.publish(record)
+        except DeployError as error:
+            self.complain(f"thawd: {record.function.name}:{record.version}: {error}")
+
+    async def check_runtime(self, record: Record) -> None:
+        """Let a function pass that this machine can run.
+
+        Raises:
+            InvalidParameterValueException: its interpreter is not here (400).
+        """
+        try:
+            await self._publisher.check_runtime(record.function, folder=self._surroundings().folder)
+        except EnvironmentBuildError as error:
+            raise InvalidParameterValueException(
+                f"The runtime {record.runtime} is not on this machine: {error.message}"
+            ) from error
+
+    async def publish(self, record: Record) -> None:
+        """Have the version serve; what served under its number does so until then.
+
+        One publication of a number at a time: whoever wants the same waits for it, and what is newer comes after it.
+
+        Raises:
+            DeployError: it cannot.
+        """
+        key = record.function.name, record.version
+        while (running := self._publishing.get(key)) is not None:
+            if running[0] is record:
+                await asyncio.shield(running[1])
+                return
+            await asyncio.wait([running[1]])
+        task = asyncio.get_running_loop().create_task(self._publish(record))
+        self._publishing[key] = record, task
+
+        def ended(_: asyncio.Task[None]) -> None:
+            del self._publishing[key]
+            if not task.cancelled():
+                task.exception()  # who waits for it may be gone
+
+        task.add_done_callback(ended)
+        await asyncio.shield(task)
+
+    def _is_current(self, record: Record) -> bool:
+        family = self._families.get(record.function.name)
+        return family is not None and family.versions.get(record.version) is record
+
+    async def _publish(self, record: Record) -> None:
+        name, number = record.function.name, record.version
+        version: Version | None = None
+        try:
+            version = await self._build(record)
+            if not self._is_current(record):
+                return  # deleted, or changed, meanwhile
+            if not self._publisher.is_published(version):
+                # As on Lambda: new code whose init fails is what callers meet.
+                await self._dispatcher.publish(version, keeps_old=False)
+                self._publisher.published(version)
+        except InitError as error:
+            assert version is not None
+            self._publisher.published(version)
+            # As on Lambda: callers of a function whose init fails get the error; a snapshot cannot be made of it.
+            if record.function.snapshot and number != LATEST:
+                raise DeployError(str(error), "FunctionError") from error
+        except ResourceNotFoundException:
+            return  # it was deleted meanwhile
+        except Exception as error:  # the trouble of one version is not the server's
+            reason = error.message if isinstance(error, ThawdError) else str(error) or repr(error)
+            self._fail(name, number, reason)
+            raise DeployError(reason, "InternalError") from error
+
+    async def _build(self, record: Record) -> Version:
+        around = self._surroundings()
+        packages = [record.package, *(layer.package for layer in record.layers)]
+        code, *layers = [await asyncio.to_thread(self._code.ensure, name) for name in packages]
+        return await self._publisher.build(
+            record.function,
+            folder=around.folder,
+            buckets=around.buckets,
+            not_code=around.not_code,
+            progress=lambda line: self._say(f"  {record.function.name}: {line}"),
+            release=Release(record.version, code, tuple(layers)),
+        )
+
+    def _fail(self, name: str, number: str, reason: str) -> None:
+        try:
+            self._dispatcher.fail(name, reason, number=number)
+        except ResourceNotFoundException:
+            return
+
+    def entry(self, record: Record) -> Entry | None:
+        """The version as the dispatcher has it; None when it is gone."""
+        try:
+            return self._dispatcher.entry(record.function.name, record.version)
+        except ResourceNotFoundException:
+            return None
+
+    def optimised(self, record: Record) -> bool:
+        """Whether environments of the version are thawed from its snapshot."""
+        entry = self.entry(record)
+        if entry is None or entry.pool is None:
+            return False
+        return bool(self._node.origin(entry.pool.version).snapshot.get("OptimizationStatus") == "On")
+
+    def provision(self, family: Family, qualifier: str, count: int | None) -> None:
+        """Keep `count` environments of what a qualifier stands for initialised; None: none."""
+        for number in self._numbers(family, qualifier):
+            self._dispatcher.provision(family.name, number, count)
+
+    def provisioned(self, family: Family, qualifier: str) -> Provisioned:
+        """How far that has come."""
+        allocated, failure = 0, None
+        for number in self._numbers(family, qualifier):
+            entry = self._dispatcher.entry(family.name, number)
+            if entry.pool is not None:
+                allocated += entry.pool.provisioned_ready()
+                failure = failure or entry.pool.failure
+            elif entry.state == "Failed":
+                failure = entry.reason
+        return Provisioned(allocated, failure)
+
+    def _numbers(self, family: Family, qualifier: str) -> list[str]:
+        alias: Alias | None = family.aliases.get(qualifier)
+        return [qualifier] if alias is None else [alias.version]
+
+    def most_at_once(self) -> int:
+        """Environments that this machine runs at once, over all functions."""
+        return self._node.max_environments
+
+
+def _effective(family: Family, record: Record) -> Function:
+    """What is run, with what is set for the function as a whole."""
+    given = family.event_configs.get(record.version, {})
+    return msgspec.structs.replace(
+        record.function,
+        reserved_concurrency=record.function.reserved_concurrency if family.declared else family.reserved,
+        **_asynchronous(given),
+    )
+
+
+def _asynchronous(given: Mapping[str, Any]) -> dict[str, Any]:
+    """Fields of a function for an event invoke configuration."""
+    made: dict[str, Any] = {}
+    if given.get("MaximumRetryAttempts") is not None:
+        made["maximum_retry_attempts"] = given["MaximumRetryAttempts"]
+    if given.get("MaximumEventAgeInSeconds") is not None:
+        made["maximum_event_age_s"] = given["MaximumEventAgeInSeconds"]
+    for name, field in (("OnSuccess", "on_success"), ("OnFailure", "on_failure")):
+        arn = given.get("DestinationConfig", {}).get(name, {}).get("Destination")
+        if arn:
+            made[field] = destination_of(arn)
+    return made
+
+
+def destination_of(arn: str) -> Destination:
+    """The bucket or table that an ARN names.
+
+    Raises:
+        InvalidParameterValueException: it is of another kind (400).
+    """
+    if arn.startswith("arn:aws:s3:::"):
+        return Destination("bucket", arn.removeprefix("arn:aws:s3:::"))
+    service, _, table = arn.partition(":table/")
+    if table and ":dynamodb:" in service:
+        return Destination("table", table)
+    raise InvalidParameterValueException(
+        f"The destination ARN {arn} is not supported: thawd delivers to its own buckets (arn:aws:s3:::NAME) and tables "
+        "(arn:aws:dynamodb:us-east-1:000000000000:table/NAME)"
+    )

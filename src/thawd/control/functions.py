@@ -1,0 +1,326 @@
+"""Functions and their published versions: create, update, publish, read, delete.
+
+Source: AWS Lambda API reference, the operations of these names.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thawd.control import configuration, paging
+from thawd.control.deployments import DeployError, Deployments
+from thawd.control.names import function_arn, is_version, parse_function
+from thawd.control.records import SNAP_START_ON, Family, Record, Settled, new_revision, now_text
+from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
+from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
+from thawd.resources import LATEST
+from thawd.state.code import Code, CodeStore
+
+Given = Mapping[str, Any]
+ReadObject = Callable[[str, str], Awaitable[bytes]]
+"""The contents of an object, by bucket and key."""
+
+_ACTIVE = Settled("Active")
+_SUCCESSFUL = Settled("Successful")
+_CREATING = Settled("Pending", "The function is being created.", "Creating")
+_UPDATING = Settled("InProgress", "The function is being updated.", "Creating")
+
+
+class Functions:
+    """The operations on functions and versions.
+
+    Args:
+        known: all functions.
+        code: uploaded code.
+        deployments: what serves.
+        read_object: for code that lies in a bucket.
+        in_background: runs a coroutine that nobody waits for.
+    """
+
+    def __init__(
+        self,
+        known: Registry,
+        code: CodeStore,
+        deployments: Deployments,
+        *,
+        read_object: ReadObject,
+        in_background: Callable[[Any], object],
+    ) -> None:
+        self._registry = known
+        self._code = code
+        self._deployments = deployments
+        self._read_object = read_object
+        self._in_background = in_background
+        self.locate: Callable[[str], str] = lambda package: f"/_thawd/code/{package}.zip"
+        self.on_delete: Callable[[Family], None] = lambda family: None
+
+    async def create(self, given: Given) -> dict[str, Any]:
+        """CreateFunction."""
+        name = self._named(given, unqualified=True)
+        configuration.refuse_unsupported(given)
+        left = self._registry.families.get(name)
+        if left is not None and LATEST in left.versions:
+            raise ResourceConflictException(f"Function already exist: {name}")
+        code = await self._take_code(given["Code"])
+        function = configuration.new_function(name, given, Path(code.name))
+        record = Record(
+            function, given["Runtime"], code.sha256, code.size_bytes, code.name, shown={"Role": given["Role"]}
+        )
+        record = configuration.apply(record, given, self._registry.layer_version)
+        await self._deployments.check_runtime(record)
+        record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
+        # Versions may be left of a function that thawd.toml declared once: their numbers are not given again.
+        family = Family(name, tags=dict(given.get("Tags", {})), last_version=0 if left is None else left.last_version)
+        family.versions = {**({} if left is None else left.versions), LATEST: record}
+        return await self._store(family, record, given)
+
+    async def update_code(self, given: Given) -> dict[str, Any]:
+        """UpdateFunctionCode."""
+        name = self._named(given)
+        family = self._registry.family(name)
+        configuration.refuse_unsupported(given)
+        old = self._registry.record(name)
+        check_undeclared(family, "The code")
+        check_settled(old)
+        check_revision(given.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
+        code = await self._take_code(given)
+        record = msgspec.structs.replace(
+            old,
+            function=msgspec.structs.replace(old.function, code=Path(code.name)),
+            code_sha256=code.sha256,
+            code_size=code.size_bytes,
+            package=code.name,
+        )
+        return await self._update(family, old, record, given)
+
+    async def update_configuration(self, given: Given) -> dict[str, Any]:
+        """UpdateFunctionConfiguration."""
+        name = self._named(given)
+        family = self._registry.family(name)
+        old = self._registry.record(name)
+        check_undeclared(family, "The configuration")
+        check_settled(old)
+        check_revision(given.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
+        record = configuration.apply(old, given, self._registry.layer_version)
+        await self._deployments.check_runtime(record)
+        return await self._update(family, old, record, given)
+
+    async def _update(self, family: Family, old: Record, record: Record, given: Given) -> dict[str, Any]:
+        record = msgspec.structs.replace(record, last_modified=now_text(), revision=new_revision(), update=_UPDATING)
+        if given.get("DryRun"):
+            return self.document(msgspec.structs.replace(record, update=_SUCCESSFUL))
+        return await self._store(family, record, given)
+
+    async def _store(self, family: Family, record: Record, given: Given) -> dict[str, Any]:
+        """Store a new ``$LATEST``, and with ``Publish`` the version that is published of it: both or none."""
+        published = self._next_version(family, record, description=None) if given.get("Publish") else None
+        await self._registry.save(family, *filter(None, (record, published)))
+        family.versions[LATEST] = record
+        if family.name not in self._registry.families or self._registry.families[family.name] is not family:
+            self._registry.families[family.name] = family
+            self._deployments.declare(family)
+        self._begin(family, record)
+        if published is None:
+            return self.document(record)
+        self._add(family, published)
+        return self.document(published, qualified=True)
+
+    async def publish(self, given: Given) -> dict[str, Any]:
+        """PublishVersion: the version there is already when nothing has changed since."""
+        name = self._named(given)
+        family = self._registry.family(name)
+        record = self._registry.record(name)
+        check_settled(record)
+        check_revision(given.get("RevisionId"), record.revision, what="GetFunction/GetAlias")
+        wanted = given.get("CodeSha256")
+        if wanted and wanted != record.code_sha256:
+            raise InvalidParameterValueException(
+                f"CodeSHA256 ({wanted}) is different from current CodeSHA256 in $LATEST ({record.code_sha256}). "
+                "Please try again with the CodeSHA256 in $LATEST."
+            )
+        last = family.versions.get(str(family.last_version))
+        if last is not None and _same(last, record, given.get("Description")):
+            return self.document(last, qualified=True)
+        published = self._next_version(family, record, description=given.get("Description"))
+        await self._registry.save(family, published)
+        self._add(family, published)
+        return self.document(published, qualified=True)
+
+    def _next_version(self, family: Family, record: Record, *, description: str | None) -> Record:
+        number = str(family.last_version + 1)
+        shown = record.shown if description is None else {**record.shown, "Description": description}
+        family.last_version += 1
+        return msgspec.structs.replace(
+            record,
+            version=number,
+            shown=shown,
+            described=record.shown.get("Description", ""),
+            last_modified=now_text(),
+            revision=new_revision(),
+            state=_CREATING,
+            update=_SUCCESSFUL,
+        )
+
+    def _add(self, family: Family, published: Record) -> None:
+        family.versions[published.version] = published
+        self._deployments.declare_version(published)
+        self._begin(family, published)
+
+    def _begin(self, family: Family, record: Record) -> None:
+        self._in_background(self._settle(family, record))
+
+    def resume(self) -> None:
+        """Settle what was under way when the server before this one ended; call it once."""
+        for family in self._registry.families.values():
+            for record in family.versions.values():
+                if not (family.declared and record.version == LATEST) and (
+                    record.state.state == "Pending" or record.update.state == "InProgress"
+                ):
+                    self._begin(family, record)
+
+    async def _settle(self, family: Family, record: Record) -> None:
+        """Have the version serve, and note how that went."""
+        eager = record.version == LATEST or record.snap_start == SNAP_START_ON
+        state, update = _ACTIVE, _SUCCESSFUL
+        try:
+            if eager:
+                await self._deployments.publish(record)
+        except DeployError as error:
+            failed = Settled("Failed", str(error), error.code)
+            if record.state.state == "Pending":
+                state = failed
+            else:
+                update = failed
+        try:
+            async with self._registry.changing(family.name):
+                is_there = self._registry.families.get(family.name) is family
+                if not is_there or family.versions.get(record.version) is not record:
+                    return  # deleted meanwhile
+                record.state, record.update = state, update
+                if record.version == LATEST:
+                    record.revision = new_revision()
+                await self._registry.save(family, record)
+        except Exception as error:  # what could not be stored is settled anew after the next start
+            self._deployments.complain(f"thawd: the state of {record.function.name} could not be stored: {error}")
+
+    async def delete(self, given: Given) -> None:
+        """DeleteFunction: a version, or the function with all of them."""
+        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        family = self._registry.family(name)
+        if qualifier is None:
+            check_undeclared(family, "The existence")
+            await self._registry.forget(family)
+            self._deployments.remove(family)
+            self.on_delete(family)
+            return
+        if not is_version(qualifier) or qualifier == LATEST:
+            raise InvalidParameterValueException(
+                f"{qualifier} is no number of a version; $LATEST goes with the function, and aliases by DeleteAlias"
+            )
+        if qualifier not in family.versions:
+            return
+        users = sorted(alias.name for alias in family.aliases.values() if qualifier in alias.shares())
+        if users:
+            raise ResourceConflictException(
+                f"Unable to delete version because the following aliases reference it: [{', '.join(users)}]"
+            )
+        for settings in (family.provisioned, family.event_configs, family.policies, family.urls):
+            settings.pop(qualifier, None)
+        await self._registry.save(family, removed=(qualifier,))
+        del family.versions[qualifier]
+        self._deployments.remove_version(name, qualifier)
+
+    def get(self, given: Given) -> dict[str, Any]:
+        """GetFunction."""
+        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        record = self._registry.record(name, qualifier)
+        family = self._registry.family(name)
+        made: dict[str, Any] = {"Configuration": self.document(record, qualifier=qualifier)}
+        made["Code"] = {"RepositoryType": "S3", "Location": self.locate(record.package)} if record.from_zip else {}
+        if family.tags:
+            made["Tags"] = family.tags
+        if family.reserved is not None:
+            made["Concurrency"] = {"ReservedConcurrentExecutions": family.reserved}
+        return made
+
+    def get_configuration(self, given: Given) -> dict[str, Any]:
+        """GetFunctionConfiguration."""
+        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        return self.document(self._registry.record(name, qualifier), qualifier=qualifier)
+
+    def list(self, given: Given) -> dict[str, Any]:
+        """ListFunctions."""
+        items: list[tuple[str, Record]] = []
+        for name, family in sorted(self._registry.families.items()):
+            if LATEST not in family.versions:
+                continue  # thawd.toml declared it once
+            numbers = _in_order(family) if given.get("FunctionVersion") == "ALL" else [LATEST]
+            items += [(f"{name} {_sort_key(number)}", family.versions[number]) for number in numbers]
+        chosen, marker = paging.page(items, given)
+        everything = given.get("FunctionVersion") == "ALL"
+        return paging.with_marker({"Functions": [self.document(one, qualified=everything) for one in chosen]}, marker)
+
+    def list_versions(self, given: Given) -> dict[str, Any]:
+        """ListVersionsByFunction."""
+        family = self._registry.family(self._named(given))
+        items = [(_sort_key(number), family.versions[number]) for number in _in_order(family)]
+        chosen, marker = paging.page(items, given)
+        return paging.with_marker({"Versions": [self.document(one, qualified=True) for one in chosen]}, marker)
+
+    def document(self, record: Record, *, qualified: bool = False, qualifier: str | None = None) -> dict[str, Any]:
+        """A version as ``FunctionConfiguration``; its ARN with the version, or with the qualifier that was asked."""
+        made = record.document(
+            optimised=self._deployments.optimised(record),
+            qualifier=record.version if qualified else qualifier,
+        )
+        if record.version != LATEST:
+            made["MasterArn"] = function_arn(record.function.name, LATEST)
+        return made
+
+    def _named(self, given: Given, *, unqualified: bool = False) -> str:
+        """The function's name, of which no qualifier may be given but ``$LATEST``."""
+        name, qualifier = parse_function(given["FunctionName"])
+        if qualifier is not None and (unqualified or qualifier != LATEST):
+            raise InvalidParameterValueException(
+                f"This operation is permitted on Lambda functions only. Aliases and versions do not support this "
+                f"operation. Please specify either a function name or an unqualified function ARN. ({qualifier})"
+            )
+        return name
+
+    async def _take_code(self, given: Given) -> Code:
+        """The code of a request: bytes, or an object in one of our buckets."""
+        if "ZipFile" in given:
+            content = given["ZipFile"]
+        elif "S3Bucket" in given and "S3Key" in given:
+            try:
+                content = await self._read_object(given["S3Bucket"], given["S3Key"])
+            except ResourceNotFoundException as error:
+                raise InvalidParameterValueException(
+                    f"Error occurred while GetObject. S3 Error Code: NoSuchKey. S3 Error Message: {error.message}"
+                ) from None
+        else:
+            raise InvalidParameterValueException("Please provide a source for function code.")
+        return await self._code.add(content)
+
+
+def _sort_key(number: str) -> str:
+    return "" if number == LATEST else number.zfill(10)
+
+
+def _in_order(family: Family) -> list[str]:
+    return sorted(family.versions, key=_sort_key)
+
+
+def _same(last: Record, record: Record, description: str | None) -> bool:
+    """Whether a version would be what the last one is."""
+
+    def essence(one: Record) -> tuple[Any, ...]:
+        shown = {name: value for name, value in one.shown.items() if name != "Description"}
+        return one.function, one.runtime, one.code_sha256, shown, one.layers, one.snap_start
+
+    unchanged = essence(last) == essence(record) and record.shown.get("Description", "") == last.described
+    return unchanged and description in (None, last.shown.get("Description", ""))

@@ -1,0 +1,104 @@
+"""Names of functions, versions and layers as callers write them. Pure.
+
+Source: AWS Lambda API reference, ``FunctionName``, ``Qualifier``, ``LayerVersionArn``.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import NamedTuple
+
+from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, ValidationException
+from thawd.resources import ACCOUNT_ID, LATEST, REGION
+
+_FUNCTION = re.compile(
+    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:)?(?:(?P<region>[a-z]{2}(?:-[a-z]+)+-\d):)?(?:(?P<account>\d{12}):)?(?:function:)?"
+    r"(?P<name>[a-zA-Z0-9-_]+)(?::(?P<qualifier>\$LATEST|[a-zA-Z0-9-_]+))?"
+)
+_LAYER = re.compile(
+    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:(?P<region>[a-z0-9-]+):(?P<account>\d{12}):layer:)?(?P<name>[a-zA-Z0-9-_]{1,140})"
+    r"(?::(?P<version>\d+))?"
+)
+ALIAS_NAME = re.compile(r"(?!^[0-9]+$)([a-zA-Z0-9-_]+)")
+MAX_FUNCTION_NAME = 64
+
+
+class FunctionName(NamedTuple):
+    """A function as a caller named it.
+
+    Attributes:
+        name: its name.
+        qualifier: version or alias; None: none was given.
+    """
+
+    name: str
+    qualifier: str | None
+
+
+def function_arn(name: str, qualifier: str | None = None) -> str:
+    """Amazon Resource Name of a function, or of a version or alias of it."""
+    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}"
+    return arn if qualifier is None else f"{arn}:{qualifier}"
+
+
+def layer_arn(name: str, version: int | None = None) -> str:
+    """Amazon Resource Name of a layer, or of a version of it."""
+    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:layer:{name}"
+    return arn if version is None else f"{arn}:{version}"
+
+
+def parse_function(given: str, qualifier: str | None = None) -> FunctionName:
+    """The function that `given` names: a name, a partial or a full ARN, with or without a qualifier.
+
+    Args:
+        given: as the caller wrote it.
+        qualifier: from the query, where there is one.
+
+    Raises:
+        ValidationException: it is no name of a function (400).
+        InvalidParameterValueException: it has another qualifier than the query (400).
+        ResourceNotFoundException: it is of another account or region (404).
+    """
+    match = _FUNCTION.fullmatch(given)
+    if match is None or len(match["name"]) > MAX_FUNCTION_NAME:
+        raise ValidationException(
+            f"1 validation error detected: Value '{given}' at 'functionName' failed to satisfy constraint: Member must "
+            f"be a function's name of at most {MAX_FUNCTION_NAME} letters, digits, hyphens and underscores, a partial "
+            "ARN or a full ARN"
+        )
+    own = match["qualifier"]
+    if own and qualifier and own != qualifier:
+        raise InvalidParameterValueException(
+            f"The derived qualifier from the function name ({own}) does not match the specified qualifier."
+        )
+    qualifier = qualifier or own
+    name = match["name"]
+    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID or (match["region"] or REGION) != REGION:
+        place = f"{match['region'] or REGION}:{match['account'] or ACCOUNT_ID}"
+        raise ResourceNotFoundException(f"Function not found: arn:aws:lambda:{place}:function:{name}")
+    return FunctionName(name, qualifier)
+
+
+def not_found(name: str, qualifier: str | None = None) -> ResourceNotFoundException:
+    """That there is no such function, version or alias."""
+    return ResourceNotFoundException(f"Function not found: {function_arn(name, qualifier)}")
+
+
+def parse_layer(given: str) -> tuple[str, int | None]:
+    """Name and version of the layer that `given`, a name or an ARN, names.
+
+    Raises:
+        ResourceNotFoundException: it is of another account or region (404).
+        InvalidParameterValueException: it is no name of a layer (400).
+    """
+    match = _LAYER.fullmatch(given)
+    if match is None:
+        raise InvalidParameterValueException(f"{given!r} is no name or ARN of a layer")
+    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID or (match["region"] or REGION) != REGION:
+        raise ResourceNotFoundException("The resource you requested does not exist.")
+    return match["name"], None if match["version"] is None else int(match["version"])
+
+
+def is_version(qualifier: str) -> bool:
+    """Whether it is ``$LATEST`` or the number of a version, rather than an alias."""
+    return qualifier == LATEST or qualifier.isdigit()

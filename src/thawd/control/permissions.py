@@ -1,0 +1,110 @@
+"""Resource-based policies of functions and layers: stored and shown; thawd checks no IAM.
+
+Source: AWS Lambda API reference, the operations named.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+from thawd.control.names import function_arn, parse_function
+from thawd.control.records import Family, Policy, new_revision
+from thawd.control.registry import Registry, check_revision
+from thawd.errors import (
+    PolicyLengthExceededException,
+    ResourceConflictException,
+    ResourceNotFoundException,
+)
+from thawd.resources import LATEST
+
+Given = Mapping[str, Any]
+MAX_POLICY_BYTES = 20_480
+
+
+class Permissions:
+    """AddPermission, RemovePermission, GetPolicy: stored and shown; thawd checks no IAM."""
+
+    def __init__(self, known: Registry) -> None:
+        self._registry = known
+
+    async def add(self, given: Given) -> dict[str, Any]:
+        """AddPermission."""
+        family, qualifier = self._qualified(given)
+        policy = family.policies.get(qualifier, Policy())
+        check_revision(given.get("RevisionId"), policy.revision, what="GetPolicy")
+        if any(statement["Sid"] == given["StatementId"] for statement in policy.statements):
+            raise ResourceConflictException(
+                f"The statement id ({given['StatementId']}) provided already exists. Please provide a new "
+                "statement id, or remove the existing statement."
+            )
+        resource = function_arn(family.name, None if qualifier == LATEST else qualifier)
+        made = statement_of(given, resource)
+        statements = [*policy.statements, made]
+        if len(json.dumps(statements)) > MAX_POLICY_BYTES:
+            raise PolicyLengthExceededException(f"The final policy size is bigger than the limit ({MAX_POLICY_BYTES}).")
+        family.policies[qualifier] = Policy(statements, new_revision())
+        await self._registry.save(family)
+        return {"Statement": json.dumps(made, separators=(",", ":"))}
+
+    async def remove(self, given: Given) -> None:
+        """RemovePermission."""
+        family, qualifier = self._qualified(given)
+        policy = family.policies.get(qualifier, Policy())
+        check_revision(given.get("RevisionId"), policy.revision, what="GetPolicy")
+        left = [statement for statement in policy.statements if statement["Sid"] != given["StatementId"]]
+        if len(left) == len(policy.statements):
+            raise ResourceNotFoundException(f"Statement {given['StatementId']} is not found in resource policy.")
+        if left:
+            family.policies[qualifier] = Policy(left, new_revision())
+        else:
+            family.policies.pop(qualifier)
+        await self._registry.save(family)
+
+    def get(self, given: Given) -> dict[str, Any]:
+        """GetPolicy."""
+        family, qualifier = self._qualified(given)
+        policy = family.policies.get(qualifier)
+        if policy is None:
+            raise ResourceNotFoundException("The resource you requested does not exist.")
+        return {"Policy": policy_document(policy.statements), "RevisionId": policy.revision}
+
+    def _qualified(self, given: Given) -> tuple[Family, str]:
+        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        family = self._registry.family(name)
+        return family, self._registry.qualified(name, qualifier)
+
+
+def statement_of(given: Given, resource: str) -> dict[str, Any]:
+    """A statement as IAM writes it, from the parameters of AddPermission."""
+    principal: Any = given["Principal"]
+    if principal != "*":
+        is_service = "." in principal and not principal.startswith("arn:")
+        if not is_service and not principal.startswith("arn:"):
+            principal = f"arn:aws:iam::{principal}:root"
+        principal = {"Service": principal} if is_service else {"AWS": principal}
+    made = {
+        "Sid": given["StatementId"],
+        "Effect": "Allow",
+        "Principal": principal,
+        "Action": given["Action"],
+        "Resource": resource,
+    }
+    conditions: dict[str, Any] = {}
+    for name, operator, key in (
+        ("SourceAccount", "StringEquals", "AWS:SourceAccount"),
+        ("SourceArn", "ArnLike", "AWS:SourceArn"),
+        ("EventSourceToken", "StringEquals", "lambda:EventSourceToken"),
+        ("PrincipalOrgID", "StringEquals", "aws:PrincipalOrgID"),
+        ("FunctionUrlAuthType", "StringEquals", "lambda:FunctionUrlAuthType"),
+        ("OrganizationId", "StringEquals", "aws:PrincipalOrgID"),
+    ):
+        if name in given:
+            conditions.setdefault(operator, {})[key] = given[name]
+    return {**made, "Condition": conditions} if conditions else made
+
+
+def policy_document(statements: Any) -> str:
+    """A policy as IAM writes it, JSON text."""
+    return json.dumps({"Version": "2012-10-17", "Id": "default", "Statement": statements}, separators=(",", ":"))

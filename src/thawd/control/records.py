@@ -1,0 +1,257 @@
+"""What the control plane stores of functions: structs as they lie in the catalog, and as the Lambda API shows them.
+
+Fields that only AWS has a use for (a VPC, a KMS key) are kept and shown, and do nothing here.
+"""
+
+from __future__ import annotations
+
+import time
+import uuid
+from pathlib import Path
+from typing import Any, TypeVar
+
+import msgspec
+
+from thawd.control.names import function_arn
+from thawd.resources import LATEST, Function
+
+T = TypeVar("T")
+
+SNAP_START_ON = "PublishedVersions"
+SNAP_START_OFF = "None"
+
+
+def now_text() -> str:
+    """The time as ``LastModified`` has it, with milliseconds, in UTC."""
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}+0000"
+
+
+def new_revision() -> str:
+    """A revision id: changes with each change of what it belongs to."""
+    return str(uuid.uuid4())
+
+
+class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A state with its reason.
+
+    Attributes:
+        state: for example ``Active`` or ``Successful``.
+        reason: for people.
+        code: for programs.
+    """
+
+    state: str
+    reason: str | None = None
+    code: str | None = None
+
+
+class LayerUse(msgspec.Struct):
+    """A layer version that a function uses; it stays usable when the layer version is deleted.
+
+    Attributes:
+        arn: of the layer version.
+        package: name of its package.
+        code_size: of its zip file, bytes.
+    """
+
+    arn: str
+    package: str
+    code_size: int
+
+
+class Record(msgspec.Struct, omit_defaults=True):
+    """One version of a function, ``$LATEST`` included.
+
+    Attributes:
+        function: what is run.
+        runtime: identifier of the runtime, for example ``python3.12``.
+        code_sha256: of the zip file, Base64.
+        code_size: of the zip file, bytes.
+        package: name of the package.
+        from_zip: whether the package was uploaded; else it is a copy of a folder that thawd.toml names.
+        version: number, or ``$LATEST``.
+        shown: parameters of AWS that are stored and shown as they were given, by name.
+        layers: layer versions, in order.
+        snap_start: ``PublishedVersions`` or ``None``.
+        described: of a published version, the description that ``$LATEST`` had then.
+        last_modified: see `now_text`.
+        revision: see `new_revision`.
+        state: of the version.
+        update: of its last update.
+    """
+
+    function: Function
+    runtime: str
+    code_sha256: str
+    code_size: int
+    package: str
+    from_zip: bool = True
+    version: str = LATEST
+    shown: dict[str, Any] = {}
+    layers: list[LayerUse] = []
+    snap_start: str = SNAP_START_OFF
+    described: str = ""
+    last_modified: str = ""
+    revision: str = ""
+    state: Settled = Settled("Pending", "The function is being created.", "Creating")
+    update: Settled = Settled("Successful")
+
+    def document(self, *, optimised: bool, qualifier: str | None = None) -> dict[str, Any]:
+        """As ``FunctionConfiguration``.
+
+        Args:
+            optimised: whether its environments are thawed from a snapshot.
+            qualifier: what the ARN is to end with; None: nothing.
+        """
+        function = self.function
+        made: dict[str, Any] = {
+            "FunctionName": function.name,
+            "FunctionArn": function_arn(function.name, qualifier),
+            "Runtime": self.runtime,
+            "Handler": function.handler,
+            "CodeSize": self.code_size,
+            "Description": "",
+            "Timeout": function.timeout_s,
+            "MemorySize": function.memory_mb,
+            "LastModified": self.last_modified,
+            "CodeSha256": self.code_sha256,
+            "Version": self.version,
+            "TracingConfig": {"Mode": "PassThrough"},
+            "RevisionId": self.revision,
+            "State": self.state.state,
+            "LastUpdateStatus": self.update.state,
+            "PackageType": "Zip",
+            "Architectures": ["x86_64"],
+            "EphemeralStorage": {"Size": function.ephemeral_storage_mb},
+            "SnapStart": {"ApplyOn": self.snap_start, "OptimizationStatus": "On" if optimised else "Off"},
+            "LoggingConfig": {"LogFormat": function.log_format, "LogGroup": function.log_group_name},
+        }
+        if function.log_format == "JSON":
+            made["LoggingConfig"]["ApplicationLogLevel"] = function.application_log_level or "INFO"
+            made["LoggingConfig"]["SystemLogLevel"] = function.system_log_level or "INFO"
+        made |= self.shown
+        for prefix, settled in (("State", self.state), ("LastUpdateStatus", self.update)):
+            if settled.reason is not None:
+                made[f"{prefix}Reason"] = settled.reason
+            if settled.code is not None:
+                made[f"{prefix}ReasonCode"] = settled.code
+        if function.environment:
+            made["Environment"] = {"Variables": function.environment}
+        if self.layers:
+            made["Layers"] = [{"Arn": layer.arn, "CodeSize": layer.code_size} for layer in self.layers]
+        return made
+
+
+class Alias(msgspec.Struct, omit_defaults=True):
+    """A name for a version, or for two of them by weight.
+
+    Attributes:
+        name: of the alias.
+        version: that it stands for.
+        description: for people.
+        weights: shares of other versions, 0 to 1.
+        revision: see `new_revision`.
+    """
+
+    name: str
+    version: str
+    description: str = ""
+    weights: dict[str, float] = {}
+    revision: str = ""
+
+    def shares(self) -> dict[str, float]:
+        """All versions that it stands for, and their shares, which sum to 1."""
+        return {self.version: 1.0 - sum(self.weights.values()), **self.weights}
+
+    def document(self, function: str) -> dict[str, Any]:
+        """As ``AliasConfiguration``."""
+        made: dict[str, Any] = {
+            "AliasArn": function_arn(function, self.name),
+            "Name": self.name,
+            "FunctionVersion": self.version,
+            "Description": self.description,
+            "RevisionId": self.revision,
+        }
+        if self.weights:
+            made["RoutingConfig"] = {"AdditionalVersionWeights": self.weights}
+        return made
+
+
+class Policy(msgspec.Struct, omit_defaults=True):
+    """A resource-based policy.
+
+    Attributes:
+        statements: in the order they were added, each as IAM writes them.
+        revision: see `new_revision`.
+    """
+
+    statements: list[dict[str, Any]] = []
+    revision: str = ""
+
+
+class Family(msgspec.Struct, omit_defaults=True):
+    """What belongs to a function as a whole, or to one of its qualifiers. ``versions`` are stored apart.
+
+    Attributes:
+        name: of the function.
+        declared: whether thawd.toml declares it; then only what is added to it is stored.
+        shadows: whether one of the same name was made through the API; then nothing is stored of this one.
+        versions: by number, ``$LATEST`` among them.
+        aliases: by name.
+        last_version: the highest number ever given.
+        reserved: reserved concurrency; None: none.
+        provisioned: by qualifier, environments asked for.
+        provisioned_modified: by qualifier, when that was changed.
+        event_configs: event invoke configurations as given, by qualifier.
+        urls: function URLs as given, by qualifier.
+        policies: by qualifier, ``$LATEST`` for the function itself.
+        tags: keys and values.
+        recursion: ``Terminate`` or ``Allow``.
+        runtime_updates: runtime management configuration, by qualifier.
+    """
+
+    name: str
+    declared: bool = False
+    shadows: bool = False
+    versions: dict[str, Record] = {}
+    aliases: dict[str, Alias] = {}
+    last_version: int = 0
+    reserved: int | None = None
+    provisioned: dict[str, int] = {}
+    provisioned_modified: dict[str, str] = {}
+    event_configs: dict[str, dict[str, Any]] = {}
+    urls: dict[str, dict[str, Any]] = {}
+    policies: dict[str, Policy] = {}
+    tags: dict[str, str] = {}
+    recursion: str = "Terminate"
+    runtime_updates: dict[str, dict[str, Any]] = {}
+
+
+def _encode_path(value: object) -> str:
+    if isinstance(value, Path):
+        return str(value)
+    raise NotImplementedError(type(value).__name__)
+
+
+def _decode_path(kind: type, value: object) -> object:
+    if kind is Path:
+        return Path(str(value))
+    raise NotImplementedError(kind.__name__)
+
+
+_encoder = msgspec.json.Encoder(enc_hook=_encode_path)
+
+
+def encode(record: msgspec.Struct) -> bytes:
+    """A record as it is stored, JSON text."""
+    return _encoder.encode(record)
+
+
+def decode(data: bytes, kind: type[T]) -> T:
+    """A stored record.
+
+    Raises:
+        msgspec.MsgspecError: it is none, or of a newer release.
+    """
+    return msgspec.json.decode(data, type=kind, dec_hook=_decode_path)

@@ -1,0 +1,250 @@
+"""All functions and layers that the control plane knows, in memory as in the catalog.
+
+A change is made in memory and stored before anyone is told that it was made. Changes of one function wait for each
+other.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Iterator
+
+import msgspec
+
+from thawd.control.names import not_found
+from thawd.control.records import Family, Record, decode, encode
+from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
+from thawd.resources import LATEST
+from thawd.state.catalog import Catalog, Key
+
+FUNCTION, VERSION, LAYER = "function", "version", "layer"
+_BUSY = "The operation cannot be performed at this time."
+
+
+class LayerVersion(msgspec.Struct, omit_defaults=True):
+    """One version of a layer.
+
+    Attributes:
+        name: of the layer.
+        version: its number.
+        code_sha256: of the zip file, Base64.
+        code_size: of the zip file, bytes.
+        unzipped_bytes: of what is in it.
+        package: name of its package.
+        created: when, see `records.now_text`.
+        description: for people.
+        runtimes: compatible runtimes.
+        architectures: compatible architectures.
+        license: for people.
+        statements: of its policy.
+        revision: of its policy.
+    """
+
+    name: str
+    version: int
+    code_sha256: str
+    code_size: int
+    unzipped_bytes: int
+    package: str
+    created: str
+    description: str = ""
+    runtimes: list[str] = []
+    architectures: list[str] = []
+    license: str = ""
+    statements: list[dict[str, object]] = []
+    revision: str = ""
+
+
+class Layer(msgspec.Struct):
+    """A layer: its versions by number, and the highest number ever given."""
+
+    name: str
+    versions: dict[int, LayerVersion] = {}
+    last_version: int = 0
+
+
+class Registry:
+    """The families and layers.
+
+    Attributes:
+        families: functions, by name.
+        layers: by name.
+        shadowed: functions made through the API that thawd.toml covers with one of the same name for now, by name.
+    """
+
+    def __init__(self, catalog: Catalog) -> None:
+        self.families: dict[str, Family] = {}
+        self.layers: dict[str, Layer] = {}
+        self.shadowed: dict[str, Family] = {}
+        self._catalog = catalog
+        self._locks: dict[str, asyncio.Lock] = {}
+
+    async def load(self) -> None:
+        """Read everything from the catalog; call it once, first.
+
+        Raises:
+            StoreError: it cannot be read, or was written by a newer release.
+        """
+        versions: list[Record] = []
+        for key, document in (await self._catalog.load()).items():
+            try:
+                if key.kind == FUNCTION:
+                    self.families[key.name] = decode(document, Family)
+                elif key.kind == VERSION:
+                    versions.append(decode(document, Record))
+                elif key.kind == LAYER:
+                    self.layers[key.name] = decode(document, Layer)
+            except msgspec.MsgspecError as error:
+                raise StoreError(
+                    f"the {key.kind} {key.name} {key.qualifier} in the catalog cannot be read ({error}); was it "
+                    "written by a newer thawd?"
+                ) from error
+        for record in sorted(versions, key=lambda record: int(record.version) if record.version.isdigit() else 0):
+            if record.function.name in self.families:
+                self.families[record.function.name].versions[record.version] = record
+
+    @contextlib.asynccontextmanager
+    async def changing(self, name: str) -> AsyncIterator[None]:
+        """Within it the function `name` is changed by nobody else; whatever raises leaves it as it was."""
+        async with self._locks.setdefault(name, asyncio.Lock()):
+            family = self.families.get(name)
+            before = None if family is None else encode(msgspec.structs.replace(family, versions={}))
+            try:
+                yield
+            except BaseException:
+                if family is not None and before is not None and self.families.get(name) is family:
+                    _restore(family, decode(before, Family))
+                raise
+
+    def family(self, name: str) -> Family:
+        """The function `name`.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        family = self.families.get(name)
+        if family is None or LATEST not in family.versions:
+            raise not_found(name)
+        return family
+
+    def record(self, name: str, qualifier: str | None = None) -> Record:
+        """A version of the function `name`; of an alias, the one that it stands for first.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        family = self.family(name)
+        number = qualifier or LATEST
+        if number in family.aliases:
+            number = family.aliases[number].version
+        if number not in family.versions:
+            raise not_found(name, qualifier)
+        return family.versions[number]
+
+    def qualified(self, name: str, qualifier: str | None) -> str:
+        """The qualifier itself once it is known to exist; ``$LATEST`` for none.
+
+        Raises:
+            ResourceNotFoundException: there is no such version or alias (404).
+        """
+        self.record(name, qualifier)
+        return qualifier or LATEST
+
+    def all_records(self) -> Iterator[Record]:
+        """Every version of every function."""
+        for family in self.families.values():
+            yield from family.versions.values()
+
+    def packages(self) -> set[str]:
+        """Names of the packages that functions and layers need."""
+        records = [*self.all_records(), *(one for family in self.shadowed.values() for one in family.versions.values())]
+        named = {record.package for record in records}
+        named |= {layer.package for record in records for layer in record.layers}
+        return named | {version.package for layer in self.layers.values() for version in layer.versions.values()}
+
+    async def save(self, family: Family, *records: Record, removed: tuple[str, ...] = ()) -> None:
+        """Store a function's own document, and those of these versions.
+
+        Raises:
+            StoreError: it could not be stored; the caller puts memory back as it was.
+        """
+        if family.shadows:
+            raise ResourceConflictException(
+                f"{family.name} is declared in thawd.toml, and was made through the API, too: remove one of them first"
+            )
+        put = [(Key(FUNCTION, family.name), encode(msgspec.structs.replace(family, versions={})))]
+        put += [
+            (Key(VERSION, family.name, record.version), encode(record))
+            for record in records
+            if not (family.declared and record.version == LATEST)
+        ]
+        await self._catalog.change(put=put, remove=[Key(VERSION, family.name, number) for number in removed])
+
+    async def forget(self, family: Family) -> None:
+        """Remove a function with all its versions.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        keys = [Key(VERSION, family.name, number) for number in family.versions]
+        await self._catalog.change(remove=[Key(FUNCTION, family.name), *keys])
+        self.families.pop(family.name, None)
+
+    async def save_layer(self, layer: Layer) -> None:
+        """Store a layer with all its versions.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        await self._catalog.change(put=[(Key(LAYER, layer.name), encode(layer))])
+
+    def layer_version(self, name: str, version: int | None) -> LayerVersion | None:
+        """A version of a layer, or None."""
+        layer = self.layers.get(name)
+        return None if layer is None or version is None else layer.versions.get(version)
+
+
+def _restore(family: Family, before: Family) -> None:
+    for field in before.__struct_fields__:
+        if field != "versions":
+            setattr(family, field, getattr(before, field))
+
+
+def check_revision(given: str | None, latest: str, *, what: str) -> None:
+    """Let an operation pass that names the latest revision, or none.
+
+    Raises:
+        PreconditionFailedException: it names another (412).
+    """
+    if given is not None and given != latest:
+        raise PreconditionFailedException(
+            "The Revision Id provided does not match the latest Revision Id. Call the "
+            f"{what} API to retrieve the latest Revision Id"
+        )
+
+
+def check_settled(record: Record) -> None:
+    """Let a change of a version pass that is not being changed.
+
+    Raises:
+        ResourceConflictException: it is (409).
+    """
+    arn = record.function.arn
+    if record.state.state == "Pending":
+        raise ResourceConflictException(f"{_BUSY} The function is currently in the following state: Pending")
+    if record.update.state == "InProgress":
+        raise ResourceConflictException(f"{_BUSY} An update is in progress for resource: {arn}")
+
+
+def check_undeclared(family: Family, what: str) -> None:
+    """Let a change pass of a function that was made through the API.
+
+    Raises:
+        ResourceConflictException: thawd.toml declares it (409).
+    """
+    if family.declared:
+        raise ResourceConflictException(
+            f"{what} of {family.name} cannot be changed through the API: thawd.toml declares the function. Change it "
+            "there; a running thawd takes it over on SIGHUP or with --watch."
+        )
