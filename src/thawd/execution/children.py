@@ -30,14 +30,16 @@ class Child:
         pid: its process id; also its process group and session.
         ended: done when the process has ended; the wait status, or None when nobody could tell it.
         killed: whether it was we who killed it.
+        leaving: whether it has been told to end, and is killed before long if it does not.
     """
 
-    __slots__ = ("ended", "killed", "pid")
+    __slots__ = ("ended", "killed", "leaving", "pid")
 
     def __init__(self, pid: int, ended: asyncio.Future[int | None]) -> None:
         self.pid = pid
         self.ended = ended
         self.killed = False
+        self.leaving = False
 
     def kill(self) -> None:
         """Kill the process and its group, if it is still there."""
@@ -138,14 +140,19 @@ class Children:
             child.ended.set_result(status)
 
     def kill_all(self) -> None:
-        """Kill every process group that is followed."""
+        """Kill every process group that is followed, but for those that are leaving."""
         for child in list(self._alive.values()):
-            child.kill()
+            if not child.leaving:
+                child.kill()
 
     async def all_ended(self) -> None:
         """Wait until every process that is followed has ended."""
         while self._alive:
             await asyncio.wait([child.ended for child in self._alive.values()])
+
+    def orphans(self) -> list[int]:
+        """Children of ours that are none of those followed: what functions detached, and helpers of our own."""
+        return [pid for pid in _own_children() if pid not in self._alive]
 
     def kill_strays(self, is_alive: Callable[[str], bool], *, spare_unknown: bool) -> bool:
         """Kill processes that functions left behind outside their process groups, and reap the dead.

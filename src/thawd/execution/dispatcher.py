@@ -7,9 +7,12 @@ it. Knows nothing of HTTP, of queues, of processes.
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
+
+import msgspec
 
 from thawd.errors import (
     ResourceConflictException,
@@ -19,8 +22,8 @@ from thawd.errors import (
     ThawdError,
     TooManyRequestsException,
 )
-from thawd.execution.environment import InitError
-from thawd.execution.node import Node
+from thawd.execution.init_phase import InitError
+from thawd.execution.node import Node, Origin
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
 from thawd.execution.version import Version
 from thawd.invocation import Invocation, Result, StartKind
@@ -29,25 +32,65 @@ from thawd.telemetry.metrics import FunctionMetrics, Metrics
 
 
 class Entry:
-    """A function as the dispatcher sees it.
+    """One version of a function as the dispatcher sees it.
 
     Attributes:
-        function: as declared.
+        function: as declared, or as published.
+        number: of the version; ``$LATEST`` for the one that can change.
         state: Lambda's: ``Pending``, ``Active`` or ``Failed``.
         reason: why it is not active, or why its last publication failed; None when all is well.
-        pool: environments of the version that serves, None before the first publication succeeded.
+        pool: environments of what serves, None before the first publication succeeded.
         decided: set once the first publication has succeeded or failed.
-        in_flight: invocations that wait or run.
+        provisioned: environments to be kept initialised; None: as its function says.
+        wanted: publishes it; called when it is first invoked. None: whoever declared it sees to that.
     """
 
-    def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
+    def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
         self.function = function
+        self.number = number
         self.state = "Pending"
         self.reason: str | None = "The function is being published."
         self.pool: Pool | None = None
         self.decided = asyncio.Event()
+        self.provisioned: int | None = None
+        self.wanted = wanted
+
+
+class Family:
+    """A function: its versions, what its aliases stand for, what is counted over all of them.
+
+    Attributes:
+        latest: the version ``$LATEST``.
+        published: the others, by number.
+        aliases: by name, each with the versions that its invocations go to, and their shares, which sum to 1.
+        asynchronous: by qualifier, fields of its function that are others for asynchronous invocations of that.
+        in_flight: invocations that wait or run.
+        metrics: of all versions together.
+    """
+
+    def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
+        self.latest = Entry(function)
+        self.published: dict[str, Entry] = {}
+        self.aliases: dict[str, Mapping[str, float]] = {}
+        self.asynchronous: Mapping[str, Mapping[str, Any]] = {}
         self.in_flight = 0
         self.metrics = metrics
+
+    def find(self, qualifier: str | None) -> Entry | None:
+        """The version that an invocation of `qualifier` goes to; None when there is none."""
+        if qualifier is None or qualifier == LATEST:
+            return self.latest
+        shares = self.aliases.get(qualifier)
+        if shares is None:
+            return self.published.get(qualifier)
+        number = next(iter(shares))
+        if len(shares) > 1:
+            (number,) = random.choices(list(shares), list(shares.values()))
+        return self.latest if number == LATEST else self.published.get(number)
+
+    def all(self) -> list[Entry]:
+        """All its versions."""
+        return [self.latest, *self.published.values()]
 
 
 class Dispatcher:
@@ -65,7 +108,7 @@ class Dispatcher:
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
-        self._entries: dict[str, Entry] = {}
+        self._families: dict[str, Family] = {}
         self._retiring: set[Pool] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -73,58 +116,134 @@ class Dispatcher:
         self.stopping = False
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """These functions exist from now on; those no longer named are retired."""
-        for name in set(self._entries) - set(functions):
-            entry = self._entries.pop(name)
-            if entry.pool is not None:
-                self._retire(entry.pool)
+        """These functions exist from now on; those no longer named are retired, with all their versions."""
+        for name in set(self._families) - set(functions):
+            for entry in self._families.pop(name).all():
+                self._put_away(entry)
         for name, function in functions.items():
-            if name in self._entries:
-                self._entries[name].function = function
+            if name in self._families:
+                self._families[name].latest.function = function
             else:
-                self._entries[name] = Entry(function, self._metrics.function(name))
+                self._families[name] = Family(function, self._metrics.function(name))
         self._node.declare(functions)
+
+    def declare_version(self, function: Function, number: str, *, wanted: Callable[[], None] | None = None) -> Entry:
+        """The published version `number` of a function that is declared exists from now on.
+
+        Args:
+            function: as it was published.
+            number: its number.
+            wanted: publishes it here; called when it is first invoked.
+
+        Raises:
+            ResourceNotFoundException: there is no such function (404).
+        """
+        family = self._family(function.name)
+        if number not in family.published:
+            family.published[number] = Entry(function, number, wanted=wanted)
+        return family.published[number]
+
+    def remove_version(self, name: str, number: str) -> None:
+        """It exists no more; what runs in it runs to its end."""
+        entry = self._family(name).published.pop(number, None)
+        if entry is not None:
+            self._put_away(entry)
+
+    def set_aliases(self, name: str, aliases: Mapping[str, Mapping[str, float]]) -> None:
+        """Invocations of these aliases of the function `name` go to these versions from now on, by these shares."""
+        self._family(name).aliases = dict(aliases)
+
+    def provision(self, name: str, number: str, count: int | None) -> None:
+        """Keep `count` environments of a version initialised; None: as many as its function says."""
+        entry = self.entry(name, number)
+        entry.provisioned = count
+        if entry.pool is not None:
+            entry.pool.set_provisioned(count)
+        elif count and entry.wanted is not None:
+            entry.wanted()
+
+    def _put_away(self, entry: Entry) -> None:
+        if entry.pool is not None:
+            self._retire(entry.pool)
+        entry.state, entry.reason = "Failed", "The function was deleted."
+        entry.decided.set()
 
     def names(self) -> list[str]:
         """Names of the functions declared."""
-        return list(self._entries)
+        return list(self._families)
 
-    def entry(self, name: str) -> Entry:
-        """The function `name`.
+    def family(self, name: str) -> Family:
+        """The function `name` with all its versions.
 
         Raises:
             ResourceNotFoundException: there is none (404).
         """
-        entry = self._entries.get(name)
+        return self._family(name)
+
+    def _family(self, name: str, qualifier: str | None = None) -> Family:
+        family = self._families.get(name)
+        if family is None:
+            raise _not_found(name, qualifier)
+        return family
+
+    def entry(self, name: str, qualifier: str | None = None) -> Entry:
+        """The version of the function `name` that `qualifier` stands for; of a weighted alias, one by chance.
+
+        Args:
+            name: of the function.
+            qualifier: version number or alias; None: ``$LATEST``.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        entry = self._family(name, qualifier).find(qualifier)
         if entry is None:
-            arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}"
-            raise ResourceNotFoundException(f"Function not found: {arn}:{LATEST}")
+            raise _not_found(name, qualifier)
         return entry
+
+    def asynchronous(self, name: str, qualifier: str | None) -> Function:
+        """The function as asynchronous invocations of `qualifier` see it: retries, age, destinations.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        changes = self._family(name, qualifier).asynchronous.get(qualifier or LATEST, {})
+        return msgspec.structs.replace(self.entry(name, qualifier).function, **changes)
 
     def versions(self) -> list[Version]:
         """Versions that serve, or retire and still have environments."""
-        serving = [entry.pool for entry in self._entries.values() if entry.pool is not None]
+        entries = [entry for family in self._families.values() for entry in family.all()]
+        serving = [entry.pool for entry in entries if entry.pool is not None]
         return [pool.version for pool in (*serving, *self._retiring)]
 
     def most_at_once(self, name: str) -> int:
         """The most environments the function `name` can have."""
         return self._node.most_at_once(self.entry(name).function)
 
-    async def publish(self, version: Version) -> None:
+    async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
         """Make `version` the one that serves, once it is ready; the old one serves until then.
 
+        Args:
+            version: the new one.
+            keeps_old: whether the old one goes on serving when the new one's init fails; else callers get the error.
+
         Raises:
-            InitError: its init failed; an older version goes on serving if there is one, else callers get the error.
+            InitError: its init failed; where nothing older goes on serving, callers get the error.
             ResourceNotFoundException: the function is no longer declared.
         """
-        entry = self.entry(version.function.name)
+        entry = self.entry(version.function.name, version.number)
         pool = Pool(version, self._node, max_waiting=self._max_waiting, spawn_task=self._spawn_task)
+        if entry.provisioned is not None:
+            pool.provisioned = entry.provisioned
         self._node.join(pool)
         try:
             await self._node.prepare(version)
             await pool.provision()
         except InitError as error:
-            if entry.pool is not None:
+            if not self._has(entry):
+                self._retire(pool)
+                raise self._gone(entry) from error
+            if entry.pool is not None and keeps_old:
                 entry.reason = f"The last publication failed and the version before it serves: {error}"
                 self._retire(pool)
                 raise
@@ -134,21 +253,27 @@ class Dispatcher:
         except BaseException:
             self._retire(pool)
             raise
-        if self._entries.get(version.function.name) is not entry:
+        if not self._has(entry):
             self._retire(pool)
             raise self._gone(entry)
         self._serve(entry, pool, state="Active", reason=None)
 
+    def _has(self, entry: Entry) -> bool:
+        """Whether the version was not deleted meanwhile."""
+        family = self._families.get(entry.function.name)
+        return family is not None and family.find(entry.number) is entry
+
     def _serve(self, entry: Entry, pool: Pool, *, state: str, reason: str | None) -> None:
         old, entry.pool = entry.pool, pool
+        pool.set_provisioned(entry.provisioned)
         entry.state, entry.reason = state, reason
         entry.decided.set()
         if old is not None:
             self._retire(old)
 
-    def fail(self, name: str, reason: str) -> None:
-        """The function could not be published for `reason`; an older version goes on serving."""
-        entry = self.entry(name)
+    def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
+        """The version could not be published for `reason`; what it was before goes on serving."""
+        entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:
             entry.state = "Failed"
@@ -164,28 +289,34 @@ class Dispatcher:
             TooManyRequestsException: a concurrency limit or the queue's bound was reached (429).
             ServiceException: the machine could not start a process (500).
         """
-        entry = self.entry(invocation.function)
+        family = self._family(invocation.function, invocation.qualifier)
+        entry = self.entry(invocation.function, invocation.qualifier)
         asked_s = time.monotonic()
         if entry.pool is None:
             await self._wait_published(entry, invocation)
-        reserved = entry.function.reserved_concurrency
-        if reserved is not None and entry.in_flight >= reserved:
-            entry.metrics.throttles += 1
+        reserved = family.latest.function.reserved_concurrency
+        if reserved is not None and family.in_flight >= reserved:
+            family.metrics.throttles += 1
             raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
-        entry.in_flight += 1
+        family.in_flight += 1
         self._in_flight += 1
         self._idle.clear()
         try:
-            result = await self._run(entry, invocation)
+            result = await self._run(entry, invocation, family.metrics)
         finally:
-            entry.in_flight -= 1
+            family.in_flight -= 1
             self._in_flight -= 1
             if not self._in_flight:
                 self._idle.set()
-        _count(entry.metrics, result, (time.monotonic() - asked_s) * 1000)
+        _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
         return result
 
     async def _wait_published(self, entry: Entry, invocation: Invocation) -> None:
+        if entry.wanted is not None:
+            if entry.state == "Failed":  # tried when it was last invoked
+                entry.state, entry.reason = "Pending", "The function is being published."
+                entry.decided.clear()
+            entry.wanted()
         try:
             async with asyncio.timeout(max(0.0, invocation.queue_deadline - time.monotonic())):
                 await entry.decided.wait()
@@ -197,7 +328,7 @@ class Dispatcher:
         if entry.pool is None:
             raise ResourceNotReadyException(f"The function could not be published: {entry.reason}")
 
-    async def _run(self, entry: Entry, invocation: Invocation) -> Result:
+    async def _run(self, entry: Entry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
         while True:
             pool = entry.pool
             assert pool is not None
@@ -210,7 +341,7 @@ class Dispatcher:
             except InitError as error:
                 return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
             except TooManyRequestsException:
-                entry.metrics.throttles += 1
+                metrics.throttles += 1
                 raise
         if entry.state != "Active":
             entry.state, entry.reason = "Active", None
@@ -232,8 +363,7 @@ class Dispatcher:
         """Why a function has no version that serves any more."""
         if self.stopping:
             return ServiceException("thawd is stopping")
-        arn = f"{entry.function.arn}:{LATEST}"
-        return ResourceNotFoundException(f"Function not found: {arn}")
+        return _not_found(entry.function.name, entry.number)
 
     def _retire(self, pool: Pool) -> None:
         self._node.retire(pool.version)
@@ -257,21 +387,39 @@ class Dispatcher:
 
     def status(self) -> dict[str, Any]:
         """The functions' part of ``/_thawd/status``."""
-        return {name: self._status(entry) for name, entry in self._entries.items()}
+        return {name: self._status(family) for name, family in self._families.items()}
 
-    def _status(self, entry: Entry) -> dict[str, Any]:
+    def _status(self, family: Family) -> dict[str, Any]:
+        document = {**self._of_version(family.latest, family.metrics), **family.metrics.summary()}
+        if family.published:
+            versions = {number: self._of_version(entry, family.metrics) for number, entry in family.published.items()}
+            document |= {"versions": versions}
+        return document
+
+    def _of_version(self, entry: Entry, metrics: FunctionMetrics) -> dict[str, Any]:
         pool = entry.pool
         origin = self._node.origin(pool.version) if pool is not None else None
         return {
             "state": entry.state,
             "reason": entry.reason,
-            "start": None if origin is None else "cold" if origin.cold_because else "fork",
-            "start_reason": origin.cold_because if origin is not None else None,
-            "template_init_ms": origin.template_init_ms if origin is not None else None,
+            "start": None if origin is None else origin.start,
+            "start_reason": None if origin is None else origin.why,
+            "template_init_ms": None if origin is None else origin.template_init_ms,
+            "snapshot": None if origin is None else _snapshot(metrics, origin),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
             "waiting": pool.waiting if pool is not None else 0,
-            **entry.metrics.summary(),
         }
+
+
+def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
+    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
+    return ResourceNotFoundException(f"Function not found: {arn}")
+
+
+def _snapshot(metrics: FunctionMetrics, origin: Origin) -> dict[str, Any]:
+    """The version's image, and how long restoring from it takes."""
+    thaws = metrics.starts[StartKind.THAW]
+    return {**origin.snapshot, "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
 
 
 def _count(metrics: FunctionMetrics, result: Result, elapsed_ms: float) -> None:

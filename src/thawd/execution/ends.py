@@ -105,6 +105,16 @@ class FrameProtocol(asyncio.Protocol):
         if self.transport is not None:
             self.transport.write(wire.HEADER.pack(len(head), len(body), kind) + head + body)
 
+    def pause(self) -> None:
+        """Leave what comes unread; the process then waits when it writes."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on after `pause`."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
     def close(self) -> None:
         """Drop the connection."""
         if self.transport is not None:

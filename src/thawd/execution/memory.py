@@ -6,6 +6,7 @@ Either way a process over its limit is killed, and its invocation ends as on Lam
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import time
@@ -15,6 +16,8 @@ from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
+MAX_PROCESSES = 1024
+"""Processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
 
 
 class MemoryLimit:
@@ -31,7 +34,7 @@ class MemoryLimit:
     def check(self) -> bool:
         """Whether the environment and its descendants are within the limit; called while it is busy."""
         # The cheap figure counts pages shared with the template too; only above the limit is the exact one worth it.
-        processes = _with_descendants(self._pid)
+        processes = with_descendants(self._pid)
         if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
             return True
         return sum(map(private_bytes, processes)) <= self._limit_bytes
@@ -61,6 +64,11 @@ class MemoryLimiter:
 class Cgroup(MemoryLimiter):
     """Limits by the memory controller, version 1 or 2; the kernel kills.
 
+    Attributes:
+        parent: the group in which those of environments are.
+        is_v2: whether it is of version 2, where one group serves for all controllers.
+        settings: what else to write into a group, by file: made from the memory limit in MiB.
+
     Moving a process into a group waits for a grace period of the kernel (13 ms measured) and would stall every request
     on the event loop, so all of it happens in one thread, in order.
     """
@@ -70,6 +78,10 @@ class Cgroup(MemoryLimiter):
         self.parent = parent
         self._limit_file = "memory.max" if v2 else "memory.limit_in_bytes"
         self._swap_file = "memory.swap.max" if v2 else "memory.memsw.limit_in_bytes"
+        self.is_v2 = v2
+        self.settings: dict[str, Callable[[int], str]] = (
+            {"pids.max": lambda limit_mib: str(MAX_PROCESSES)} if v2 else {}
+        )
         self._swap = "0" if v2 else ""  # version 1 counts memory and swap together
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup")
 
@@ -77,7 +89,7 @@ class Cgroup(MemoryLimiter):
         """See `MemoryLimiter.limit`."""
         group = self.parent / f"thawd-{os.getpid()}-{identifier}"
         self._thread.submit(self._enter, group, pid, limit_mib * MIB)
-        return _Grouped(pid, limit_mib=limit_mib, on_close=lambda: self._thread.submit(_remove, group))
+        return _Grouped(pid, limit_mib=limit_mib, on_close=lambda: self._thread.submit(remove_group, group))
 
     def close(self) -> None:
         """See `MemoryLimiter.close`."""
@@ -95,11 +107,16 @@ class Cgroup(MemoryLimiter):
             (group / self._swap_file).write_text(self._swap or str(limit_bytes))
         except OSError:
             pass  # no swap accounting: the limit holds for memory alone
+        for name, text in self.settings.items():
+            try:
+                (group / name).write_text(text(limit_bytes // MIB))
+            except OSError:
+                continue  # that controller is not ours
 
     def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
         try:
             self.make(group, limit_bytes)
-            for process in _with_descendants(pid):
+            for process in with_descendants(pid):
                 (group / "cgroup.procs").write_text(str(process))
         except OSError:
             pass  # it has ended already, or the group is refused: it stays watched
@@ -114,7 +131,7 @@ class _Grouped(MemoryLimit):
         self._on_close()
 
 
-def _remove(group: Path) -> None:
+def remove_group(group: Path) -> None:
     """End what is left in an environment's group, and remove it."""
     for _ in range(20):
         try:
@@ -129,7 +146,8 @@ def _remove(group: Path) -> None:
             return
 
 
-def _with_descendants(pid: int) -> list[int]:
+def with_descendants(pid: int) -> list[int]:
+    """The process and all that descend from it, as far as they have not detached themselves."""
     found = [pid]
     for parent in found:
         # Each thread has a list of its own.
@@ -167,7 +185,7 @@ def find_limiter() -> MemoryLimiter:
     return MemoryLimiter()
 
 
-def _own_group(controller: str) -> str | None:
+def own_group(controller: str) -> str | None:
     """This process's cgroup path in the hierarchy of `controller` ("" is version 2)."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
@@ -181,7 +199,7 @@ def _own_group(controller: str) -> str | None:
 
 
 def _cgroup_v2() -> Cgroup | None:
-    own = _own_group("")
+    own = own_group("")
     if own is None:
         return None
     group = _CGROUPS / own
@@ -190,6 +208,8 @@ def _cgroup_v2() -> Cgroup | None:
             _delegate(group)
     except OSError:
         return None
+    with contextlib.suppress(OSError):
+        (group / "cgroup.subtree_control").write_text("+pids")
     return Cgroup(group, v2=True)
 
 
@@ -212,7 +232,7 @@ def _delegate(group: Path) -> None:
 
 
 def _cgroup_v1() -> Cgroup | None:
-    own = _own_group("memory")
+    own = own_group("memory")
     if own is None:
         return None
     group = _CGROUPS / "memory" / own

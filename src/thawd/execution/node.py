@@ -11,11 +11,13 @@ import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Any, Protocol
 
 from thawd.execution.environment import Environment
 from thawd.execution.spawner import Spawner
+from thawd.execution.storage import StorageWatch
 from thawd.execution.version import Version
+from thawd.invocation import StartKind
 from thawd.resources import Function
 
 ENVIRONMENTS_PER_CPU = 16
@@ -46,16 +48,26 @@ class Origin:
     """How environments of a version start.
 
     Attributes:
-        cold_because: why they start cold, None while they are forked.
-        template_init_ms: how long init took in the template, None when there is none.
+        start: the fastest way there is: ``thaw``, ``fork`` or ``cold``.
+        why: why not a faster one, None when there is none.
+        template_init_ms: how long init took in the template, or before the freeze; None when there is neither.
+        snapshot: state of the version's image, after Lambda's SnapStart.
     """
 
-    cold_because: str | None
+    start: StartKind
+    why: str | None
     template_init_ms: float | None
+    snapshot: dict[str, Any]
 
 
 class Node(Protocol):
-    """A machine that runs environments."""
+    """A machine that runs environments.
+
+    Attributes:
+        max_environments: most at once.
+    """
+
+    max_environments: int
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Count by these declarations from now on."""
@@ -156,6 +168,7 @@ class LocalNode:
         self._tenants: list[Tenant] = []
         self._line: dict[Tenant, float] = {}  # who waits for room, since when; in order of asking
         self._offering = False
+        self.storage: StorageWatch | None = None
         self._busy: set[Environment] = set()
         self._any_busy = asyncio.Event()
 
@@ -227,8 +240,10 @@ class LocalNode:
     def origin(self, version: Version) -> Origin:
         """See `Node.origin`."""
         origin = self.spawner.origin(version)
-        template = origin.template
-        return Origin(origin.refused, None if template is None else round(template.init_ms, 3))
+        init_ms = origin.init_ms
+        return Origin(
+            origin.start, origin.why_slower, None if init_ms is None else round(init_ms, 3), origin.describe()
+        )
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """See `Node.start`."""
@@ -238,6 +253,8 @@ class LocalNode:
         """An invocation runs in `environment`: its memory is watched."""
         self._busy.add(environment)
         self._any_busy.set()
+        if self.storage is not None:
+            self.storage.began(environment)
 
     def finished(self, environment: Environment) -> None:
         """The invocation is over."""
@@ -260,12 +277,20 @@ class LocalNode:
             # Reading the figures of large processes takes milliseconds: never more than a twentieth of the time.
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
+    def _reserved(self, tenant: Tenant) -> int | None:
+        """Reserved concurrency as it is declared now: it changes without a new version."""
+        function = tenant.version.function
+        return self._functions.get(function.name, function).reserved_concurrency
+
+    def _is_unreserved(self, tenant: Tenant) -> bool:
+        return self._reserved(tenant) is None
+
     def _shared_total(self) -> int:
         reserved = sum(f.reserved_concurrency or 0 for f in self._functions.values())
         return max(1, self.max_environments - reserved)
 
     def _shared_count(self) -> int:
-        return sum(count for tenant, count in self._count.items() if _is_unreserved(tenant))
+        return sum(count for tenant, count in self._count.items() if self._is_unreserved(tenant))
 
     def _waiting_in_line(self) -> list[Tenant]:
         """Who still wants room; those whose requests have gone leave the line."""
@@ -286,12 +311,12 @@ class LocalNode:
 
     def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
         """Whether there is no room for `waiting` once `taking` has got its own."""
-        if not _is_unreserved(waiting) and not self._fits_count(waiting):
+        if not self._is_unreserved(waiting) and not self._fits_count(waiting):
             return False  # it waits for its own share
         both_mb = waiting.version.function.memory_mb + taking.version.function.memory_mb
         if self._used_mb + both_mb > self.memory_mb:
             return True
-        both_shared = _is_unreserved(waiting) and _is_unreserved(taking)
+        both_shared = self._is_unreserved(waiting) and self._is_unreserved(taking)
         return both_shared and self._shared_count() + 2 > self._shared_total()
 
     def _would_help(self, ending: Tenant, wanting: Tenant) -> bool:
@@ -299,12 +324,12 @@ class LocalNode:
         if ending is wanting:
             return False
         if not self._fits_count(wanting):
-            return _is_unreserved(wanting) and _is_unreserved(ending)
+            return self._is_unreserved(wanting) and self._is_unreserved(ending)
         return not self._fits_memory(wanting)
 
     def _make_room(self, tenant: Tenant) -> bool:
         while not self._fits_count(tenant):
-            if not (_is_unreserved(tenant) and self._end_idle(tenant, unreserved=True)):
+            if not (self._is_unreserved(tenant) and self._end_idle(tenant, unreserved=True)):
                 return False
         while not self._fits_memory(tenant):
             if not self._end_idle(tenant):
@@ -312,7 +337,7 @@ class LocalNode:
         return True
 
     def _fits_count(self, tenant: Tenant) -> bool:
-        reserved = tenant.version.function.reserved_concurrency
+        reserved = self._reserved(tenant)
         if reserved is not None:
             # By tenant, not by function: while a new version replaces the old one, each has its own.
             return self._count.get(tenant, 0) < reserved
@@ -328,7 +353,7 @@ class LocalNode:
             (since, index)
             for index, tenant in enumerate(self._tenants)
             if tenant is not asking
-            and (_is_unreserved(tenant) or not unreserved)
+            and (self._is_unreserved(tenant) or not unreserved)
             and (since := tenant.oldest_idle_s()) is not None
         ]
         if not candidates:
@@ -348,7 +373,3 @@ class LocalNode:
             tenant.grow()
             if not tenant.wants_room():
                 self._line.pop(tenant, None)
-
-
-def _is_unreserved(tenant: Tenant) -> bool:
-    return tenant.version.function.reserved_concurrency is None

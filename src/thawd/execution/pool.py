@@ -5,7 +5,8 @@ Guarantees:
 - as many environments start as requests wait, at once, within what the node has room for;
 - a request takes whatever comes first, a start or an environment that became free;
 - synchronous requests go before asynchronous ones;
-- a start that fails is told to whoever waits, once, and is not repeated before `_Failure.until_s`.
+- a start that fails is told to whoever waits, once, and is not repeated before `_Failure.until_s`; but one that failed
+  when the version was published is, once, by the first request.
 """
 
 from __future__ import annotations
@@ -17,7 +18,8 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 
 from thawd.errors import ServiceException, TooManyRequestsException
-from thawd.execution.environment import Environment, InitError
+from thawd.execution.environment import Environment
+from thawd.execution.init_phase import InitError
 from thawd.execution.node import Node
 from thawd.execution.version import Version
 from thawd.invocation import Invocation
@@ -60,6 +62,7 @@ class Pool:
     Attributes:
         version: it.
         retired: whether a newer version has taken over; environments end as they become free.
+        provisioned: environments to be kept initialised.
         empty: set while there is no environment and no start.
     """
 
@@ -87,6 +90,8 @@ class Pool:
         self._waiting: deque[asyncio.Future[Lease]] = deque()
         self._waiting_asynchronous: deque[asyncio.Future[Lease]] = deque()
         self._failure: _Failure | None = None
+        self.provisioned = version.function.provisioned_concurrency
+        self._first_try_left = False  # init failed at publication, and no request has had it tried again
         self._reaper: asyncio.TimerHandle | None = None
 
     @property
@@ -120,7 +125,10 @@ class Pool:
             raise PoolRetiredError
         if self._backs_off() and not self.all():
             assert self._failure is not None
-            raise _copy(self._failure.error)
+            if not self._first_try_left:
+                raise _copy(self._failure.error)
+            self._failure.until_s = 0.0
+        self._first_try_left = False
         if self.waiting >= self._max_waiting:
             raise _throttled("the queue of waiting requests is full")
         queue = self._waiting_asynchronous if invocation.asynchronous else self._waiting
@@ -177,6 +185,24 @@ class Pool:
             starts.append(self._begin_start(provisioned=True))
         await asyncio.gather(*starts)
 
+    def set_provisioned(self, count: int | None) -> None:
+        """Keep `count` environments initialised from now on; None: as many as the function says."""
+        self.provisioned = self.version.function.provisioned_concurrency if count is None else count
+        too_many = sum(environment.provisioned for environment in self.all()) - self.provisioned
+        for environment in [e for e in self.all() if e.provisioned][: max(0, too_many)]:
+            environment.provisioned = False
+            self._schedule_reaping()
+        self.grow()
+
+    def provisioned_ready(self) -> int:
+        """How many of them are."""
+        return sum(environment.provisioned for environment in self.all())
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last start failed, while no other is tried; else None."""
+        return str(self._failure.error) if self._failure is not None and self._backs_off() else None
+
     def wants_room(self) -> bool:
         """See `Tenant`."""
         if self.retired or self._backs_off():
@@ -184,8 +210,12 @@ class Pool:
         return self._missing_provisioned() > 0 or self._starting < self.waiting
 
     def seed_failure(self, error: InitError | ServiceException) -> None:
-        """Init was tried when the version was published, and failed."""
+        """Init was tried when the version was published, and failed: the first request has it tried again at once.
+
+        Source: AWS Lambda developer guide, "Failures during the Init phase": init runs again with the first invoke.
+        """
         self._failed(error)
+        self._first_try_left = True
 
     def retire(self) -> None:
         """End idle environments now, busy ones when they become free, and start none any more."""
@@ -212,7 +242,7 @@ class Pool:
 
     def _missing_provisioned(self) -> int:
         alive = sum(environment.provisioned for environment in self.all())
-        return self.version.function.provisioned_concurrency - alive - self._starting_provisioned
+        return self.provisioned - alive - self._starting_provisioned
 
     def _backs_off(self) -> bool:
         return self._failure is not None and time.monotonic() < self._failure.until_s

@@ -5,15 +5,39 @@ from __future__ import annotations
 import asyncio
 import itertools
 from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from thawd.errors import EnvironmentBuildError
 from thawd.execution.interpreters import Interpreter, find_interpreter, prepare_environment
+from thawd.execution.programs import (
+    Program,
+    check_program,
+    find_program,
+    python_of,
+    runs_a_program,
+    variables_of_program,
+)
 from thawd.execution.version import Version, variables_of
-from thawd.resources import Bucket, Function
+from thawd.resources import LATEST, Bucket, Function
 from thawd.state.packages import PackageStore
 
 Progress = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """A version whose code is a package already.
+
+    Attributes:
+        number: of the version, or ``$LATEST``.
+        package: folder of the code, not changed any more.
+        layers: folders of its layers, in order.
+    """
+
+    number: str
+    package: Path
+    layers: tuple[Path, ...] = ()
 
 
 class Publisher:
@@ -22,14 +46,20 @@ class Publisher:
     Args:
         data: the data folder: packages and environments of requirements are kept there.
         own: the platform's own environment variables.
+
+    Attributes:
+        runtimes: interpreters, paths or commands, by Lambda's names of runtimes, as configured.
     """
 
     def __init__(self, data: Path, *, own: Mapping[str, str]) -> None:
+        self.runtimes: Mapping[str, str] = {}
+        self.aws: Mapping[str, str] = {}
+        """Endpoint and credentials for AWS's SDKs in functions."""
         self._packages = PackageStore(data / "packages")
         self._environments = data / "environments"
         self._own = own
         self._generations = itertools.count(1)
-        self._published: dict[str, tuple[Function, Version]] = {}
+        self._published: dict[tuple[str, str], tuple[Function, Version]] = {}
 
     async def build(
         self,
@@ -39,6 +69,7 @@ class Publisher:
         buckets: Mapping[str, Bucket],
         not_code: Collection[Path],
         progress: Progress,
+        release: Release | None = None,
     ) -> Version:
         """The version for `function` as its files are now; the last one again when nothing has changed.
 
@@ -48,37 +79,79 @@ class Publisher:
             buckets: declared buckets, for ``thawd.bucket``.
             not_code: paths inside the code folder that are not code.
             progress: told what takes long.
+            release: what it is released as; None: as ``$LATEST``, with the code that is in the function's folder.
 
         Raises:
-            EnvironmentBuildError: no interpreter, or requirements that cannot be installed.
+            EnvironmentBuildError: no interpreter or program, or requirements that cannot be installed.
             StoreError: the code cannot be read or copied.
         """
-        interpreter = await asyncio.to_thread(find_interpreter, function.python, folder=folder, environ=self._own)
-        python = interpreter.path
-        if function.requirements is not None:
-            python = await self._environment(function, interpreter, progress)
-        package = await asyncio.to_thread(self._packages.publish, function.code, exclude=not_code)
-        version_text = ".".join(map(str, interpreter.version))
+        program: Program | None = None
+        version_text = ""
+        if not runs_a_program(function):
+            wanted = python_of(function, self.runtimes)
+            interpreter = await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
+            version_text = ".".join(map(str, interpreter.version))
+            python = interpreter.path
+            if function.requirements is not None:
+                python = await self._environment(function, interpreter, progress)
+        number = LATEST if release is None else release.number
+        package = None if release is None else release.package
+        if package is None:
+            package = (await asyncio.to_thread(self._packages.publish, function.code, exclude=not_code)).path
+        if runs_a_program(function):
+            program = await asyncio.to_thread(
+                find_program,
+                function,
+                roots=(package, *(() if release is None else release.layers)),
+                runtimes=self.runtimes,
+                folder=folder,
+                environ=self._own,
+            )
+            python = program.path
         variables = variables_of(
             function,
-            task_root=package.path,
+            task_root=package,
             python_version=version_text,
             buckets={name: bucket.path for name, bucket in buckets.items()},
             own=self._own,
+            number=number,
+            layers=() if release is None else release.layers,
+            aws=self.aws,
         )
-        last = self._published.get(function.name)
+        if program is not None:
+            variables = variables_of_program(function, program, variables)
+        last = self._published.get((function.name, number))
         if last is not None and last[0] == function:
             version = last[1]
-            if (version.python, version.task_root, version.variables) == (python, package.path, variables):
+            known = (version.python, version.task_root, version.variables, version.program)
+            if known == (python, package, variables, program):
                 return version
         return Version(
             function=function,
             generation=next(self._generations),
             python=python,
             python_version=version_text,
-            task_root=package.path,
+            task_root=package,
             variables=variables,
+            number=number,
+            program=program,
         )
+
+    async def check_runtime(self, function: Function, *, folder: Path) -> None:
+        """Let a function pass whose interpreter is on this machine; a program in its code is not looked for.
+
+        Raises:
+            EnvironmentBuildError: it is not.
+        """
+        if runs_a_program(function):
+            await asyncio.to_thread(check_program, function, runtimes=self.runtimes, folder=folder, environ=self._own)
+        else:
+            python = python_of(function, self.runtimes)
+            await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
+
+    def forget(self, name: str, number: str) -> None:
+        """The version exists no more; its package may go."""
+        self._published.pop((name, number), None)
 
     def distrust(self) -> None:
         """Check packages anew when they are next built: a function may have damaged its own code."""
@@ -86,21 +159,23 @@ class Publisher:
 
     def published(self, version: Version) -> None:
         """`version` serves now."""
-        self._published[version.function.name] = (version.function, version)
+        self._published[version.function.name, version.number] = (version.function, version)
 
     def is_published(self, version: Version) -> bool:
         """Whether `version` is the one that serves already."""
-        last = self._published.get(version.function.name)
+        last = self._published.get((version.function.name, version.number))
         return last is not None and last[1] is version
 
-    def clean(self, in_use: Collection[Version]) -> None:
+    def clean(self, in_use: Collection[Version], *, keep: Callable[[], set[str]] = set) -> None:
         """Remove packages that no version uses. Blocking; only while nothing is being built.
 
         Args:
             in_use: versions that still have environments; those published last are kept besides.
+            keep: names of other packages that stay; asked anew for each.
         """
         latest = [version for _, version in self._published.values()]
-        self._packages.remove_except({version.task_root.name for version in (*latest, *in_use)})
+        used = {version.task_root.name for version in (*latest, *in_use)}
+        self._packages.remove_except(lambda name: name in used or name in keep())
 
     async def _environment(self, function: Function, interpreter: Interpreter, progress: Progress) -> Path:
         assert function.requirements is not None

@@ -1,66 +1,50 @@
-"""Starting execution environments the fastest way that is possible: a fork of the version's template, else cold.
+"""Starting execution environments the fastest way that is possible: thawed, forked of a thawed copy, forked, cold.
 
-Nothing here decides whether one may be started; that is `node` and `pool`.
+Each way that fails gives place to the next one by itself, is counted, and is reported once for each version and reason.
+Nothing here decides whether an environment may be started; that is `node` and `pool`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import subprocess
 import time
-import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Any
 
 from thawd.errors import ServiceException
-from thawd.execution.children import Child, Children
-from thawd.execution.ends import Ends
-from thawd.execution.environment import Environment, InitError, ServiceHandler
-from thawd.execution.memory import MemoryLimit, MemoryLimiter
+from thawd.execution.calls import ServiceHandler
+from thawd.execution.children import Children
+from thawd.execution.environment import Environment
+from thawd.execution.init_phase import InitError
+from thawd.execution.launcher import Launcher
+from thawd.execution.memory import MemoryLimiter
+from thawd.execution.origin import Origin, Reason, first_counted
+from thawd.execution.snapshots import Engine, Frozen, Made, Snapshots
+from thawd.execution.starter import Starter, ThawFailedError
 from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
-from thawd.execution.version import Version, variables_of_environment
-from thawd.invocation import StartKind
+from thawd.execution.version import Version
+from thawd.resources import Function
+from thawd.snapshot.disk import Disks
+from thawd.snapshot.store import SnapshotStore
 from thawd.telemetry.console import complain
-from thawd.telemetry.logs import FunctionLog, LogStream, log_path
-from thawd.telemetry.metrics import Metrics
+from thawd.telemetry.logs import FunctionLog
+from thawd.telemetry.metrics import Fallback, Metrics
 
-# A template that dies so often, each time within a minute, is left alone for as long: environments start cold.
-_TEMPLATE_DEATHS = 3
-_TEMPLATE_CALM_S = 60.0
 # Tries of a start whose process somebody else killed, for example the kernel for want of memory.
 _START_TRIES = 3
-# After strays were killed: look again, to reap them and to find what they had started meanwhile.
-_SWEEP_AGAIN_S = 1.0
-_WATCH_INIT_S = 0.1
-
-
-class Origin:
-    """Where a version's environments come from: its template, or why there is none.
-
-    Attributes:
-        refused: why this version starts cold, None while it is forked.
-        deaths: how often in a row its template ended soon after its start.
-        calm_until_s: no template is started before, ``time.monotonic()`` seconds.
-    """
-
-    def __init__(self, version: Version) -> None:
-        self.version = version
-        self.refused: str | None = None if version.function.snapshot else "snapshot = false"
-        self.template: Template | None = None
-        self.starting: asyncio.Task[Template] | None = None
-        self.deaths = 0
-        self.started_s = 0.0
-        self.calm_until_s = 0.0
+# Thaws in a row that fail before the image is given up.
+_THAW_FAILURES = 3
+# From so many starts at once on they are forked from one thawed copy, if a restore takes so long: below that, which
+# is some 2,000 mappings, thawing each is faster (docs/decisions/0011-bursts.md).
+_BURST = 3
+_SLOW_RESTORE_MS = 8.0
+# How often an image that does not fit any more is made anew, before this machine is taken to be too restless for one.
+_RENEWALS = 3
+_PLATFORM_STREAM = b"thawd"
 
 
 class Spawner:
-    """Starts environments of any version on this machine.
-
-    Attributes:
-        children: the processes of functions that are alive.
-        has_helpers: whether processes of the platform's own may be running, such as pip; they are not strays.
-    """
+    """Starts environments of any version on this machine."""
 
     def __init__(
         self,
@@ -72,280 +56,350 @@ class Spawner:
         log_max_bytes: int,
         report: Callable[[str], None] = complain,
     ) -> None:
-        self.children = Children()
-        self._limiter = limiter
-        self._services = services
+        self._launcher = Launcher(log_folder=log_folder, log_max_bytes=log_max_bytes)
+        self._starter = Starter(self._launcher, limiter=limiter, services=services)
         self._metrics = metrics
-        self._log_folder = log_folder
-        self._log_max_bytes = log_max_bytes
         self._report = report
-        self._logs: dict[str, FunctionLog] = {}
+        self._snapshots: Snapshots | None = None
+        self._unfrozen: Reason | None = Reason('snapshots = "off"')
         self._origins: dict[tuple[str, int], Origin] = {}
-        self.has_helpers = False
-        self._sweeping = False
         self._retired: set[tuple[str, int]] = set()
-        self._alive: set[str] = set()
+        self._tasks: set[asyncio.Task[None]] = set()
 
-    def log(self, function: str) -> FunctionLog:
+    def use_disks(self, disks: Disks) -> None:
+        """Give each process a temporary folder of its own from now on."""
+        self._launcher.disks = disks
+
+    def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
+        """Freeze versions from now on, and thaw them."""
+        self._snapshots = Snapshots(engine, store, self._starter)
+        self._unfrozen = None
+
+    def refuse_snapshots(self, why: str) -> None:
+        """Freeze and thaw nothing, for the reason that the status is to show."""
+        self._unfrozen = Reason(why)
+
+    @property
+    def children(self) -> Children:
+        """The processes of functions that are alive."""
+        return self._launcher.children
+
+    @property
+    def has_helpers(self) -> bool:
+        """Whether processes of the platform's own may be running, such as pip; they are not strays."""
+        return self._launcher.has_helpers
+
+    @has_helpers.setter
+    def has_helpers(self, value: bool) -> None:
+        self._launcher.has_helpers = value
+
+    def log(self, function: Function) -> FunctionLog:
         """The log of `function`."""
-        if function not in self._logs:
-            path = log_path(self._log_folder, function)
-            self._logs[function] = FunctionLog(path, max_bytes=self._log_max_bytes)
-        return self._logs[function]
+        return self._launcher.log(function)
 
     def flush_logs(self) -> None:
         """Write out what the logs hold back."""
-        for log in self._logs.values():
-            log.flush()
+        self._launcher.flush_logs()
+
+    def sweep(self) -> None:
+        """Kill what functions left behind outside their process groups."""
+        self._launcher.sweep()
+
+    async def sweep_out(self) -> None:
+        """The same until nothing is left, for a stop."""
+        await self._launcher.sweep_out()
 
     def origin(self, version: Version) -> Origin:
         """Where environments of `version` come from."""
         key = (version.function.name, version.generation)
         if key in self._retired:
-            retired = Origin(version)
-            retired.refused = "the version is retired"
-            return retired
-        return self._origins.setdefault(key, Origin(version))
+            return Origin.of_retired(version)
+        if key not in self._origins:
+            self._origins[key] = Origin(version, unfrozen=self._unfrozen)
+        return self._origins[key]
 
     async def prepare(self, version: Version) -> None:
-        """Run the function's init once, so that environments can be forked from there, if the version allows it.
+        """Run the function's init once and make the image or the template that environments are started from.
 
         Raises:
-            InitError: init failed.
+            InitError: init failed, or a hook around the snapshot.
             ServiceException: the machine could not start a process.
         """
+        origin = self.origin(version)
         try:
-            await self._template(self.origin(version))
+            await self._settle(origin)
+            if origin.frozen is None:
+                await self._template(origin)
         except OSError as error:
             raise ServiceException(f"the template could not be started: {error}") from error
 
     def retire(self, version: Version) -> None:
-        """End the version's template; its environments live on."""
+        """End the version's template and give its image up; its environments live on."""
         key = (version.function.name, version.generation)
         origin = self._origins.pop(key, None)
         self._retired.add(key)
-        if origin is not None:
-            origin.refused = "the version is retired"
-            if origin.starting is not None:
-                origin.starting.cancel()
-            if origin.template is not None:
-                origin.template.kill()
+        if origin is None:
+            return
+        origin.retire()
+        for task in (origin.starting, origin.freezing):
+            if task is not None:
+                task.cancel()
+        self._leave(origin)
+
+    def _leave(self, origin: Origin) -> None:
+        """Let go of what a retired origin holds."""
+        if origin.template is not None:
+            origin.template.kill()
+        frozen, origin.frozen = origin.frozen, None
+        if frozen is not None:
+            assert self._snapshots is not None
+            self._in_background(self._snapshots.release(frozen))
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """Start one environment and wait until it can serve.
 
         Raises:
-            InitError: the function's init failed.
+            InitError: the function's init failed, or an after-restore hook.
             ServiceException: the machine could not start a process.
         """
         started_s = time.monotonic()
+        origin = self.origin(version)
         for left in reversed(range(_START_TRIES)):
             try:
-                return await self._start(version, provisioned=provisioned, started_s=started_s)
+                environment = await self._start(origin, provisioned=provisioned, started_s=started_s)
             except InitError as error:
                 if not error.from_outside or not left:
                     self._metrics.function(version.function.name).init_failures += 1
                     raise
             except OSError as error:
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
+            else:
+                self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
+                self._follow(origin, environment)
+                return environment
         raise AssertionError("the last try returns or raises")
 
-    async def _start(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        template = await self._template(self.origin(version))
+    async def _start(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
+        version = origin.version
+        if not origin.renewing:
+            await self._settle(origin)
+        obstacle = origin.unfrozen
+        if origin.frozen is not None:
+            try:
+                return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
+            except ThawFailedError as error:
+                obstacle = Reason(str(error), Fallback.THAW_FAILED)
+        # Where an image is, or is made anew, a template would run init a second time: a cold start takes no longer.
+        template = origin.live_template() if origin.unfrozen is None else await self._template(origin)
         if template is not None:
             try:
-                return await self._fork(version, template, provisioned=provisioned, started_s=started_s)
+                environment = await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
             except TemplateLostError as error:
-                self._fall_back(version, str(error))
-        return await self._start_cold(version, provisioned=provisioned, started_s=started_s)
+                self._tell(origin, f"started cold: {error}")
+                obstacle = first_counted(obstacle, Reason(str(error), Fallback.TEMPLATE_LOST))
+            else:
+                self._count(origin, obstacle)
+                return environment
+        self._count(origin, first_counted(obstacle, origin.unforked))
+        return await self._starter.cold(version, provisioned=provisioned, started_s=started_s)
 
-    def _fall_back(self, version: Version, why: str) -> None:
-        self._metrics.function(version.function.name).fallbacks += 1
-        self._report(f"thawd: {version.function.name}: started cold: {why}")
+    async def _thaw(self, origin: Origin, frozen: Frozen, *, provisioned: bool, started_s: float) -> Environment:
+        """Thaw one environment, or, in a burst, fork it from a thawed copy.
+
+        Raises:
+            InitError: an after-restore hook failed.
+            ThawFailedError: no copy came to life; what follows from that has been done.
+        """
+        version = origin.version
+        origin.thawing += 1
+        try:
+            template = await self._template_for_burst(origin, frozen)
+            if template is not None:
+                try:
+                    return await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
+                except TemplateLostError:
+                    pass  # thawing it takes hardly longer
+            environment = await self._starter.thaw(
+                version, frozen.thawable, provisioned=provisioned, started_s=started_s
+            )
+        except ThawFailedError as error:
+            self._thaw_failed(origin, frozen, error)
+            raise
+        finally:
+            origin.thawing -= 1
+        frozen.failures = 0
+        return environment
+
+    async def _template_for_burst(self, origin: Origin, frozen: Frozen) -> Template | None:
+        """A thawed copy to fork from while several starts are under way; None when thawing is as good."""
+        if frozen.fork_refused is not None or frozen.thawable.restore_ms < _SLOW_RESTORE_MS or origin.thawing < _BURST:
+            return None
+        if (template := origin.live_template()) is not None:
+            return template
+        try:
+            return await self._shared_start(
+                origin, lambda: self._starter.thaw_template(origin.version, frozen.thawable)
+            )
+        except ThawFailedError:
+            return None  # told by the thaws that follow, and not by each that waited for this one
+
+    def _thaw_failed(self, origin: Origin, frozen: Frozen, error: ThawFailedError) -> None:
+        """Decide what becomes of an image after one of its thaws failed."""
+        self._tell(origin, f"a thaw failed: {error}")
+        if origin.frozen is not frozen or error.from_outside:
+            return
+        frozen.failures += 1
+        if not error.cannot and frozen.failures < _THAW_FAILURES:
+            return
+        assert self._snapshots is not None
+        origin.frozen = None
+        origin.renewals += 1
+        if error.cannot and origin.renewals <= _RENEWALS:
+            # A library was exchanged, say: an image made now will do.
+            origin.renewing = True
+            self._in_background(self._renew(origin, frozen))
+        else:
+            self._in_background(self._snapshots.discard(frozen))
+            origin.unfrozen = Reason(f"{frozen.failures} thaws failed, the last one: {error}", Fallback.THAW_FAILED)
+            self._tell(origin, f"not thawed any more: {origin.unfrozen.text}")
+
+    async def _renew(self, origin: Origin, frozen: Frozen) -> None:
+        """Make an image in the place of `frozen` while environments start otherwise."""
+        assert self._snapshots is not None
+        try:
+            await self._snapshots.discard(frozen)
+            await self._settle(origin)
+        except (InitError, OSError) as error:
+            self._tell(origin, f"its snapshot could not be made anew: {error}")
+        finally:
+            origin.renewing = False
+
+    async def _settle(self, origin: Origin) -> None:
+        """Find or make the version's image, or know why there is none.
+
+        Raises:
+            InitError: init failed, or a hook around the snapshot.
+            OSError: the machine could not start a process.
+        """
+        if origin.frozen is not None or origin.unfrozen is not None:
+            return
+        if origin.freezing is None:
+            origin.freezing = asyncio.get_running_loop().create_task(self._find_or_make(origin))
+            origin.freezing.add_done_callback(lambda task: task.cancelled() or task.exception())  # waiters may be gone
+        task = origin.freezing
+        try:
+            await asyncio.shield(task)
+        finally:
+            if task.done() and origin.freezing is task:
+                origin.freezing = None
+
+    async def _find_or_make(self, origin: Origin) -> None:
+        assert self._snapshots is not None
+        origin.frozen = await self._snapshots.find(origin.version)
+        if origin.frozen is None:
+            made = await self._snapshots.make(origin.version)
+            origin.frozen = made.frozen
+            if made.frozen is None:
+                self._go_unfrozen(origin, made)
+        if origin.retired:
+            self._leave(origin)
+
+    def _go_unfrozen(self, origin: Origin, made: Made) -> None:
+        origin.template = made.template
+        if origin.retired:
+            return
+        origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
+        self._tell(origin, f"not thawed: {made.refused}")
+        if made.fork_refused is not None:
+            self._refuse_fork(origin, made.fork_refused)
 
     async def _template(self, origin: Origin) -> Template | None:
-        """The version's template, started when it must be; None when the version is not to be forked."""
-        if origin.refused is not None:
+        """The version's template, started when it must be; None when the version is not to be forked.
+
+        Raises:
+            InitError: init failed.
+            OSError: the machine could not start a process.
+        """
+        if origin.unforked is not None:
             return None
-        if origin.template is not None and not origin.template.ended.is_set():
-            return origin.template
-        if origin.starting is None:
-            if not self._may_start_template(origin):
-                return None
-            origin.starting = asyncio.get_running_loop().create_task(self._start_template(origin.version))
-            origin.starting.add_done_callback(lambda task: self._template_started(origin, task))
+        if (template := origin.live_template()) is not None:
+            return template
+        if origin.starting is None and not origin.may_start_template():
+            self._tell(origin, "started cold: its template ended again and again, soon after its start")
+            return None
         try:
-            return await asyncio.shield(origin.starting)
+            return await self._shared_start(origin, lambda: self._start_template(origin.version))
         except ForkRefusedError as error:
-            self._refuse(origin, str(error))
+            self._refuse_fork(origin, str(error))
             return None
 
-    def _may_start_template(self, origin: Origin) -> bool:
-        """Whether to start a template again after the last one has ended."""
-        now_s = time.monotonic()
-        if origin.template is not None:
-            origin.deaths = origin.deaths + 1 if now_s - origin.started_s < _TEMPLATE_CALM_S else 1
-            origin.template = None
-            if origin.deaths >= _TEMPLATE_DEATHS:
-                origin.deaths = 0
-                origin.calm_until_s = now_s + _TEMPLATE_CALM_S
-                self._fall_back(origin.version, f"its template ended {_TEMPLATE_DEATHS} times within a minute")
-        origin.started_s = now_s
-        return now_s >= origin.calm_until_s
+    async def _start_template(self, version: Version) -> Template:
+        template = await self._starter.template(version, to_freeze=False)
+        try:
+            template.check_forkable()
+        except ForkRefusedError:
+            template.kill()
+            raise
+        return template
+
+    async def _shared_start(self, origin: Origin, start: Callable[[], Coroutine[None, None, Template]]) -> Template:
+        """The template of a start that all who want one wait for."""
+        if origin.starting is None:
+            origin.starting = asyncio.get_running_loop().create_task(start())
+            origin.starting.add_done_callback(lambda task: self._template_started(origin, task))
+        return await asyncio.shield(origin.starting)
 
     def _template_started(self, origin: Origin, task: asyncio.Task[Template]) -> None:
         origin.starting = None
         if task.cancelled() or task.exception() is not None:
             return
         origin.template = task.result()
-        if origin.refused is not None:  # retired in the meantime
+        if origin.retired:
             origin.template.kill()
 
-    def _refuse(self, origin: Origin, why: str) -> None:
-        if origin.refused is None:
-            origin.refused = why
-            self._fall_back(origin.version, why)
+    def _refuse_fork(self, origin: Origin, why: str) -> None:
+        if origin.unforked is None:
+            origin.unforked = Reason(why, Fallback.FORK_REFUSED)
+            self._tell(origin, f"started cold: {why}")
 
-    async def _start_template(self, version: Version) -> Template:
-        identifier = uuid.uuid4().hex
-        stream = self._stream(version, identifier)
-        ends = Ends.open()
-        child = self._spawn(version, "template", ends, identifier=identifier, stream=stream)
-        template = Template(version, identifier=identifier, stream=stream, ends=ends, children=self.children)
-        try:
-            await template.connect()
-            template.adopt(child)
-            # Watched, and in no cgroup: environments forked from it would begin in it and be charged there.
-            limit = MemoryLimit(child.pid, limit_mib=version.function.memory_mb)
-            await _init_ends(template.ready, version, child, limit)
-            template.check_forkable()
-        except BaseException:
-            child.kill()
-            raise
-        return template
+    def _follow(self, origin: Origin, environment: Environment) -> None:
+        """Count the version's environments: with the last one a thawed template ends; another is made in no time."""
+        assert environment.child is not None
+        origin.environments += 1
 
-    async def _start_cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        identifier = uuid.uuid4().hex
-        stream = self._stream(version, identifier)
-        ends = Ends.open()
-        child = self._spawn(version, "environment", ends, identifier=identifier, stream=stream, provisioned=provisioned)
-        environment = Environment(version, identifier=identifier, kind=StartKind.COLD, stream=stream, ends=ends)
-        return await self._ready(environment, child, started_s=started_s)
+        def ended(_: object) -> None:
+            origin.environments -= 1
+            if not origin.environments and not origin.thawing and origin.frozen is not None:
+                if origin.template is not None:
+                    origin.template.kill()
+                origin.template = None
 
-    async def _fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
-        identifier = uuid.uuid4().hex
-        stream = self._stream(version, identifier)
-        variables = variables_of_environment(log_stream=stream.name, provisioned=provisioned, identifier=identifier)
-        ends = Ends.open()
-        try:
-            child = self._watch(await template.fork(ends, variables), identifier)
-        except BaseException:
-            ends.close()
-            raise
-        environment = Environment(version, identifier=identifier, kind=StartKind.FORK, stream=stream, ends=ends)
-        return await self._ready(environment, child, started_s=started_s)
+        environment.child.ended.add_done_callback(ended)
 
-    def _watch(self, pid: int, identifier: str) -> Child:
-        """Follow the process; when it ends, what it left behind outside its process group ends too."""
-        child = self.children.watch(pid)
-        self._alive.add(identifier)
+    def _count(self, origin: Origin, obstacle: Reason | None) -> None:
+        """Count a start that was slower for `obstacle` than it might have been."""
+        if obstacle is not None and obstacle.kind is not None:
+            self._metrics.function(origin.version.function.name).fallbacks[obstacle.kind] += 1
 
-        def forget(_: object) -> None:
-            self._alive.discard(identifier)
-            asyncio.get_running_loop().call_soon(self.sweep)
+    def _tell(self, origin: Origin, text: str) -> None:
+        """Report what is in the way of fast starts, once for each version and text."""
+        if origin.retired or text in origin.told:
+            return
+        origin.told.add(text)
+        name = origin.version.function.name
+        self._report(f"thawd: {name}: {text}")
+        self.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
 
-        child.ended.add_done_callback(forget)
-        return child
+    def _in_background(self, work: Coroutine[None, None, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
-    async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
-        """Adopt the process and wait for its word that it can serve."""
-        function = environment.version.function
-        try:
-            await environment.connect(self._services)
-            environment.adopt(child)
-            limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=function.memory_mb)
-            environment.memory_limit = limit
-            await _init_ends(environment.ready, environment.version, child, limit)
-        except BaseException:
-            environment.dying = True
-            child.kill()
-            raise
-        environment.init_ms = (time.monotonic() - started_s) * 1000
-        self._metrics.function(function.name).starts[environment.kind].record(environment.init_ms)
-        return environment
-
-    def _stream(self, version: Version, identifier: str) -> LogStream:
-        return LogStream(self.log(version.function.name), version=version.qualifier, identifier=identifier)
-
-    def _spawn(
-        self,
-        version: Version,
-        mode: str,
-        ends: Ends,
-        *,
-        identifier: str,
-        stream: LogStream,
-        provisioned: bool = False,
-    ) -> Child:
-        """Execute the runtime and follow the process. Closes `ends` when it fails.
+    async def evict(self) -> None:
+        """Remove images that are too old or too many.
 
         Raises:
-            OSError: the interpreter is gone, or there is no memory or process left.
+            StoreError: an image cannot be removed.
         """
-        stream.line(f"INIT_START Runtime Version: python:{version.python_version}")
-        control, services, lifeline, output = ends.theirs
-        variables = variables_of_environment(log_stream=stream.name, provisioned=provisioned, identifier=identifier)
-        try:
-            process = subprocess.Popen(
-                version.argv(mode, (control, services, lifeline)),
-                env={**version.variables, **variables},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(control, services, lifeline),
-                cwd=version.task_root,
-                start_new_session=True,
-            )
-        except OSError:
-            ends.close()
-            raise
-        process.returncode = 0  # `Children` reaps it, not Popen
-        ends.close_theirs()
-        # At once: a process that nobody has registered passes for a stray.
-        return self._watch(process.pid, identifier)
-
-    def sweep(self) -> None:
-        """Kill what functions left behind outside their process groups."""
-        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.has_helpers)
-        if again and not self._sweeping:
-            self._sweeping = True
-            asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
-
-    def _sweep_again(self) -> None:
-        self._sweeping = False
-        self.sweep()
-
-
-async def _init_ends(ready: asyncio.Future[Any], version: Version, child: Child, limit: MemoryLimit) -> None:
-    """Wait until the init phase has ended well, within its limits of time and memory.
-
-    Raises:
-        InitError: it has not.
-    """
-    until_s = time.monotonic() + version.function.init_timeout_s
-    while not ready.done():
-        await asyncio.wait({ready}, timeout=_WATCH_INIT_S)
-        if ready.done():
-            break
-        if time.monotonic() >= until_s:
-            child.kill()
-            raise _init_timed_out(version)
-        if not limit.check():
-            child.kill()
-    ready.result()
-
-
-def _init_timed_out(version: Version) -> InitError:
-    message = f"Init timed out after {version.function.init_timeout_s} seconds"
-    document = f'{{"errorType":"Sandbox.Timedout","errorMessage":"{message}"}}'
-    return InitError(message, document.encode())
+        if self._snapshots is not None:
+            await self._snapshots.evict()

@@ -1,4 +1,7 @@
-"""The platform's side of a version's template: the process that ran init once and forks environments from there."""
+"""The platform's side of a version's template: the process that ran init once, is frozen and forks environments.
+
+A thawed copy of it may be a template too; that one is not frozen again.
+"""
 
 from __future__ import annotations
 
@@ -6,21 +9,80 @@ import asyncio
 import itertools
 import os
 import socket
-from typing import Any
+import time
+from pathlib import Path
+from typing import Annotated, Any
 
 import msgspec
 
 from thawd import wire
+from thawd.execution.calls import CallChannel, ServiceHandler
 from thawd.execution.children import Child, Children
 from thawd.execution.ends import Ends, FrameProtocol
-from thawd.execution.environment import InitError, describe_exit
+from thawd.execution.init_phase import InitError, ReadyHead, describe_exit, init_ends
+from thawd.execution.memory import MemoryLimit
 from thawd.execution.output import OutputPipe
 from thawd.execution.version import Version
+from thawd.invocation import new_request_id
+from thawd.snapshot.disk import DiskSnapshot, Prepared
+from thawd.snapshot.engine import LIBRARY_NAME, native_folder
 from thawd.telemetry.logs import LogStream
 
 _encode = msgspec.json.Encoder().encode
 # A fork takes some 90 ms for each GB of the template; one that takes longer than this does not come.
 _FORK_S = 3.0
+# Source: Lambda developer guide, "SnapStart": init with its before-snapshot hooks gets the function's timeout or 130 s.
+_HOOKS_S = 130.0
+# To write the image of a large function to a slow disk.
+_FREEZE_S = 600.0
+# To look at one frame.
+_GO_ON_S = 3.0
+# The answers of the priming event are compared with each other.
+_PRIMINGS = 2
+
+_Count = Annotated[int, msgspec.Meta(ge=0)]
+_Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+
+
+class FrozenHead(msgspec.Struct):
+    """The head of a FROZEN, checked.
+
+    Attributes:
+        refused: why there is no image, and the way out; None when there is one.
+        fork_refused: why forks of it would not work; None when they would.
+        answers_differ: whether the answers of the priming event differ from each other.
+        init_ms: how long init took.
+        park_ms: until all its threads stood still.
+        scan_ms: what finding the pages to store took.
+        write_ms: what writing the image took.
+        sync_ms: what bringing it to the disk took.
+        image_bytes: size of the image, holes included.
+        data_bytes: memory pages in it.
+        threads: threads in it.
+        operations: mappings to be made at a thaw.
+    """
+
+    refused: str | None
+    fork_refused: str | None
+    answers_differ: bool
+    init_ms: _Milliseconds
+    park_ms: _Milliseconds = 0.0
+    scan_ms: _Milliseconds = 0.0
+    write_ms: _Milliseconds = 0.0
+    sync_ms: _Milliseconds = 0.0
+    image_bytes: _Count = 0
+    data_bytes: _Count = 0
+    threads: _Count = 0
+    operations: _Count = 0
+
+    @property
+    def freeze_ms(self) -> float:
+        """The whole freeze, milliseconds."""
+        return self.park_ms + self.scan_ms + self.write_ms + self.sync_ms
+
+
+class FreezeFailedError(Exception):
+    """The process ended, or took too long, while it was to be frozen; the message says at what."""
 
 
 class ForkRefusedError(Exception):
@@ -36,7 +98,7 @@ class Template:
 
     Attributes:
         identifier: 32 hexadecimal digits, unique.
-        init_ms: how long the function's init took in it, milliseconds.
+        restored: whether the before-snapshot hooks have run in it, so that what it forks is restored by the others.
         ended: set when it can no longer fork.
         ready: its word that init has run; fails with InitError.
         child: its process, None until `adopt`.
@@ -45,27 +107,42 @@ class Template:
     def __init__(self, version: Version, *, identifier: str, stream: LogStream, ends: Ends, children: Children) -> None:
         self.version = version
         self.identifier = identifier
-        self.init_ms = 0.0
+        self.restored = False
+        self.folder: Prepared | None = None
+        self.disk: DiskSnapshot | None = None
+        self.disk_refused: str | None = None
         self.ended = asyncio.Event()
         self.child: Child | None = None
         self._children = children
         self._stream = stream
         self._ends = ends
         self._output = OutputPipe(ends.output, stream)
-        self.ready: asyncio.Future[dict[str, Any]] = asyncio.get_running_loop().create_future()
+        self.ready: asyncio.Future[ReadyHead] = asyncio.get_running_loop().create_future()
+        self._frozen: asyncio.Future[tuple[FrozenHead, bytes]] | None = None
+        self._answered: asyncio.Future[bytes | None] | None = None
+        self._gone_on: asyncio.Future[None] | None = None
+        self._stage = ""
+        self._stage_ends_s = 0.0
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count(1)
         # Descriptors travel by sendmsg, which asyncio's transport does not offer: same socket, second descriptor.
         self._sender = socket.socket(fileno=os.dup(ends.control.fileno()))
         self._sender.setblocking(False)
         self._control = FrameProtocol(self._on_frame, self._on_control_lost)
+        self._calls: CallChannel | None = None
         self._to_send: list[tuple[bytes, Ends]] = []
 
-    async def connect(self) -> None:
-        """Attach to the channels."""
+    async def connect(self, services: ServiceHandler) -> None:
+        """Attach to the channels, and serve what init calls by `services`."""
         loop = asyncio.get_running_loop()
         self._output.open()
         await loop.create_unix_connection(lambda: self._control, sock=self._ends.control)
+        self._calls = CallChannel(services, on_nonsense=self.kill)
+        await self._calls.open(self._ends.services)
+
+    def drain(self) -> None:
+        """Take what it has written so far."""
+        self._output.drain()
 
     def adopt(self, child: Child) -> None:
         """The process is `child`."""
@@ -78,13 +155,95 @@ class Template:
         Raises:
             ForkRefusedError: init succeeded, but a copy of the process would not work.
         """
-        head = self.ready.result()
-        self.init_ms = head["init_ms"]
-        if head["fork_refused"] is not None:
-            raise ForkRefusedError(head["fork_refused"])
+        refused = self.ready.result().fork_refused or self.disk_refused
+        if refused is not None:
+            raise ForkRefusedError(refused)
 
-    async def fork(self, ends: Ends, variables: dict[str, str]) -> int:
-        """Fork one environment that gets `ends` and `variables`; its process id.
+    @property
+    def init_ms(self) -> float:
+        """How long the function's init took in it, milliseconds."""
+        return self.ready.result().init_ms
+
+    async def freeze(self, image: Path, *, library: Path) -> tuple[FrozenHead, bytes]:
+        """Have the process run the before-snapshot hooks and the priming event, and freeze itself into a new file.
+
+        Args:
+            image: the file.
+            library: libthawd_freeze.so.
+
+        Returns:
+            What came of it, and the priming event's answer, JSON text; empty when there is no such event.
+
+        Raises:
+            FreezeFailedError: the process ended or took too long.
+            InitError: a before-snapshot hook failed.
+        """
+        assert self.child is not None
+        function = self.version.function
+        primings = 0 if function.prime is None else _PRIMINGS
+        head = {
+            "path": str(image),
+            "library": str(library),
+            "disk": None if self.folder is None else str(self.folder.path),
+            "ids": [new_request_id() for _ in range(primings)],
+            "arn": function.arn,
+            "left_ms": function.timeout_s * 1000,
+        }
+        self.restored = True
+        self._frozen = asyncio.get_running_loop().create_future()
+        self._enter("hooks")
+        self._control.send(wire.FREEZE, _encode(head), function.prime or b"")
+        await init_ends(
+            self._frozen,
+            child=self.child,
+            limit=MemoryLimit(self.child.pid, limit_mib=function.memory_mb),
+            until_s=lambda: self._stage_ends_s,
+            timed_out=lambda: FreezeFailedError(f"it took too long: {self._stage}"),
+        )
+        self._output.drain()
+        return self._frozen.result()
+
+    async def ask(self, *, limit_s: float) -> bytes | None:
+        """Have the process that was frozen answer the priming event once more; None when it fails or takes too long.
+
+        Args:
+            limit_s: how long that may take, seconds.
+        """
+        function = self.version.function
+        assert function.prime is not None
+        self._answered = asyncio.get_running_loop().create_future()
+        head = {"id": new_request_id(), "arn": function.arn, "left_ms": limit_s * 1000}
+        self._control.send(wire.INVOKE, _encode(head), function.prime)
+        try:
+            async with asyncio.timeout(limit_s):
+                return await self._answered
+        except TimeoutError:
+            self.kill()
+            return None
+
+    async def go_on(self) -> None:
+        """Have the process that was frozen, or should have been, fork from now on.
+
+        Raises:
+            FreezeFailedError: it ended, or took too long.
+        """
+        self._gone_on = asyncio.get_running_loop().create_future()
+        self._control.send(wire.GO_ON, b"{}")
+        try:
+            async with asyncio.timeout(_GO_ON_S):
+                await self._gone_on
+        except TimeoutError:
+            raise FreezeFailedError(f"the process did not go on within {_GO_ON_S:.0f} s after it") from None
+
+    def _enter(self, stage: str) -> None:
+        """The process has begun a stage on its way to an image; each has a time limit of its own."""
+        timeout_s = self.version.function.timeout_s
+        limits_s = {"hooks": max(timeout_s, _HOOKS_S), "priming": _PRIMINGS * timeout_s, "freezing": _FREEZE_S}
+        self._stage = f"{stage}, for which it has {limits_s[stage]:.0f} s"
+        self._stage_ends_s = time.monotonic() + limits_s[stage]
+
+    async def fork(self, ends: Ends, variables: dict[str, str], folder: Prepared | None) -> int:
+        """Fork one environment that gets `ends`, `variables` and the temporary `folder`; its process id.
 
         Raises:
             TemplateLostError: the template died, or hangs.
@@ -95,7 +254,7 @@ class Template:
         number = next(self._numbers)
         forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._forks[number] = forked
-        head = _encode({"n": number, "environ": variables})
+        head = _encode({"n": number, "environ": variables, "disk": _mount(folder)})
         frame = wire.HEADER.pack(len(head), 0, wire.FORK) + head
         patience_s = min(_FORK_S, self.version.function.init_timeout_s)
         self._to_send.append((frame, ends))
@@ -147,9 +306,25 @@ class Template:
             status = head["status"]
             self._children.told(int(head["pid"]), None if status is None else int(status))
         elif kind == wire.READY and not self.ready.done():
-            self.ready.set_result(head)
+            self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == wire.INIT_ERROR and not self.ready.done():
-            self.ready.set_exception(InitError(head["message"], body))
+            self.ready.set_exception(InitError(head["message"], body, told=True))
+        elif self._frozen is not None and not self._frozen.done():
+            self._on_freezing(self._frozen, kind, head, body)
+        elif kind == wire.RESULT and self._answered is not None and not self._answered.done():
+            self._answered.set_result(None if head["failed"] else body)
+        elif kind == wire.STAGE and self._gone_on is not None and not self._gone_on.done():
+            self._gone_on.set_result(None)
+        else:
+            self.kill()
+
+    def _on_freezing(self, frozen: asyncio.Future[tuple[FrozenHead, bytes]], kind: int, head: Any, body: bytes) -> None:
+        if kind == wire.STAGE:
+            self._enter(head["stage"])
+        elif kind == wire.FROZEN:
+            frozen.set_result((msgspec.convert(head, FrozenHead), body))
+        elif kind == wire.INIT_ERROR:
+            frozen.set_exception(InitError(head["message"], body, told=True))
         else:
             self.kill()
 
@@ -171,6 +346,14 @@ class Template:
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
             self.ready.exception()
+        if self._frozen is not None and not self._frozen.done():
+            self._frozen.set_exception(FreezeFailedError(f"the process ended ({self._stage}): {describe_exit(status)}"))
+            self._frozen.exception()  # nobody may be waiting any more
+        if self._answered is not None and not self._answered.done():
+            self._answered.set_result(None)
+        if self._gone_on is not None and not self._gone_on.done():
+            self._gone_on.set_exception(FreezeFailedError(f"the process ended after it: {describe_exit(status)}"))
+            self._gone_on.exception()
         for forked in self._forks.values():
             if not forked.done():
                 forked.set_exception(TemplateLostError(f"the template ended: {describe_exit(status)}"))
@@ -179,5 +362,19 @@ class Template:
         loop.remove_writer(self._sender.fileno())
         self._sender.close()
         self._control.close()
-        self._ends.services.close()
+        if self._calls is not None:
+            self._calls.close()
         os.close(self._ends.lifeline)
+
+
+def _mount(folder: Prepared | None) -> dict[str, str | None] | None:
+    """What a fork must mount before it looks at its temporary folder; None: nothing. See `engine.enter_disk`."""
+    if folder is None or folder.at is None:
+        return None
+    return {
+        "at": str(folder.at),
+        "tmp": None if folder.tmp is None else str(folder.tmp),
+        "own": str(folder.own),
+        "lower": None if folder.lower is None else str(folder.lower),
+        "library": str(Path(native_folder() or "") / LIBRARY_NAME),
+    }

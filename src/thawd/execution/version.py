@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
 from thawd import __file__ as package_file
+from thawd.execution.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
@@ -28,6 +29,9 @@ class Version:
         python_version: for example ``3.11.7``.
         task_root: folder of the code, not changed after publication.
         variables: environment variables common to all its processes.
+        number: by which callers see it; ``$LATEST`` for what can change.
+        program: what its environments execute instead of thawd's Python runtime; None: that. `python` is then the file
+            that is executed, and `python_version` empty.
     """
 
     function: Function
@@ -36,24 +40,29 @@ class Version:
     python_version: str
     task_root: Path
     variables: Mapping[str, str]
+    number: str = LATEST
+    program: Program | None = None
 
     @property
-    def qualifier(self) -> str:
-        """The name by which callers see it."""
-        return LATEST
+    def runtime_title(self) -> str:
+        """What ``INIT_START`` calls its runtime, for example ``python:3.11.7``."""
+        return f"python:{self.python_version}" if self.program is None else self.program.title
 
     def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
         """Command line of a process of this version: mode, then control, services and lifeline descriptor."""
         return [str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
 
 
-def variables_of(
+def variables_of(  # noqa: PLR0913 - each is a source of variables
     function: Function,
     *,
     task_root: Path,
     python_version: str,
     buckets: Mapping[str, Path],
     own: Mapping[str, str],
+    number: str = LATEST,
+    layers: Sequence[Path] = (),
+    aws: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
     """Environment variables of a function's processes, but for what differs from environment to environment.
 
@@ -63,6 +72,9 @@ def variables_of(
         python_version: of the function's interpreter.
         buckets: folder of each bucket, for ``thawd.bucket``.
         own: the platform's own environment variables.
+        number: of the version.
+        layers: folders of its layers, in order; of two that have the same file, the later one's is found.
+        aws: endpoint and credentials for AWS's SDKs; None: none, but what the function's own variables say.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables".
     """
@@ -82,22 +94,46 @@ def variables_of(
         "AWS_REGION": REGION,
         "AWS_DEFAULT_REGION": REGION,
         "AWS_LAMBDA_FUNCTION_NAME": function.name,
-        "AWS_LAMBDA_FUNCTION_VERSION": LATEST,
+        "AWS_LAMBDA_FUNCTION_VERSION": number,
         "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mb),
-        "AWS_LAMBDA_LOG_GROUP_NAME": f"/aws/lambda/{function.name}",
+        "AWS_LAMBDA_LOG_GROUP_NAME": function.log_group_name,
+        "AWS_LAMBDA_LOG_FORMAT": function.log_format,
         "LAMBDA_TASK_ROOT": str(task_root),
         "LAMBDA_RUNTIME_DIR": str(Path(_BOOTSTRAP).parent),
         "THAWD_BUCKETS": msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode(),
     }
+    if function.log_format == "JSON":
+        reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
     passed_on = {name: own[name] for name in _PASSED_ON if name in own}
-    return defaults | passed_on | function.environment | reserved
+    variables = defaults | passed_on | function.environment | reserved | dict(aws or {})
+    for name, paths in _layer_paths(layers, python_version).items():
+        variables[name] = os.pathsep.join([*paths, variables[name]] if variables.get(name) else paths)
+    return variables
 
 
-def variables_of_environment(*, log_stream: str, provisioned: bool, identifier: str) -> dict[str, str]:
+def _layer_paths(layers: Sequence[Path], python_version: str) -> dict[str, list[str]]:
+    """What the layers add to search paths.
+
+    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime"; a layer's folder is what is /opt there.
+    """
+    minor = ".".join(python_version.split(".")[:2])
+    places = {
+        "PYTHONPATH": ("python", f"python/lib/python{minor}/site-packages"),
+        "PATH": ("bin",),
+        "LD_LIBRARY_PATH": ("lib",),
+        "NODE_PATH": ("nodejs/node_modules",),
+    }
+    found = {
+        name: [str(layer / part) for layer in reversed(layers) for part in parts if (layer / part).is_dir()]
+        for name, parts in places.items()
+    }
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def variables_of_environment(*, log_stream: str, initialization: str, identifier: str) -> dict[str, str]:
     """Environment variables that differ from environment to environment."""
-    kind = "provisioned-concurrency" if provisioned else "on-demand"
     return {
         "AWS_LAMBDA_LOG_STREAM_NAME": log_stream,
-        "AWS_LAMBDA_INITIALIZATION_TYPE": kind,
+        "AWS_LAMBDA_INITIALIZATION_TYPE": initialization,
         "THAWD_ENVIRONMENT": identifier,
     }

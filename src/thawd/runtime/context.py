@@ -20,6 +20,12 @@ def _read_facts() -> Tuple[str, ...]:
     return _facts
 
 
+def forget_environment() -> None:
+    """This process has become another environment: read the variables anew."""
+    global _facts  # noqa: PLW0603
+    _facts = ()
+
+
 class CognitoIdentity:
     """Identity of the caller, for applications with Amazon Cognito; always empty here."""
 

@@ -6,12 +6,15 @@ Source: AWS Lambda developer guide, "Python function errors"; field names as the
 import json
 import os
 import sys
-from typing import Any, List, Optional
+import time
+from typing import Any, Dict, List, Optional
 
 _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
 _LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one event
+# Whether failures are written to the log as JSON; `logs.configure` says.
+as_json = False
 
 
 class Fault(Exception):
@@ -42,18 +45,23 @@ class Report:
     @property
     def document(self) -> bytes:
         """The error document, JSON text: errorMessage, errorType, requestId, stackTrace."""
-        return json.dumps(
-            {
-                "errorMessage": self.message,
-                "errorType": self.error_type,
-                "requestId": self.request_id,
-                "stackTrace": self.frames,
-            }
-        ).encode()
+        return json.dumps(self._fields()).encode()
+
+    def _fields(self) -> Dict[str, Any]:
+        return {
+            "errorMessage": self.message,
+            "errorType": self.error_type,
+            "requestId": self.request_id,
+            "stackTrace": self.frames,
+        }
 
     @property
     def text(self) -> str:
-        """The lines for the log, ending in a newline."""
+        """The lines for the log, ending in a newline; one line where the function wants JSON."""
+        if as_json:
+            from thawd.runtime.json_logs import encode, timestamp
+
+            return encode({"timestamp": timestamp(time.time()), "log_level": "ERROR", **self._fields()}) + "\n"
         lines = ["[ERROR] %s: %s\n" % (self.error_type, self.message)]
         if self.frames:
             lines.append("Traceback (most recent call last):\n")

@@ -4,7 +4,7 @@ import json
 import os
 import sys
 import time
-from typing import Any, NoReturn, Tuple
+from typing import Any, Callable, NoReturn, Optional, Tuple
 
 from thawd import wire
 from thawd.runtime import faults, logs, process, services
@@ -12,6 +12,7 @@ from thawd.runtime.channel import Channel
 from thawd.runtime.context import LambdaContext
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler, load
+from thawd.snapshot import hooks
 
 # Source: Lambda quotas, "Invocation payload (request and response)".
 MAX_RESPONSE_BYTES = 6_291_556
@@ -19,27 +20,51 @@ INIT_FAILED = 1
 
 
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
-    """Run the init phase, then serve as an environment or fork environments as a template; never returns."""
+    """Run the init phase, then serve as an environment, fork environments as a template or be frozen; never returns."""
     started_s = time.monotonic()
+    if mode == "snapshot":
+        process.settle_descriptors([control, service, lifeline])
+        control, service, lifeline = wire.DESCRIPTORS
     process.die_with_platform(lifeline)
     process.keep_private([control, service, lifeline])
     process.limit_descriptors()
     process.set_up_output()
     logs.install()
+    hooks.install()
     channel = Channel(control)
     services.connect(service)
-    handler = _init(channel)
-    init_ms = (time.monotonic() - started_s) * 1000
+    if mode == "lint":
+        from thawd.runtime import linting
+
+        linting.run(channel, own_fds=[control, service, lifeline])
+    if mode == "snapshot":
+        from thawd.runtime import freezing
+
+        channel, handler, head = freezing.run(channel, started_s=started_s)
+        # From here on this is a thawed environment, or one forked from a process that was thawed or frozen.
+    else:
+        handler = init(channel)
+        head = {"init_ms": (time.monotonic() - started_s) * 1000}
     if mode == "template":
         from thawd.runtime import template
 
-        channel, init_ms = template.run(channel, init_ms=init_ms, own_fds=[service, lifeline])
+        channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
         # From here on this is a forked environment.
-    channel.send(wire.READY, {"pid": os.getpid(), "init_ms": init_ms})
+    channel.send(wire.READY, {"pid": os.getpid(), **head})
     serve(channel, handler)
+    raise AssertionError("serve returns only where it is told when")
 
 
-def _init(channel: Channel) -> Handler:
+def give_up(channel: Channel, told: faults.Report, *, status: int) -> NoReturn:
+    """Tell the platform and the log why this process cannot serve, and end it."""
+    process.flush_output()
+    faults.write_log(told.text)
+    channel.send(wire.INIT_ERROR, {"type": told.error_type, "message": told.message}, told.document)
+    # Not sys.exit: a non-daemon thread started by the module would keep the process alive.
+    os._exit(status)
+
+
+def init(channel: Channel) -> Handler:
     """Load the handler, or tell the platform why not and end."""
     try:
         return load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
@@ -49,11 +74,7 @@ def _init(channel: Channel) -> Handler:
         told = faults.report(fault)
     except BaseException as error:  # whatever the user's module raised
         told = faults.report(error)
-    process.flush_output()
-    faults.write_log(told.text)
-    channel.send(wire.INIT_ERROR, {"type": told.error_type, "message": told.message}, told.document)
-    # Not sys.exit: a non-daemon thread started by the module would keep the process alive.
-    os._exit(INIT_FAILED)
+    give_up(channel, told, status=INIT_FAILED)
 
 
 def _status(error: SystemExit) -> int:
@@ -62,30 +83,70 @@ def _status(error: SystemExit) -> int:
     return error.code if isinstance(error.code, int) else 1
 
 
-def serve(channel: Channel, handler: Handler) -> NoReturn:
-    """Answer invocations one at a time; ends the process when the platform closes the channel."""
+def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) -> None:
+    """Answer invocations one at a time; ends the process when the platform closes the channel.
+
+    Args:
+        channel: to the platform.
+        handler: the function's.
+        until: the kind of frame on which to return; None: never.
+    """
     peak = process.PeakMemory()
     owner = os.getpid()
+    streams = streams_of(handler, channel)
     while True:
         frame = channel.receive()
+        if frame is not None and frame.kind == until:
+            return
         if frame is None or frame.kind != wire.INVOKE:
             os._exit(0)
         started_s = time.monotonic()
-        body, failed = _invoke(handler, frame, started_s)
+        if streams is None:
+            body, failed = invoke(handler, frame.head, frame.body, now_s=started_s)
+        else:
+            body, failed = streams.invoke(frame.head, frame.body, now_s=started_s)
         process.flush_output()
         if os.getpid() != owner:
             os._exit(0)  # a child that the handler forked has come back from it too
         duration_ms = (time.monotonic() - started_s) * 1000
         head = {"duration_ms": duration_ms, "peak_kib": peak.kib(), "failed": failed}
+        if streams is not None:
+            head.update(streams.told)
         try:
             channel.send(wire.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
 
 
-def _invoke(handler: Handler, frame: wire.Frame, now_s: float) -> Tuple[bytes, bool]:
-    """Run the handler on one event: the answer as JSON text, and whether it is an error document."""
-    head = frame.head
+def streams_of(handler: Handler, channel: Optional[Channel]) -> Any:
+    """What runs a handler that `thawd.streaming` has marked; None for an ordinary one.
+
+    Args:
+        handler: the function's.
+        channel: to the platform; None: answers are wanted whole.
+    """
+    if getattr(handler, "streams", None) is not True:
+        return None
+    from thawd.runtime.streams import Streams
+
+    return Streams(handler, channel)
+
+
+def invoke(
+    handler: Handler, head: Any, event: bytes, *, now_s: float, marshal: Optional[Callable[[Any], bytes]] = None
+) -> Tuple[bytes, bool]:
+    """Run the handler on one event: the answer as JSON text, and whether it is an error document.
+
+    Args:
+        handler: the function's.
+        head: of the INVOKE frame: ``id``, ``arn``, ``left_ms`` and perhaps ``trace`` and ``client``.
+        event: JSON text.
+        now_s: when the invocation began, ``time.monotonic()`` seconds.
+        marshal: makes the answer's bytes of what the handler returned; None: as JSON text.
+
+    Raises:
+        SystemExit: the handler wants the process to end.
+    """
     request_id = head["id"]
     logs.set_request_id(request_id)
     trace_id = head.get("trace")
@@ -100,7 +161,7 @@ def _invoke(handler: Handler, frame: wire.Frame, now_s: float) -> Tuple[bytes, b
             deadline_s=now_s + head["left_ms"] / 1000,
             client_context=head.get("client"),
         )
-        return _marshal(handler(_unmarshal(frame.body), context)), False
+        return (marshal or _marshal)(handler(_unmarshal(event), context)), False
     except SystemExit as error:
         process.flush_output()
         _log(Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error), request_id)

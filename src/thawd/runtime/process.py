@@ -5,9 +5,14 @@ import os
 import signal
 import sys
 import time
-from typing import List, Optional
+from typing import Callable, List, Mapping, Optional
+
+from thawd import wire
+from thawd.runtime import faults
+from thawd.snapshot import uniqueness
 
 _OPEN_FILES = 1024
+_NOT_RENEWED = 1
 # Descriptors that belong to this process alone: a child that user code forks must neither hold nor use them.
 private_fds: List[int] = []
 # True around the template's own forks, which hand descriptors to the child on purpose.
@@ -29,6 +34,20 @@ def die_with_platform(lifeline: int) -> None:
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+
+
+def settle_descriptors(fds: List[int]) -> None:
+    """Move `fds` to `wire.DESCRIPTORS`, so that a copy of this process finds its own under known numbers.
+
+    For the beginning of a process: nothing else may be open there.
+    """
+    above = max(*fds, *wire.DESCRIPTORS) + 1
+    parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds]
+    for fd in fds:
+        os.close(fd)
+    for index, fd in enumerate(parked):
+        os.dup2(fd, wire.DESCRIPTORS[index], inheritable=False)
+        os.close(fd)
 
 
 def keep_private(fds: List[int]) -> None:
@@ -98,17 +117,23 @@ class PeakMemory:
         return self._kib
 
 
-def reseed() -> None:
-    """Make this copy's random numbers differ from its siblings' where the library does not do so by itself at a fork.
+def become_another(
+    old_pid: int, *, variables: Mapping[str, str], given: Mapping[str, str], thread_ids: Callable[[int], int]
+) -> None:
+    """Make this copy, thawed or forked, a process of its own; ends it where two copies might be taken for one.
 
-    Python's ``random``, ``secrets``, ``uuid`` and OpenSSL reseed themselves.
+    Args:
+        old_pid: process id of the one it is a copy of.
+        variables: the environment variables of its own.
+        given: those that the other was started with.
+        thread_ids: the id in this copy of the thread that had the given id; 0 when it has none.
     """
-    numpy_random = sys.modules.get("numpy.random")
-    if numpy_random is not None:
-        numpy_random.seed()
-    torch = sys.modules.get("torch")
-    if torch is not None and hasattr(torch, "seed"):
-        torch.seed()
+    uniqueness.environment(variables, given=given)
+    try:
+        uniqueness.renew(old_pid, thread_ids=thread_ids)
+    except uniqueness.RenewalError as error:
+        faults.write_log("thawd: %s\n" % error)
+        os._exit(_NOT_RENEWED)
 
 
 def native_threads() -> List[str]:

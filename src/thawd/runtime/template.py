@@ -3,24 +3,39 @@
 A fork copies one thread. Libraries that keep native threads and do not know forks (ONNX Runtime's and OpenMP's pools)
 would leave the copy waiting for threads that do not exist; so the template tries a fork first and looks which threads
 are left afterwards: those that their library did not take down are the dangerous ones, and fork is refused by name.
+
+A process thawed from a snapshot may be a template too: a burst of starts forks from one thawed copy.
 """
 
 import gc
 import os
 import select
-import sys
 import time
-from typing import Dict, List, NoReturn, Optional, Tuple
+from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from thawd import wire
-from thawd.runtime import process, services
+from thawd.runtime import faults, logs, process, services
 from thawd.runtime.channel import Channel
 
 DESCRIPTORS_PER_FORK = 4
 
 
-def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Tuple[Channel, float]:
-    """Fork on request; returns only in the forked environments, with their channel and the time the start took, ms.
+class Forked(NamedTuple):
+    """What a forked environment begins with.
+
+    Attributes:
+        channel: to the platform.
+        environ: environment variables in which it differs from its template.
+        fork_ms: how long the fork took, milliseconds.
+    """
+
+    channel: Channel
+    environ: Dict[str, str]
+    fork_ms: float
+
+
+def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
+    """Fork on request; returns only in the forked environments.
 
     Args:
         channel: to the platform.
@@ -30,10 +45,19 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Tuple[Channe
     # What init left is shared by all environments; the collector must not write to it, page by page, in each of them.
     gc.collect()
     gc.freeze()
+    own_pid, given = os.getpid(), dict(os.environ)
     refused = fork_refusal()
     channel.send(wire.READY, {"pid": os.getpid(), "init_ms": init_ms, "fork_refused": refused})
     if refused is not None:
         os._exit(0)
+    forked = serve(channel, own_fds=own_fds)
+    process.become_another(own_pid, variables={**given, **forked.environ}, given=given, thread_ids=lambda tid: 0)
+    logs.configure()
+    return forked
+
+
+def serve(channel: Channel, *, own_fds: List[int]) -> Forked:
+    """Fork on request; returns only in the forked environments, which still have the template's variables and luck."""
     return _Template(channel, own_fds).serve()
 
 
@@ -68,6 +92,19 @@ def _wait(pid: int, options: int) -> "Tuple[int, Optional[int]]":
         return pid, None
 
 
+def _enter_disk(mount: Dict[str, Optional[str]]) -> None:
+    """In a fork: what init left in the temporary folder, as this process's own. Without it the fork is of no use."""
+    from thawd.snapshot import engine
+
+    try:
+        engine.enter_disk(
+            str(mount["at"]), str(mount["own"]), mount["lower"], tmp=mount["tmp"], library=mount["library"]
+        )
+    except engine.SnapshotError as error:
+        faults.write_log("thawd: no temporary folder: %s\n" % error)
+        os._exit(1)
+
+
 class _Template:
     def __init__(self, channel: Channel, own_fds: List[int]) -> None:
         import socket
@@ -81,7 +118,7 @@ class _Template:
         self._poll = select.poll()
         self._poll.register(channel.fd, select.POLLIN)
 
-    def serve(self) -> Tuple[Channel, float]:
+    def serve(self) -> Forked:
         """Fork and reap until the platform closes the channel; returns only in a child."""
         while True:
             for pid in list(self._unwatched):
@@ -96,8 +133,8 @@ class _Template:
                     if forked is not None:
                         return forked
 
-    def _fork(self) -> Optional[Tuple[Channel, float]]:
-        """Take one FORK frame with its descriptors; in the child the new channel and the time taken, else None."""
+    def _fork(self) -> Optional[Forked]:
+        """Take one FORK frame with its descriptors and fork; None in the template itself."""
         data, fds, _, _ = self._recv_fds(self._socket, 1 << 16, DESCRIPTORS_PER_FORK)
         if not data:
             self._end()
@@ -117,7 +154,10 @@ class _Template:
         finally:
             process.forking_environment = False
         if pid == 0:
-            return self._become_environment(fds, head["environ"]), (time.monotonic() - started_s) * 1000
+            channel = self._become_environment(fds)
+            if head["disk"] is not None:
+                _enter_disk(head["disk"])
+            return Forked(channel, head["environ"], (time.monotonic() - started_s) * 1000)
         for fd in fds:
             os.close(fd)
         self._watch(pid)
@@ -144,7 +184,7 @@ class _Template:
     def _end(self) -> NoReturn:
         os._exit(0)
 
-    def _become_environment(self, fds: List[int], environ: Dict[str, str]) -> Channel:
+    def _become_environment(self, fds: List[int]) -> Channel:
         """In the child: leave the template's descriptors behind and take the environment's own."""
         control, service, lifeline, output = fds
         os.setsid()
@@ -156,10 +196,5 @@ class _Template:
         os.dup2(output, 2)
         os.close(output)
         process.private_fds[:] = [control, service, lifeline]
-        os.environ.update(environ)
         services.connect(service)
-        process.reseed()
-        tempfile = sys.modules.get("tempfile")
-        if tempfile is not None:
-            tempfile.tempdir = None  # type: ignore[attr-defined]
         return Channel(control)

@@ -1,0 +1,324 @@
+"""Executing the programs behind environments and templates, and following their processes to the end.
+
+Three programs: the runtime in the function's interpreter; thawd-thaw, which becomes a process that was frozen; and a
+program of the function's own, which speaks the Runtime API. Knows nothing of which is wanted when; that is `spawner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd import wire
+from thawd.errors import StoreError
+from thawd.execution.children import Child, Children
+from thawd.execution.ends import Ends
+from thawd.execution.platform_log import platform_log
+from thawd.execution.version import Version, variables_of_environment
+from thawd.resources import Function
+from thawd.snapshot.disk import DiskRefusedError, Disks, DiskSnapshot, Prepared, in_tmp
+from thawd.telemetry.log_groups import path_of_group
+from thawd.telemetry.logs import FunctionLog, LogStream
+
+# After strays were killed: look again, to reap them and to find what they had started meanwhile.
+_SWEEP_AGAIN_S = 1.0
+_LAST_SWEEPS = 50
+_LAST_SWEEP_S = 0.01
+# Source: Lambda quotas, "File descriptors".
+_OPEN_FILES = 1024
+
+
+@dataclass(slots=True)
+class Start:
+    """What a process needs before it exists.
+
+    Attributes:
+        identifier: of its environment or template, 32 hexadecimal digits.
+        stream: where its output goes.
+        ends: the descriptors between it and us.
+        initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
+        folder: its temporary folder; None where the function names one of its own, or nobody keeps any.
+    """
+
+    identifier: str
+    stream: LogStream
+    ends: Ends
+    initialization: str
+    folder: Prepared | None = None
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables in which it differs from its version's other processes."""
+        variables = variables_of_environment(
+            log_stream=self.stream.name, initialization=self.initialization, identifier=self.identifier
+        )
+        return variables if self.folder is None else {**variables, "TMPDIR": str(self.folder.path)}
+
+
+class Launcher:
+    """Starts processes of any version on this machine.
+
+    Attributes:
+        children: the processes of functions that are alive.
+        has_helpers: whether processes of the platform's own may be running, such as pip; they are not strays.
+        disks: temporary folders; None: processes share the machine's.
+    """
+
+    def __init__(self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None) -> None:
+        self.children = Children()
+        self.disks = disks
+        self.has_helpers = False
+        self._log_folder = log_folder
+        self._log_max_bytes = log_max_bytes
+        self._logs: dict[str, FunctionLog] = {}
+        self._alive: set[str] = set()
+        self._with_folder: set[str] = set()
+        self._sweeping = False
+
+    def log(self, function: Function) -> FunctionLog:
+        """The log of `function`, which other functions may share."""
+        group = function.log_group_name
+        if group not in self._logs:
+            path = path_of_group(self._log_folder, group)
+            self._logs[group] = FunctionLog(path, max_bytes=self._log_max_bytes)
+        return self._logs[group]
+
+    def flush_logs(self) -> None:
+        """Write out what the logs hold back."""
+        for log in self._logs.values():
+            log.flush()
+
+    def begin(self, version: Version, *, initialization: str, disk: DiskSnapshot | None = None) -> Start:
+        """An identity, a log stream, descriptors and a temporary folder for one more process of `version`.
+
+        Args:
+            version: what it is to run.
+            initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
+            disk: what its temporary folder begins with; None: nothing.
+
+        Raises:
+            OSError: no descriptors left, or no disk space.
+            DiskRefusedError: this machine cannot give it `disk`.
+        """
+        identifier = os.urandom(16).hex()
+        function = version.function
+        # In a log group of its own name, a function need not be named again.
+        owner = "" if function.log_group is None else function.name
+        stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
+        start = Start(identifier, stream, Ends.open(), initialization)
+        if self.disks is not None and "TMPDIR" not in version.function.environment:
+            self._with_folder.add(identifier)
+            try:
+                confined = version.task_root if self.confines(version) else None
+                start.folder = self.disks.prepare(disk, identifier, confined=confined)
+            except StoreError as error:
+                self.abandon(start)
+                if isinstance(error, DiskRefusedError):
+                    raise
+                raise OSError(error.message) from error
+        return start
+
+    def confines(self, version: Version) -> bool:
+        """Whether processes of `version` find their own folder at ``/tmp``, and their code read-only."""
+        if self.disks is None or self.disks.shared_tmp is not None or "TMPDIR" in version.function.environment:
+            return False
+        return in_tmp([version.task_root, version.python]) is None
+
+    def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
+        """The command line with which a program finds what `start` has for it at ``/tmp``, and its code read-only."""
+        if start.folder is None or not start.folder.options:
+            return list(argv)
+        assert self.disks is not None
+        return [str(self.disks.program), *start.folder.options, "--run", *argv]
+
+    def abandon(self, start: Start) -> None:
+        """No process came of it."""
+        start.ends.close()
+        self._remove_folder(start.identifier)
+
+    def expect(self, start: Start) -> None:
+        """Its processes are no strays from now on, though the one to be watched has not been started."""
+        self._alive.add(start.identifier)
+
+    def forget(self, start: Start) -> None:
+        """No process to be watched came of it, and the platform's ends are closed already."""
+        self._alive.discard(start.identifier)
+        start.ends.close_theirs()
+        self._remove_folder(start.identifier)
+
+    def execute(self, version: Version, mode: str, start: Start) -> Child:
+        """Execute the runtime and follow the process. Abandons the start when it fails.
+
+        Raises:
+            OSError: the interpreter is gone, or there is no memory or process left.
+        """
+        platform_log(version, start.stream).init_start(start.initialization)
+        control, services, lifeline, output = start.ends.theirs
+        command = self.confined(start, version.argv(mode, (control, services, lifeline)))
+        try:
+            process = subprocess.Popen(
+                command,
+                env={**version.variables, **start.variables},
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=output,
+                pass_fds=(control, services, lifeline),
+                cwd=version.task_root,
+                start_new_session=True,
+            )
+        except OSError:
+            self.abandon(start)
+            raise
+        process.returncode = 0  # `Children` reaps it, not Popen
+        start.ends.close_theirs()
+        # At once: a process that nobody has registered passes for a stray.
+        return self.watch(process.pid, start.identifier)
+
+    def execute_program(self, version: Version, start: Start, *, api: str) -> Child:
+        """Execute the version's own program and follow the process.
+
+        Args:
+            version: one with a program.
+            start: of the new process.
+            api: address of its Runtime API, host and port.
+
+        Raises:
+            OSError: the program is gone, or there is no memory or process left.
+        """
+        assert version.program is not None
+        _, _, lifeline, output = start.ends.theirs
+        variables = {**version.variables, **start.variables, "AWS_LAMBDA_RUNTIME_API": api}
+        command = self.confined(start, version.program.argv)
+        pid = execute_program(command, variables, cwd=version.task_root, lifeline=lifeline, output=output)
+        start.ends.close_theirs()
+        return self.watch(pid, start.identifier)
+
+    def thaw(self, version: Version, command: list[str], start: Start) -> Child:
+        """Execute thawd-thaw and follow the process. Abandons the start when it fails.
+
+        Not by Popen, which takes a millisecond more: every descriptor of ours is closed on exec, and the image knows
+        its working folder and its signals.
+
+        Args:
+            version: of the image.
+            command: program, image, and the arguments that the copy gets.
+            start: of the new process.
+
+        Raises:
+            OSError: the program is gone, or there is no memory or process left.
+        """
+        try:
+            pid = os.posix_spawn(
+                command[0],
+                command,
+                {**version.variables, **start.variables},
+                file_actions=_file_actions(start.ends.theirs),
+                setsid=True,
+            )
+        except OSError:
+            self.abandon(start)
+            raise
+        start.ends.close_theirs()
+        return self.watch(pid, start.identifier)
+
+    def watch(self, pid: int, identifier: str) -> Child:
+        """Follow the process; when it ends, what it left behind outside its process group ends too."""
+        child = self.children.watch(pid)
+        self._alive.add(identifier)
+
+        def forget(_: object) -> None:
+            self._alive.discard(identifier)
+            asyncio.get_running_loop().call_soon(self.sweep)
+            self._remove_folder(identifier)
+
+        child.ended.add_done_callback(forget)
+        return child
+
+    def _remove_folder(self, identifier: str) -> None:
+        """The process has ended: its temporary folder goes. What a stop leaves behind, the next start removes."""
+        if self.disks is not None and identifier in self._with_folder:
+            self._with_folder.discard(identifier)
+            asyncio.get_running_loop().run_in_executor(None, self.disks.remove, identifier)
+
+    def sweep(self) -> None:
+        """Kill what functions left behind outside their process groups."""
+        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.has_helpers)
+        if again and not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
+
+    async def sweep_out(self) -> None:
+        """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
+        for _ in range(_LAST_SWEEPS):
+            if not self.children.kill_strays(lambda identifier: False, spare_unknown=self.has_helpers):
+                return
+            await asyncio.sleep(_LAST_SWEEP_S)
+
+    def _sweep_again(self) -> None:
+        self._sweeping = False
+        self.sweep()
+
+
+def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:
+    """Execute a program that knows nothing of thawd, in a session of its own; its process id.
+
+    The kernel kills its process group when the platform's end of the pipe `lifeline` closes: who is told belongs to the
+    open file, which the process inherits, so that we can arrange for it, and the program need not (`die_with_platform`
+    in `thawd.runtime.process` has the sources).
+
+    Args:
+        argv: program and arguments.
+        variables: its environment variables, all of them.
+        cwd: its working folder.
+        lifeline: read end of the lifeline.
+        output: where its standard output and error go.
+
+    Raises:
+        OSError: the program is gone, or there is no memory or process left.
+    """
+    process = subprocess.Popen(
+        argv,
+        env=variables,
+        stdin=subprocess.DEVNULL,
+        stdout=output,
+        stderr=output,
+        pass_fds=(lifeline,),
+        cwd=cwd,
+        start_new_session=True,
+    )
+    process.returncode = 0  # `Children` reaps it, not Popen
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -process.pid)
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if hasattr(resource, "prlimit"):
+        _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, hard))
+    return process.pid
+
+
+def _file_actions(theirs: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
+    """What has `Ends.theirs` arrive under `wire.DESCRIPTORS`, and the log pipe as standard output and error."""
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    sources = list(theirs)
+    if set(theirs) & {0, 1, 2, *wire.DESCRIPTORS}:
+        # One would be overwritten before it is copied: all go to numbers above first.
+        above = max(*theirs, *wire.DESCRIPTORS) + 1
+        sources = [above + index for index in range(len(theirs))]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(theirs, sources, strict=True)]
+        closing: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, source) for source in sources]
+    else:
+        closing = []
+    *channels, output = sources
+    actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    actions += [(os.POSIX_SPAWN_DUP2, fd, number) for fd, number in zip(channels, wire.DESCRIPTORS, strict=True)]
+    actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
+    return actions + closing

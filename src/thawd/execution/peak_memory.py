@@ -1,0 +1,32 @@
+"""How much memory a process has had at most, seen from outside it."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+_READ_EVERY_S = 0.1
+
+
+class PeakMemory:
+    """Peak resident memory of a process, read at most every 100 ms: the kernel takes 15 us to format it."""
+
+    def __init__(self, pid: int) -> None:
+        self._status = Path(f"/proc/{pid}/status")
+        self._kib = 0
+        self._read_at_s = 0.0
+
+    def kib(self) -> int:
+        """Peak resident memory in KiB; of a process that has ended what it was last, 0 where nothing tells."""
+        now_s = time.monotonic()
+        if self._kib and now_s - self._read_at_s < _READ_EVERY_S:
+            return self._kib
+        self._read_at_s = now_s
+        try:
+            text = self._status.read_bytes()
+        except OSError:
+            return self._kib
+        at = text.find(b"VmHWM:")
+        if at >= 0:
+            self._kib = int(text[at + 6 : at + 40].split()[0])
+        return self._kib

@@ -1,0 +1,217 @@
+"""Programs that speak the Runtime API, found when a version is published: Node with our client, or a ``bootstrap``.
+
+What is looked for, where, and what a program gets for environment variables. Nothing is started here but Node, to be
+asked for its version.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd import __file__ as package_file
+from thawd.errors import EnvironmentBuildError
+from thawd.resources import NODE_RUNTIMES, PROVIDED_RUNTIMES, PYTHON_RUNTIMES, Function
+
+_NODE_CLIENT = Path(package_file).parent / "runtime_node" / "bootstrap.mjs"
+_BOOTSTRAP = "bootstrap"
+_EXTENSIONS = "extensions"
+_ANSWER_WITHIN_S = 10.0
+_NODE_VERSION = re.compile(rb"v(\d+)\.(\d+)\.(\d+)\s*")
+_HEAD_BYTES = 256
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """A program that speaks the Runtime API.
+
+    Attributes:
+        runtime: Lambda's name of it, for example ``nodejs20.x``.
+        argv: its command line.
+        title: what ``INIT_START`` calls it, for example ``nodejs:20.20.2``.
+        snap_start: whether it may know restore hooks, so that it is asked to run them.
+        extensions: executables that are started beside it, each of another name.
+    """
+
+    runtime: str
+    argv: tuple[str, ...]
+    title: str
+    snap_start: bool
+    extensions: tuple[Path, ...] = ()
+
+    @property
+    def path(self) -> Path:
+        """The file that is executed."""
+        return Path(self.argv[0])
+
+
+def runs_a_program(function: Function) -> bool:
+    """Whether the function's environments execute a program of its own, not thawd's Python runtime."""
+    return function.runtime in NODE_RUNTIMES or function.runtime in PROVIDED_RUNTIMES
+
+
+def python_of(function: Function, runtimes: Mapping[str, str]) -> str | None:
+    """The ``python`` of a function that thawd's own runtime runs: that option, else its runtime's interpreter."""
+    if function.python is not None or function.runtime not in PYTHON_RUNTIMES:
+        return function.python
+    return runtimes.get(function.runtime, function.runtime.removeprefix("python"))
+
+
+def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]) -> None:
+    """Let a function pass whose Node is on this machine, or which brings its program with its code.
+
+    Raises:
+        EnvironmentBuildError: it is not.
+    """
+    if function.runtime in NODE_RUNTIMES:
+        _node(function.runtime, runtimes.get(function.runtime), folder=folder, environ=environ)
+
+
+def find_program(
+    function: Function, *, roots: Sequence[Path], runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]
+) -> Program:
+    """The program of a function whose runtime is Node or ``provided``. Runs programs and waits: call it in a thread.
+
+    Args:
+        function: as declared.
+        roots: folder of the code as published, and those of its layers, which stand for /opt, in order.
+        runtimes: paths and commands by runtime, as configured.
+        folder: where relative paths begin, the folder of ``thawd.toml``.
+        environ: environment variables to search with and to run with.
+
+    Raises:
+        EnvironmentBuildError: there is none that works; the message tells what was looked for, and the way out.
+    """
+    runtime = function.runtime
+    assert runtime is not None
+    extensions = _extensions(roots)
+    if runtime in PROVIDED_RUNTIMES:
+        return Program(runtime, (str(_bootstrap(function, roots)),), runtime, snap_start=True, extensions=extensions)
+    node, version = _node(runtime, runtimes.get(runtime), folder=folder, environ=environ)
+    argv = (str(node), str(_NODE_CLIENT))
+    return Program(runtime, argv, f"nodejs:{version}", snap_start=False, extensions=extensions)
+
+
+def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
+    """Environment variables of a program's processes, from those that a Python function would have.
+
+    Source: AWS Lambda developer guide, "Defined runtime environment variables": ``AWS_EXECUTION_ENV`` is not defined
+    for OS-only runtimes.
+    """
+    made = {name: value for name, value in variables.items() if name != "AWS_EXECUTION_ENV"}
+    if "PYTHONFAULTHANDLER" not in function.environment:
+        made.pop("PYTHONFAULTHANDLER", None)
+    if program.runtime in NODE_RUNTIMES:
+        made["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{program.runtime}"
+        made["LAMBDA_RUNTIME_DIR"] = str(_NODE_CLIENT.parent)
+    else:
+        made["LAMBDA_RUNTIME_DIR"] = variables["LAMBDA_TASK_ROOT"]
+    return made
+
+
+def _extensions(roots: Sequence[Path]) -> tuple[Path, ...]:
+    """External extensions in the code and its layers, the first of each name; what cannot be executed is none."""
+    found: dict[str, Path] = {}
+    for root in roots:
+        folder = root / _EXTENSIONS
+        for path in sorted(folder.iterdir()) if folder.is_dir() else []:
+            if path.is_file() and os.access(path, os.X_OK):
+                found.setdefault(path.name, path)
+    return tuple(found.values())
+
+
+def _bootstrap(function: Function, roots: Sequence[Path]) -> Path:
+    """The executable file of a function that brings its own runtime, with its code or in a layer."""
+    path = next((root / _BOOTSTRAP for root in roots if (root / _BOOTSTRAP).is_file()), roots[0] / _BOOTSTRAP)
+    where = function.code / _BOOTSTRAP
+    what = f'functions.{function.name}: the runtime "{function.runtime}" executes the file {where}'
+    if not path.is_file():
+        raise EnvironmentBuildError(
+            f"{what}, and there is none. Put the program, or a script that begins with #!, there under that name; or "
+            "set another runtime."
+        )
+    if not os.access(path, os.X_OK):
+        raise EnvironmentBuildError(f"{what}, and it is not executable. Make it so: chmod +x {where}")
+    with path.open("rb") as file:
+        head = file.read(_HEAD_BYTES)
+    if head.startswith(b"#!"):
+        interpreter = head[2:].split(b"\n")[0].strip().split()
+        if not interpreter or not os.access(interpreter[0], os.X_OK):
+            named = os.fsdecode(interpreter[0]) if interpreter else "nothing"
+            raise EnvironmentBuildError(
+                f"{what}, and its first line names {named}, which cannot be executed here. Name an interpreter of this "
+                "machine, for example #!/bin/sh or #!/usr/bin/env python3."
+            )
+    elif not head.startswith(b"\x7fELF"):
+        raise EnvironmentBuildError(
+            f"{what}, which is neither a program of this system (ELF) nor a script: its first line must begin with #!"
+        )
+    return path
+
+
+def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mapping[str, str]) -> tuple[Path, str]:
+    """Node for `runtime` and its version."""
+    major = re.sub(r"\D", "", runtime)
+    candidates = _configured(configured, folder, environ) if configured else _installed(major, environ)
+    tried: list[str] = []
+    for candidate in dict.fromkeys(candidates):
+        version = _version_of(candidate, folder, environ)
+        if version is None:
+            tried.append(f"{candidate} (it does not tell its version)")
+        elif configured or version.startswith(f"{major}."):
+            return candidate, version
+        else:
+            tried.append(f"{candidate} (it is Node {version})")
+    wanted = configured or f"node{major}, node or nodejs on PATH, and versions of nvm and fnm"
+    raise EnvironmentBuildError(
+        f'The runtime "{runtime}" needs Node {major}; looked for: {wanted}'
+        f"{'; tried: ' + '; '.join(tried) if tried else '; found nothing'}. Install Node {major}, or name one in "
+        f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; a Node named there may have another version.'
+    )
+
+
+def _configured(text: str, folder: Path, environ: Mapping[str, str]) -> Iterator[Path]:
+    if "/" not in text:
+        yield from _on_path(text, environ)
+        return
+    if text.startswith("~/"):
+        text = environ.get("HOME", "~") + text[1:]
+    yield folder / text
+
+
+def _installed(major: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    for command in (f"node{major}", "node", "nodejs"):
+        yield from _on_path(command, environ)
+    home = Path(environ.get("HOME") or "/nonexistent")
+    nvm = Path(environ.get("NVM_DIR") or home / ".nvm") / "versions" / "node"
+    fnm = Path(environ.get("FNM_DIR") or home / ".local" / "share" / "fnm") / "node-versions"
+    yield from sorted(nvm.glob(f"v{major}.*/bin/node"), reverse=True)
+    yield from sorted(fnm.glob(f"v{major}.*/installation/bin/node"), reverse=True)
+
+
+def _on_path(command: str, environ: Mapping[str, str]) -> Iterator[Path]:
+    for entry in environ.get("PATH", os.defpath).split(os.pathsep):
+        candidate = Path(entry) / command
+        if entry and candidate.is_file():
+            yield candidate.absolute()
+
+
+def _version_of(node: Path, folder: Path, environ: Mapping[str, str]) -> str | None:
+    try:
+        done = subprocess.run(
+            [node, "--version"],
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            cwd=folder,
+            env=environ,
+            timeout=_ANSWER_WITHIN_S,
+            check=False,
+        )
+    except (OSError, subprocess.TimeoutExpired):
+        return None
+    told = _NODE_VERSION.fullmatch(done.stdout)
+    return None if told is None else b".".join(told.groups()).decode()

@@ -1,0 +1,259 @@
+"""HTTP/1.1 between the platform and the programs inside one environment: requests in, answers out, one write each.
+
+Knows nothing of Lambda's paths; those are in `runtime_api` and `extensions_api`. What comes over a connection was
+written by user code, so all of it is bounded, and what is no HTTP ends the connection and nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from http import HTTPStatus
+from typing import Protocol
+
+import httptools
+
+from thawd.telemetry.console import complain
+
+MAX_HEAD_BYTES = 2 << 20
+"""Of a request line with all headers: awslambdaric sends up to 1 MiB of X-Ray cause in one."""
+MAX_CONNECTIONS = 64
+"""Of one environment at once; a runtime and ten extensions need a dozen."""
+
+_STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
+_CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+_JSON = b"Content-Type: application/json\r\n"
+
+
+class Request:
+    """One request, and the way to answer it.
+
+    Attributes:
+        connection: over which it came.
+        method: for example ``GET``.
+        path: without the query.
+        headers: by lower-case name; of several with one name the last. Trailers of a chunked body are among them.
+        body: what came, unless `sink` took it; nothing beyond `limit_bytes` is kept.
+        size_bytes: of the whole body.
+        limit_bytes: the largest body that is kept.
+        sink: takes the body piece by piece as it comes; None: it is gathered in `body`.
+        on_lost: called when the connection is lost before the answer.
+    """
+
+    __slots__ = ("body", "connection", "headers", "limit_bytes", "method", "on_lost", "path", "sink", "size_bytes")
+
+    def __init__(self, connection: HttpConnection, *, limit_bytes: int) -> None:
+        self.connection = connection
+        self.method = ""
+        self.path = ""
+        self.headers: dict[bytes, bytes] = {}
+        self.body = bytearray()
+        self.size_bytes = 0
+        self.limit_bytes = limit_bytes
+        self.sink: Callable[[bytes], None] | None = None
+        self.on_lost: Callable[[], None] = lambda: None
+
+    @property
+    def is_too_large(self) -> bool:
+        """Whether the body is larger than what is kept."""
+        return self.size_bytes > self.limit_bytes
+
+    def header(self, name: bytes) -> str:
+        """The value of a header, empty when it was not sent; `name` in lower case."""
+        return self.headers.get(name, b"").decode("latin-1")
+
+    def answer(self, status: int, body: bytes = b"", *, headers: bytes = _JSON) -> None:
+        """Answer it, once.
+
+        Args:
+            status: HTTP status.
+            body: of the answer.
+            headers: lines, each ending in CR LF, without ``Content-Length``.
+        """
+        self.connection.answer(self, status, headers, body)
+
+    def pause(self) -> None:
+        """Read no more of the body for now: whoever takes it is slower than the sender."""
+        self.connection.pause()
+
+    def resume(self) -> None:
+        """Go on reading."""
+        self.connection.resume()
+
+
+class Handler(Protocol):
+    """Who answers the requests of a connection."""
+
+    connections: set[HttpConnection]
+
+    def begin(self, request: Request) -> None:
+        """The headers of `request` are there; it may be given a sink."""
+
+    def handle(self, request: Request) -> None:
+        """`request` is complete and is to be answered, now or later."""
+
+    def closed(self, connection: HttpConnection) -> None:
+        """`connection` was closed by the other side."""
+
+
+class HttpConnection(asyncio.Protocol):
+    """The platform's end of one connection. Requests are answered in order, one at a time."""
+
+    def __init__(self, handler: Handler, *, limit_bytes: int) -> None:
+        self._handler = handler
+        self._limit_bytes = limit_bytes
+        self._transport: asyncio.Transport | None = None
+        self._parser = httptools.HttpRequestParser(self)
+        self._request: Request | None = None  # the one that is being received
+        self._in_head = True
+        self._head_bytes = 0
+        self._current: Request | None = None  # the one that is being answered
+        self._waiting: deque[tuple[Request, bool]] = deque()
+        self._keep_alive = True
+        self._is_paused = False
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        self._transport = transport  # type: ignore[assignment]
+        if len(self._handler.connections) >= MAX_CONNECTIONS:
+            self._transport.abort()  # type: ignore[union-attr]
+        self._handler.connections.add(self)
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        try:
+            self._feed(data)
+        except httptools.HttpParserCallbackError as error:
+            complain(f"thawd: a request to the Runtime API failed: {error.__context__!r}")
+            self._refuse(500)
+        except httptools.HttpParserError:
+            self._refuse(400)
+
+    def _feed(self, data: bytes) -> None:
+        if self._in_head:
+            self._head_bytes += len(data)
+        rest = memoryview(data)
+        while rest:
+            try:
+                self._parser.feed_data(rest)
+            except httptools.HttpParserUpgrade as upgrade:
+                # The request stands, we stay with HTTP/1.1. Source: RFC 9110, section 7.8.
+                rest = rest[upgrade.args[0] :]
+            else:
+                break
+        if self._in_head and self._head_bytes > MAX_HEAD_BYTES:
+            self._refuse(431)
+
+    def _refuse(self, status: int) -> None:
+        """What came is no request that can be answered in order: the connection ends."""
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(_STATUS_LINES[status] + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
+            self._transport.close()
+
+    def eof_received(self) -> None:
+        """Called by asyncio: whoever has closed its end waits for no answer."""
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._transport = None
+        self._handler.connections.discard(self)
+        lost, self._current = self._current, None
+        for request in (lost, self._request):
+            if request is not None:
+                request.on_lost()
+        self._request = None
+        self._waiting.clear()
+        self._handler.closed(self)
+
+    # What httptools calls.
+
+    def on_message_begin(self) -> None:
+        self._request = Request(self, limit_bytes=self._limit_bytes)
+
+    def on_url(self, url: bytes) -> None:
+        assert self._request is not None
+        self._request.path += url.decode("latin-1")
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        assert self._request is not None
+        self._request.headers[name.lower()] = value
+
+    def on_headers_complete(self) -> None:
+        request = self._request
+        assert request is not None
+        self._in_head = False
+        self._head_bytes = 0
+        request.method = self._parser.get_method().decode("latin-1")
+        request.path = request.path.partition("?")[0]
+        if request.headers.get(b"expect", b"").lower() == b"100-continue" and self._transport is not None:
+            self._transport.write(_CONTINUE)
+        self._handler.begin(request)
+
+    def on_body(self, data: bytes) -> None:
+        request = self._request
+        assert request is not None
+        request.size_bytes += len(data)
+        if request.sink is not None:
+            request.sink(data)
+        elif not request.is_too_large:
+            request.body += data
+
+    def on_message_complete(self) -> None:
+        request, self._request = self._request, None
+        assert request is not None
+        self._in_head = True
+        keep_alive = self._parser.should_keep_alive()
+        if self._current is not None:
+            # Pipelined: nothing more is read until there is nobody in front of it.
+            self._waiting.append((request, keep_alive))
+            self.pause()
+            return
+        self._take(request, keep_alive=keep_alive)
+
+    def _take(self, request: Request, *, keep_alive: bool) -> None:
+        self._current = request
+        self._keep_alive = keep_alive
+        self._handler.handle(request)
+
+    # What requests call.
+
+    def answer(self, request: Request, status: int, headers: bytes, body: bytes) -> None:
+        """See `Request.answer`."""
+        if self._transport is None or request is not self._current:
+            return  # nobody listens any more
+        self._current = None
+        last = b"\r\n" if self._keep_alive else b"Connection: close\r\n\r\n"
+        self._transport.write(
+            b"%b%bContent-Length: %d\r\n%b%b" % (_STATUS_LINES[status], headers, len(body), last, body)
+        )
+        if not self._keep_alive:
+            self._transport.close()
+        elif self._waiting:
+            # Not at once: a thousand pipelined requests would be as many calls deep.
+            asyncio.get_running_loop().call_soon(self._take_next)
+
+    def _take_next(self) -> None:
+        if not self._waiting:
+            return  # the connection was lost
+        request, keep_alive = self._waiting.popleft()
+        if not self._waiting:
+            self.resume()
+        self._take(request, keep_alive=keep_alive)
+
+    def pause(self) -> None:
+        """See `Request.pause`."""
+        if self._transport is not None and not self._is_paused:
+            self._is_paused = True
+            self._transport.pause_reading()
+
+    def resume(self) -> None:
+        """See `Request.pause`."""
+        if self._transport is not None and self._is_paused:
+            self._is_paused = False
+            self._transport.resume_reading()
+
+    def abort(self) -> None:
+        """End the connection now."""
+        if self._transport is not None:
+            self._transport.abort()

@@ -1,0 +1,31 @@
+"""Looks at the function as it would be frozen: init, before-snapshot hooks, then the search, then the end."""
+
+import os
+import sys
+from typing import NoReturn, Sequence
+
+from thawd import wire
+from thawd.runtime import faults, loop, process
+from thawd.runtime.channel import Channel
+from thawd.runtime.faults import Fault
+from thawd.snapshot import hooks, lint
+
+
+def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
+    """Send the findings in the READY frame and end; an init that fails is told as ever.
+
+    Args:
+        channel: to the platform.
+        own_fds: descriptors that are not the function's.
+    """
+    loop.init(channel)
+    try:
+        hooks.run_before()
+    except hooks.HookError as error:
+        fault = Fault(error.error_type, error.message, error.cause)
+        loop.give_up(channel, faults.report(fault), status=error.exit_status)
+    found = lint.findings(lint.user_modules(os.environ["LAMBDA_TASK_ROOT"]), own_fds=own_fds)
+    process.flush_output()
+    channel.send(wire.READY, {"pid": os.getpid(), "findings": [one._asdict() for one in found]})
+    sys.stdout.flush()
+    os._exit(0)

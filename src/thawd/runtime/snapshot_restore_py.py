@@ -1,0 +1,47 @@
+"""What ``import snapshot_restore_py`` finds in a function whose own packages do not have it: hooks around a snapshot.
+
+Served by `thawd.snapshot.hooks` under that name, never imported as a part of thawd. Owns the two lists and nothing
+else: the runtime takes the hooks from here and runs them. The interface is that of AWS's package of this name, version
+1.0.0, which Lambda's Python runtimes have installed::
+
+    from snapshot_restore_py import register_after_restore, register_before_snapshot
+
+    @register_before_snapshot
+    def disconnect(): ...
+
+    register_after_restore(connect, "db.example.com", retries=3)
+
+Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python".
+"""
+
+from typing import Any, Callable, Dict, List, Tuple, TypeVar
+
+__all__ = ["register_after_restore", "register_before_snapshot"]
+
+_Hook = TypeVar("_Hook", bound=Callable[..., Any])
+_Registered = Tuple[Callable[..., Any], Tuple[Any, ...], Dict[str, Any]]
+
+_before: List[_Registered] = []
+_after: List[_Registered] = []
+
+
+def register_before_snapshot(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
+    """Have `func` called with these arguments before the snapshot; what is registered last runs first."""
+    _before.append((func, args, kwargs))
+    return func
+
+
+def register_after_restore(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
+    """Have `func` called with these arguments in each copy after its thaw, in the order of registration."""
+    _after.append((func, args, kwargs))
+    return func
+
+
+def get_before_snapshot() -> List[_Registered]:
+    """The list itself of (function, arguments, keyword arguments), in the order of registration."""
+    return _before
+
+
+def get_after_restore() -> List[_Registered]:
+    """The list itself of (function, arguments, keyword arguments), in the order of registration."""
+    return _after

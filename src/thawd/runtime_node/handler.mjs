@@ -1,0 +1,81 @@
+// The init phase: find and import the function's handler, as Lambda's Node runtime does.
+//
+// Source: AWS Lambda developer guide, "Define Lambda function handler in Node.js": `.js` and `.mjs` and `.cjs`, folders
+// before the file's name, and handlers nested in an export (`index.api.get`).
+
+import fs from "node:fs";
+import { createRequire } from "node:module";
+import path from "node:path";
+import { pathToFileURL } from "node:url";
+
+import { fault } from "./errors.mjs";
+
+const HANDLER = /^([^.]*)\.(.*)$/;
+
+/** The function that `name` stands for in the code folder `root`. */
+export async function loadHandler(root, name) {
+  const base = path.basename(name);
+  const folder = path.join(root, name.slice(0, name.length - base.length));
+  const match = HANDLER.exec(base);
+  if (match === null || match[1] === "" || match[2] === "") {
+    throw fault("Runtime.MalformedHandlerName", `Bad handler '${name}': it must be file.export`);
+  }
+  if (path.relative(root, folder).split(path.sep)[0] === "..") {
+    throw fault("Runtime.MalformedHandlerName", `Bad handler '${name}': it leads out of the code folder`);
+  }
+  const module = await load(path.join(folder, match[1]), root);
+  const parts = match[2].split(".");
+  const handler = reach(module, parts) ?? reach(module.default, parts);
+  if (handler === undefined) {
+    throw fault("Runtime.HandlerNotFound", `${name} is undefined or not exported`);
+  }
+  if (typeof handler !== "function") {
+    throw fault("Runtime.HandlerNotFound", `${name} is not a function`);
+  }
+  return handler;
+}
+
+function reach(value, parts) {
+  return parts.reduce((inner, part) => (inner === undefined || inner === null ? undefined : inner[part]), value);
+}
+
+async function load(stem, root) {
+  const file = [`${stem}.mjs`, `${stem}.js`, `${stem}.cjs`, stem].find((one) => isFile(one));
+  if (file === undefined) {
+    const wanted = path.relative(root, stem);
+    throw fault("Runtime.ImportModuleError", `Cannot find module '${wanted}': there is no ${wanted}.mjs, .js or .cjs`);
+  }
+  try {
+    // A CommonJS module is required, not imported: its exports are then seen as they are, whatever made them.
+    if (!(await isModule(file))) return createRequire(path.join(root, "/"))(file);
+    return await import(pathToFileURL(file).href);
+  } catch (error) {
+    if (error instanceof SyntaxError) throw retyped("Runtime.UserCodeSyntaxError", error);
+    if (error?.code === "MODULE_NOT_FOUND" || error?.code === "ERR_MODULE_NOT_FOUND") {
+      throw retyped("Runtime.ImportModuleError", error);
+    }
+    throw error;
+  }
+}
+
+/** `error` under one of Lambda's error types, told as `SyntaxError: …`. */
+function retyped(errorType, error) {
+  const told = fault(errorType, errorType === "Runtime.UserCodeSyntaxError" ? `SyntaxError: ${error.message}` : `Error: ${error.message}`);
+  told.stack = `${errorType}: ${error.stack}`;
+  return told;
+}
+
+/** Whether Node takes a file for an ES module: by its ending, or by the nearest package.json. */
+async function isModule(file) {
+  if (file.endsWith(".mjs")) return true;
+  if (!file.endsWith(".js")) return false;
+  for (let folder = path.dirname(file); ; folder = path.dirname(folder)) {
+    const description = path.join(folder, "package.json");
+    if (isFile(description)) return JSON.parse(fs.readFileSync(description, "utf8")).type === "module";
+    if (folder === path.dirname(folder)) return false;
+  }
+}
+
+function isFile(file) {
+  return fs.statSync(file, { throwIfNoEntry: false })?.isFile() ?? false;
+}

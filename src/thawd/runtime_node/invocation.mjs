@@ -1,0 +1,111 @@
+// One invocation: the context, the handler called as it wants to be, its answer or its failure to the platform.
+
+import { types } from "node:util";
+
+import { documentOf, fault, textOf } from "./errors.mjs";
+import { writeLog } from "./logs.mjs";
+import { isStreaming, stream } from "./streaming.mjs";
+
+const TOO_LARGE = 413;
+const LEFT = "The Lambda runtime client detected an unexpected Node.js exit code.";
+const { isAsyncFunction } = types;
+
+/** Run `handler` on `invocation` and send what came of it. */
+export async function run(handler, invocation, api) {
+  let answer;
+  try {
+    const event = parse(invocation.body);
+    if (isStreaming(handler)) {
+      await stream(handler, event, contextOf(invocation).context, { id: invocation.id, api });
+      return;
+    }
+    answer = serialise(await call(handler, event, invocation));
+  } catch (error) {
+    const document = documentOf(error);
+    writeLog("ERROR", `Invoke Error \t${textOf(document)}`);
+    await api.error(invocation.id, document);
+    return;
+  }
+  try {
+    await api.response(invocation.id, answer);
+  } catch (error) {
+    // Too large: the platform has told the caller so, and the environment goes on.
+    if (error.status !== TOO_LARGE) throw error;
+    writeLog("ERROR", error.message);
+  }
+}
+
+/**
+ * The value of a handler that returns a promise, or calls back. What a handler returns that does neither is not looked at.
+ *
+ * Nothing is left to do when Node emits `beforeExit`. Then a callback's answer is sent, unless the handler has set
+ * `callbackWaitsForEmptyEventLoop` to false; and one who has not answered will not do so any more.
+ */
+function call(handler, event, invocation) {
+  const { context, state } = contextOf(invocation);
+  let whenIdle;
+  const outcome = new Promise((resolve, reject) => {
+    whenIdle = () => {
+      if (isAsyncFunction(handler)) reject(fault("Runtime.NodeJsExit", LEFT));
+      else resolve(null);
+    };
+    const settle = (error, value) => (isNothing(error) ? resolve(value) : reject(error));
+    context.done = settle;
+    context.succeed = resolve;
+    context.fail = (error) => reject(error ?? "handled");
+    const callback = (error, value) => {
+      if (isNothing(error) && state.waits) whenIdle = () => resolve(value);
+      else settle(error, value);
+    };
+    const result = handler(event, context, callback);
+    if (typeof result?.then === "function") result.then(resolve, reject);
+  });
+  const idle = () => whenIdle();
+  process.once("beforeExit", idle);
+  return outcome.finally(() => process.removeListener("beforeExit", idle));
+}
+
+function isNothing(value) {
+  return value === null || value === undefined;
+}
+
+function contextOf(invocation) {
+  const env = process.env;
+  const state = { waits: true };
+  const context = {
+    functionName: env.AWS_LAMBDA_FUNCTION_NAME,
+    functionVersion: env.AWS_LAMBDA_FUNCTION_VERSION,
+    memoryLimitInMB: env.AWS_LAMBDA_FUNCTION_MEMORY_SIZE,
+    logGroupName: env.AWS_LAMBDA_LOG_GROUP_NAME,
+    logStreamName: env.AWS_LAMBDA_LOG_STREAM_NAME,
+    awsRequestId: invocation.id,
+    invokedFunctionArn: invocation.arn,
+    clientContext: parse(invocation.clientContext),
+    identity: parse(invocation.identity),
+    tenantId: invocation.tenantId,
+    getRemainingTimeInMillis: () => Math.max(0, invocation.deadlineMs - Date.now()),
+  };
+  Object.defineProperty(context, "callbackWaitsForEmptyEventLoop", {
+    enumerable: true,
+    get: () => state.waits,
+    set: (value) => (state.waits = Boolean(value)),
+  });
+  return { context, state };
+}
+
+function parse(text) {
+  if (text === undefined || text === "") return undefined;
+  try {
+    return JSON.parse(text);
+  } catch (error) {
+    throw fault("Runtime.UnmarshalError", `Unable to unmarshal input: ${error.message}`);
+  }
+}
+
+function serialise(value) {
+  try {
+    return JSON.stringify(value === undefined ? null : value) ?? "null";
+  } catch (error) {
+    throw fault("Runtime.MarshalError", `Unable to stringify response body: ${error.message}`);
+  }
+}

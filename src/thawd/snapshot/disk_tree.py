@@ -1,0 +1,259 @@
+"""Folders as they are, with all that belongs to a file: looked through, copied, made durable, removed.
+
+Serves `thawd.snapshot.disk`, whose folders hold whatever a function put there: links, hard links, holes, permissions,
+times, extended attributes, pipes. What a copy could not be given as it is, is refused with the reason. Links are never
+followed. Everything blocks. Linux only.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd.errors import StoreError
+
+# Source: <linux/fs.h>, FICLONE = _IOW(0x94, 9, int): the new file shares the blocks of the old until one is written.
+_FICLONE = 0x40049409
+_PIECE_BYTES = 64 << 20
+# Marks of overlayfs: in a layer of an overlay they would hide other files. Source: overlayfs.rst.
+_MARKS = ("trusted.overlay.", "user.overlay.")
+# Set by the kernel's security modules, not by programs; but for the capabilities of a program.
+_LABELS = "security."
+_CAPABILITY = "security.capability"
+_NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOSYS)
+_OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+
+
+class DiskRefusedError(StoreError):
+    """What lies in a temporary folder cannot be given to copies, or not here; says why and the way out (HTTP 500)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Survey:
+    """What lies in a folder, the folder itself left out.
+
+    Attributes:
+        entries: files, folders and all else.
+        stored_bytes: disk space they take: hard links count once, holes not at all.
+        changed_unix_ns: latest change of anything, the folder included (``st_ctime_ns``).
+    """
+
+    entries: int
+    stored_bytes: int
+    changed_unix_ns: int
+
+
+def survey(folder: Path) -> Survey:
+    """Look at everything in a folder.
+
+    Raises:
+        DiskRefusedError: there is something that copies could not be given.
+        OSError: something cannot be looked at.
+    """
+    changed_unix_ns = folder.lstat().st_ctime_ns
+    entries = stored_bytes = 0
+    linked: set[tuple[int, int]] = set()
+    for path, status in walk(folder):
+        _check(path, status)
+        entries += 1
+        changed_unix_ns = max(changed_unix_ns, status.st_ctime_ns)
+        inode = (status.st_dev, status.st_ino)
+        if status.st_nlink > 1 and not stat.S_ISDIR(status.st_mode):
+            if inode in linked:
+                continue
+            linked.add(inode)
+        stored_bytes += status.st_blocks * 512
+    return Survey(entries, stored_bytes, changed_unix_ns)
+
+
+def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
+    """Paths and statuses of all in a folder; a folder comes before what lies in it.
+
+    Raises:
+        OSError: a folder cannot be listed.
+    """
+    folders = [folder]
+    while folders:
+        with os.scandir(folders.pop()) as children:
+            for child in children:
+                status = child.stat(follow_symlinks=False)
+                yield Path(child.path), status
+                if stat.S_ISDIR(status.st_mode):
+                    folders.append(Path(child.path))
+
+
+def _check(path: Path, status: os.stat_result) -> None:
+    if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
+        raise DiskRefusedError(
+            f"{_shown(path)} is a device, which copies cannot be given; remove it before the freeze (in a "
+            "before-snapshot hook), or set snapshot = false."
+        )
+    marks = [name for name in _attributes(path) if name.startswith(_MARKS)]
+    if marks:
+        raise DiskRefusedError(
+            f"{_shown(path)} carries the mark {marks[0]} of an overlay file system, which would be taken for one of "
+            "ours; remove it before the freeze (in a before-snapshot hook), or set snapshot = false."
+        )
+
+
+def copy(source: Path, target: Path) -> None:
+    """Copy a folder into an empty one, or one that is not there yet; blocks are shared where the file system can.
+
+    Raises:
+        DiskRefusedError: there is something that cannot be copied as it is.
+        OSError: something cannot be read or written.
+    """
+    target.mkdir(stat.S_IRWXU, exist_ok=True)
+    folders = [(source, target, source.lstat())]
+    linked: dict[tuple[int, int], Path] = {}
+    for path, status in walk(source):
+        to = target / path.relative_to(source)
+        if stat.S_ISDIR(status.st_mode):
+            to.mkdir(stat.S_IRWXU)
+            folders.append((path, to, status))
+            continue
+        first = linked.setdefault((status.st_dev, status.st_ino), to) if status.st_nlink > 1 else to
+        if first != to:
+            os.link(first, to, follow_symlinks=False)
+            continue
+        _copy_one(path, to, status)
+        _copy_properties(path, to, status)
+    # Last and the innermost first: what is put into a folder changes its time, and it may not be writable.
+    for path, to, status in reversed(folders):
+        _copy_properties(path, to, status)
+
+
+def _copy_one(path: Path, to: Path, status: os.stat_result) -> None:
+    if stat.S_ISLNK(status.st_mode):
+        to.symlink_to(path.readlink())
+    elif stat.S_ISREG(status.st_mode):
+        _copy_file(path, to, status)
+    elif stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
+        os.mknod(to, stat.S_IFMT(status.st_mode) | stat.S_IRWXU)
+    else:
+        _check(path, status)  # which refuses it
+
+
+def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:
+    source = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+    try:
+        target = os.open(to, os.O_WRONLY | os.O_CREAT | os.O_EXCL | _OPEN_FLAGS, stat.S_IRUSR | stat.S_IWUSR)
+        try:
+            try:
+                fcntl.ioctl(target, _FICLONE, source)
+            except OSError:  # the file system cannot share blocks, or these are two
+                _copy_data(source, target, status.st_size)
+        finally:
+            os.close(target)
+    finally:
+        os.close(source)
+
+
+def _copy_data(source: int, target: int, size_bytes: int) -> None:
+    """Copy what is not a hole."""
+    os.truncate(target, size_bytes)
+    at = 0
+    while at < size_bytes:
+        try:
+            at = os.lseek(source, at, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno != errno.ENXIO:  # a hole up to the end
+                raise
+            return
+        end = os.lseek(source, at, os.SEEK_HOLE)
+        while at < end:
+            copied = _copy_piece(source, target, min(end - at, _PIECE_BYTES), at)
+            if not copied:
+                return  # the file became shorter
+            at += copied
+
+
+def _copy_piece(source: int, target: int, piece_bytes: int, at: int) -> int:
+    try:
+        return os.copy_file_range(source, target, piece_bytes, at, at)
+    except OSError as error:
+        if error.errno not in (errno.EXDEV, errno.EINVAL, errno.EOPNOTSUPP, errno.ENOSYS):
+            raise
+    return os.pwrite(target, os.pread(source, min(piece_bytes, 1 << 20), at), at)
+
+
+def _copy_properties(path: Path, to: Path, status: os.stat_result) -> None:
+    made = to.lstat()
+    if (made.st_uid, made.st_gid) != (status.st_uid, status.st_gid):
+        try:
+            os.chown(to, status.st_uid, status.st_gid, follow_symlinks=False)
+        except PermissionError:
+            raise DiskRefusedError(
+                f"{_shown(path)} belongs to user {status.st_uid}, group {status.st_gid}, which only root could give to "
+                "a copy; have the function keep its own user and group, or set snapshot = false."
+            ) from None
+    for name in _attributes(path):
+        if not name.startswith(_LABELS) or name == _CAPABILITY:
+            os.setxattr(to, name, os.getxattr(path, name, follow_symlinks=False), follow_symlinks=False)
+    if not stat.S_ISLNK(status.st_mode):
+        to.chmod(stat.S_IMODE(status.st_mode))
+    os.utime(to, ns=(status.st_atime_ns, status.st_mtime_ns), follow_symlinks=False)
+
+
+def _attributes(path: Path) -> list[str]:
+    try:
+        return os.listxattr(path, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in _NO_ATTRIBUTES:
+            return []
+        raise
+
+
+def sync(folder: Path) -> None:
+    """Have the kernel write a folder and all in it to the disk.
+
+    Raises:
+        OSError: something cannot be written.
+    """
+    for path, status in walk(folder):
+        if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
+            _sync_one(path)
+    _sync_one(folder)
+
+
+def _sync_one(path: Path) -> None:
+    try:
+        fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
+    except PermissionError:
+        return  # nobody can read it, so nobody misses it
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
+def remove(path: Path) -> None:
+    """Remove a folder with all in it, or as much of it as can be; no error when it is not there, or a file.
+
+    Folders that may not be entered or written to are removed too: overlayfs leaves such.
+    """
+    folders, emptied = [path], []
+    while folders:
+        folder = folders.pop()
+        with contextlib.suppress(OSError):
+            if not stat.S_ISDIR(folder.lstat().st_mode):
+                folder.unlink()
+                continue
+            emptied.append(folder)
+            folder.chmod(stat.S_IRWXU)
+            with os.scandir(folder) as children:
+                folders += [Path(child.path) for child in children]
+    for folder in reversed(emptied):
+        with contextlib.suppress(OSError):
+            folder.rmdir()
+
+
+def _shown(path: Path) -> str:
+    """A path for people: names that are not UTF-8 would otherwise make the message unprintable."""
+    return os.fsencode(path).decode("utf-8", errors="replace")

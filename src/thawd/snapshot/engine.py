@@ -1,0 +1,333 @@
+"""The Python face of the engine: freezes the process it runs in. Standard library only; runs on Python 3.9.
+
+Runs in the function's own process and interpreter, so the C side is a plain shared object, called by ctypes with the
+GIL held. What a person wants besides (hooks, fresh randomness, the new environment) is in `thawd.snapshot`; this module
+only asks the C library and tells what it answered. native/freeze.h describes the interface.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from typing import Any, NamedTuple, NoReturn
+
+LIBRARY_NAME = "libthawd_freeze.so"
+PROGRAM_NAME = "thawd-thaw"
+LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
+
+_FROZEN, _THAWED, _REFUSED = 0, 1, -1
+_COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY = 1, 2, 4
+
+
+class SnapshotError(Exception):
+    """This process was not frozen; it goes on as it was.
+
+    Attributes:
+        stage: where the freeze ended, for example ``descriptors``.
+    """
+
+    def __init__(self, message: str, *, stage: str = "") -> None:
+        super().__init__(message)
+        self.stage = stage
+
+
+class SnapshotRefused(SnapshotError):
+    """This process holds what no copy could be given; the message says what, and the way out."""
+
+
+class SnapshotFailed(SnapshotError):
+    """The system could not do what a freeze needs: a full disk, a missing folder, no memory."""
+
+
+class Outcome(NamedTuple):
+    """What `freeze` returns: once in the original, and once in each thawed copy.
+
+    Attributes:
+        restored: whether this process is a thawed copy.
+        arguments: in a copy, what followed the image's path on thaw's command line.
+        environment: in a copy, the environment variables thaw was started with.
+        restore_ms: in a copy, time from the entry of thaw to the return of freeze, milliseconds.
+        image_bytes: size of the image, holes included.
+        data_bytes: page data in it.
+        operations: mappings that thaw makes.
+        threads: threads in the image.
+        descriptors: descriptors in the image.
+        park_ms: time until all threads stood still, milliseconds.
+        scan_ms: time to find what must be stored, milliseconds; threads stood still.
+        write_ms: time to write it, milliseconds; threads stood still.
+        sync_ms: time until it was durable, milliseconds.
+    """
+
+    restored: bool
+    arguments: list[str]
+    environment: dict[str, str]
+    restore_ms: float
+    image_bytes: int
+    data_bytes: int
+    operations: int
+    threads: int
+    descriptors: int
+    park_ms: float
+    scan_ms: float
+    write_ms: float
+    sync_ms: float
+
+
+class _Request(ctypes.Structure):
+    _fields_ = [
+        ("bytes", ctypes.c_uint32),
+        ("flags", ctypes.c_uint32),
+        ("path", ctypes.c_char_p),
+        ("provided", ctypes.POINTER(ctypes.c_int32)),
+        ("provided_count", ctypes.c_uint32),
+        ("park_timeout_ms", ctypes.c_uint32),
+        ("fail_at", ctypes.c_char_p),
+        ("disk", ctypes.c_char_p),
+    ]
+
+
+class _Report(ctypes.Structure):
+    _fields_ = [
+        ("bytes", ctypes.c_uint32),
+        ("error", ctypes.c_int32),
+        ("stage", ctypes.c_char * 32),
+        ("text", ctypes.c_char * 512),
+        ("image_bytes", ctypes.c_uint64),
+        ("data_bytes", ctypes.c_uint64),
+        ("operations", ctypes.c_uint32),
+        ("threads", ctypes.c_uint32),
+        ("descriptors", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
+        ("park_ns", ctypes.c_uint64),
+        ("scan_ns", ctypes.c_uint64),
+        ("write_ns", ctypes.c_uint64),
+        ("sync_ns", ctypes.c_uint64),
+        ("restore_ns", ctypes.c_uint64),
+        ("arguments", ctypes.POINTER(ctypes.c_char_p)),
+        ("environment", ctypes.POINTER(ctypes.c_char_p)),
+    ]
+
+
+def native_folder() -> str | None:
+    """The folder with the compiled parts; None where thawd is not installed with them."""
+    try:
+        spec = importlib.util.find_spec("thawd._native")
+    except (ImportError, ValueError):
+        spec = None
+    return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
+
+
+def unavailable(folder: str | None = None) -> str | None:
+    """Why there is no engine here; None when there is one."""
+    machine = os.uname().machine if hasattr(os, "uname") else "unknown"
+    if sys.platform != "linux" or machine != "x86_64":
+        return "the snapshot engine runs on Linux x86-64 only; this is %s %s" % (sys.platform, machine)
+    folder = folder or native_folder()
+    for name in (LIBRARY_NAME, PROGRAM_NAME):
+        if folder is None or not os.path.exists(os.path.join(folder, name)):
+            return "the snapshot engine is not built (%s is missing); install thawd with its compiled parts" % name
+    return None
+
+
+def library_path() -> str:
+    """Where the shared object is: named by THAWD_FREEZE_LIBRARY, else beside the compiled parts.
+
+    Raises:
+        SnapshotFailed: it is nowhere.
+    """
+    named = os.environ.get(LIBRARY_VARIABLE)
+    if named:
+        return named
+    reason = unavailable()
+    if reason is not None:
+        raise SnapshotFailed(reason, stage="open")
+    return os.path.join(native_folder() or "", LIBRARY_NAME)
+
+
+def program_path() -> str:
+    """Where the program is that becomes a frozen process: ``thawd-thaw [OPTION]... IMAGE [ARGUMENT]...``.
+
+    Raises:
+        SnapshotFailed: it is nowhere.
+    """
+    reason = unavailable()
+    if reason is not None:
+        raise SnapshotFailed(reason, stage="open")
+    return os.path.join(native_folder() or "", PROGRAM_NAME)
+
+
+_loaded: dict[str, Any] = {}
+
+
+def _load(library: str) -> Any:
+    """The C library; kept, as loading it once more takes half a millisecond of a copy's start."""
+    if library not in _loaded:
+        _loaded[library] = _open(library)
+    return _loaded[library]
+
+
+def _open(library: str) -> Any:
+    try:
+        # PyDLL: the GIL stays held, so that no Python thread is in the middle of anything.
+        loaded = ctypes.PyDLL(library)
+    except OSError as error:
+        raise SnapshotFailed("the snapshot engine cannot be loaded: %s" % error, stage="open") from error
+    loaded.thawd_freeze.argtypes = [ctypes.POINTER(_Request), ctypes.POINTER(_Report)]
+    loaded.thawd_new_tid.argtypes = [ctypes.c_int32]
+    loaded.thawd_disk.argtypes = [ctypes.c_char_p] * 4 + [ctypes.POINTER(_Report)]
+    return loaded
+
+
+def new_thread_id(tid: int, *, library: str | None = None) -> int:
+    """In a copy, the kernel's id now of the thread that had `tid` when frozen; 0 when there is none."""
+    return int(_load(library or library_path()).thawd_new_tid(tid))
+
+
+def _refuse_running_loop() -> None:
+    """A loop that runs keeps its time-outs by the clock and its connections by descriptors, and believes in a pid."""
+    events = sys.modules.get("asyncio.events")
+    if events is None:
+        return
+    for thing in _objects():
+        # By `type`: asking an object for its class may wake one that loads itself when it is looked at.
+        if issubclass(type(thing), events.AbstractEventLoop) and thing.is_running():
+            raise SnapshotRefused(
+                "an asyncio event loop is running (%s, in some thread); stop it in a before-snapshot hook and start it "
+                "on the first invocation" % type(thing).__name__,
+                stage="python",
+            )
+
+
+def _objects() -> list[Any]:
+    """All that the collector knows, what `gc.freeze` took from its sight included."""
+    if not gc.get_freeze_count():
+        return gc.get_objects()
+    gc.unfreeze()
+    objects = gc.get_objects()
+    gc.freeze()
+    return objects
+
+
+def _texts(pointers: Any) -> list[str]:
+    texts: list[str] = []
+    while pointers and pointers[len(texts)] is not None:
+        texts.append(os.fsdecode(pointers[len(texts)]))
+    return texts
+
+
+def _variables(pointers: Any) -> dict[str, str]:
+    variables = {}
+    for text in _texts(pointers):
+        name, equals, value = text.partition("=")
+        if equals:
+            variables[name] = value
+    return variables
+
+
+def _give_up(result: int, report: _Report) -> NoReturn:
+    text = os.fsdecode(report.text)
+    stage = os.fsdecode(report.stage)
+    if result == _REFUSED:
+        raise SnapshotRefused(text, stage=stage)
+    if report.error:
+        text = "%s: %s" % (text, os.strerror(report.error))
+    raise SnapshotFailed(text, stage=stage)
+
+
+def freeze(
+    path: str,
+    *,
+    provided: Sequence[int] = (),
+    library: str | None = None,
+    copy: bool = False,
+    pagemap_scan: bool = True,
+    procmap_query: bool = True,
+    fail_at: str | None = None,
+    disk: str | None = None,
+) -> Outcome:
+    """Write this process to the image `path`; returns here, and once more in each thawed copy.
+
+    All other threads are stopped while it writes. In a copy every thread goes on where it was; process id, descriptors
+    in `provided`, standard streams, environment and clocks are the new process's.
+
+    Args:
+        path: of the image, replaced when it exists; mode 0600.
+        provided: descriptors that whoever thaws passes anew.
+        library: of the C library; None: found by `library_path`.
+        copy: page data is copied at each thaw instead of mapped, for code that calls madvise past the C library.
+        pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
+        procmap_query: use PROCMAP_QUERY where the kernel has it.
+        fail_at: name of a fault point, for tests.
+        disk: folder, without links in its path, that each copy gets as its own (docs/disk-snapshots.md); files in it
+            may be mapped shared and writable.
+
+    Raises:
+        SnapshotRefused: the process holds what no copy could be given.
+        SnapshotFailed: the system could not do it.
+    """
+    _refuse_running_loop()
+    loaded = _load(library or library_path())
+    for stream in (sys.stdout, sys.stderr):
+        # What lies in a buffer would be printed again by every copy.
+        if stream is not None and not stream.closed:
+            stream.flush()
+    gc.collect()
+    flags = _COPY * copy | _NO_PAGEMAP_SCAN * (not pagemap_scan) | _NO_PROCMAP_QUERY * (not procmap_query)
+    numbers = (ctypes.c_int32 * len(provided))(*provided)
+    request = _Request(
+        bytes=ctypes.sizeof(_Request),
+        flags=flags,
+        path=os.fsencode(os.path.abspath(path)),
+        provided=numbers,
+        provided_count=len(provided),
+        fail_at=None if fail_at is None else os.fsencode(fail_at),
+        disk=None if disk is None else os.fsencode(disk),
+    )
+    report = _Report()
+    result = loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report))
+    if result not in (_FROZEN, _THAWED):
+        _give_up(result, report)
+    return Outcome(
+        restored=result == _THAWED,
+        arguments=_texts(report.arguments),
+        environment=_variables(report.environment),
+        restore_ms=report.restore_ns / 1e6,
+        image_bytes=report.image_bytes,
+        data_bytes=report.data_bytes,
+        operations=report.operations,
+        threads=report.threads,
+        descriptors=report.descriptors,
+        park_ms=report.park_ns / 1e6,
+        scan_ms=report.scan_ns / 1e6,
+        write_ms=report.write_ns / 1e6,
+        sync_ms=report.sync_ns / 1e6,
+    )
+
+
+def enter_disk(
+    at: str, own: str, lower: str | None = None, *, tmp: str | None = None, library: str | None = None
+) -> None:
+    """Give this process, a fork that has a single thread, a folder of its own under the path `at`.
+
+    What thawd-thaw does for a copy, for a fork. A process for which it fails is of no use.
+
+    Args:
+        at: the temporary folder of the process that it is a fork of.
+        own: folder of this process alone; with `lower` it holds the folders ``upper`` and ``work``.
+        lower: what it begins with.
+        tmp: where the same folder is to be seen as well, such as ``/tmp``; None: nowhere else.
+        library: of the C library; None: found by `library_path`.
+
+    Raises:
+        SnapshotRefused: this user or machine may not have mounts of its own.
+        SnapshotFailed: the system could not do it.
+    """
+    report = _Report()
+    paths = [None if path is None else os.fsencode(path) for path in (at, own, lower, tmp)]
+    result = _load(library or library_path()).thawd_disk(*paths, ctypes.byref(report))
+    if result != _FROZEN:
+        _give_up(result, report)

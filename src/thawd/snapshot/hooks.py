@@ -1,0 +1,222 @@
+"""SnapStart's runtime hooks: what a function has registered with ``snapshot_restore_py``, run as on Lambda.
+
+Owns the order, the time limit and the errors of the hooks, and the finder that serves ``snapshot_restore_py`` to a
+function whose packages do not have it. May not hold hooks: the registry is the module's, ours or the real one. Standard
+library only, Python 3.9 and later; loads nothing before a function asks for it. `run_before` has its place at the end
+of init, before the freeze; `run_after` in each copy, after `thawd.snapshot.uniqueness` and before the first invocation.
+
+Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python"; order, error types and exit statuses as
+observed with ``awslambdaric`` 4.2.2 and ``snapshot-restore-py`` 1.0.0.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable
+from typing import Any
+
+MODULE = "snapshot_restore_py"
+BEFORE_ERROR = "Runtime.BeforeSnapshotError"
+AFTER_ERROR = "Runtime.AfterRestoreError"
+BEFORE_EXIT_STATUS = 64
+AFTER_EXIT_STATUS = 65
+# Source: AWS Lambda developer guide, as above: all after-restore hooks together, else SnapStartTimeoutException.
+AFTER_LIMIT_S = 10.0
+
+_FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runtime", MODULE + ".py")
+
+
+class HookError(Exception):
+    """A hook failed or took too long: this process must not be frozen, or this copy must not answer invocations.
+
+    Attributes:
+        error_type: `BEFORE_ERROR` or `AFTER_ERROR`.
+        exit_status: what the process then ends with, as on Lambda.
+        message: which hook, and what it raised.
+        cause: the exception, with the frames of the hook; for one that took too long, of where it was.
+        timed_out: whether the time limit ended it.
+    """
+
+    def __init__(
+        self, message: str, *, error_type: str, exit_status: int, cause: BaseException, timed_out: bool = False
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.error_type = error_type
+        self.exit_status = exit_status
+        self.cause = cause
+        self.timed_out = timed_out
+
+
+class TimeLimit(BaseException):
+    """Raised inside a hook whose time is over; not an Exception, so that ``except Exception`` lets it through."""
+
+
+def install() -> None:
+    """Serve ``snapshot_restore_py`` where the function's environment has none. A second call changes nothing."""
+    if _Finder not in sys.meta_path:
+        # At the end: an installed package wins, and then its registry is the one that is run.
+        sys.meta_path.append(_Finder)
+
+
+class _Finder:
+    """Finds one module. Source: Python language reference, 5.3.1, "Finders and loaders"."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        if name != MODULE:
+            return None
+        import importlib.util
+
+        return importlib.util.spec_from_file_location(MODULE, _FILE)
+
+
+def run_before() -> int:
+    """Run the before-snapshot hooks, the last registered first, each once; hooks may register further ones.
+
+    They belong to init and have its time limit, which the platform enforces.
+
+    Returns:
+        How many were run.
+
+    Raises:
+        HookError: one raised; those registered before it were not run.
+    """
+    return _run(_pop_all, None, BEFORE_ERROR, BEFORE_EXIT_STATUS)
+
+
+def run_after(*, limit_s: float = AFTER_LIMIT_S) -> int:
+    """Run the after-restore hooks in the order of registration. Call it in the main thread.
+
+    Args:
+        limit_s: seconds for all hooks together. Kept by SIGALRM, so a hook that hangs in native code goes on until the
+            platform ends the process.
+
+    Returns:
+        How many were run.
+
+    Raises:
+        HookError: one raised, or the time was over; those after it were not run.
+    """
+    return _run(_walk, limit_s, AFTER_ERROR, AFTER_EXIT_STATUS)
+
+
+def _pop_all(module: Any) -> Any:
+    registered = module.get_before_snapshot()
+    while registered:
+        yield registered.pop()
+
+
+def _walk(module: Any) -> Any:
+    yield from module.get_after_restore()
+
+
+def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, exit_status: int) -> int:
+    module = sys.modules.get(MODULE)
+    if module is None:
+        return 0  # Nobody has imported it, so nothing is registered.
+    limit = _Limit()
+    name = ""
+    count = 0
+
+    def run_all() -> None:
+        nonlocal name, count
+        for function, arguments, keywords in hooks(module):
+            name = _name(function)
+            function(*arguments, **keywords)
+            limit.check()
+            count += 1
+
+    when = "before-snapshot" if error_type == BEFORE_ERROR else "after-restore"
+    try:
+        if limit_s is None:
+            run_all()
+        else:
+            limit.run(run_all, limit_s)
+    except BaseException as error:  # the border to user code; on Lambda, too, sys.exit in a hook is an error
+        if limit.over is None:
+            message = f"the {when} hook {name} raised {type(error).__name__}: {_text(error)}"
+        else:
+            message = f"the {when} hooks took longer than {limit_s:g} s; {name} was running"
+        raise HookError(
+            message,
+            error_type=error_type,
+            exit_status=exit_status,
+            cause=limit.over or error,
+            timed_out=limit.over is not None,
+        ) from error
+    return count
+
+
+def _name(function: Any) -> str:
+    """For example ``app.connect``; never fails."""
+    try:
+        return f"{function.__module__}.{function.__qualname__}"
+    except Exception:  # partials and other callables have no name, and a user's attribute may itself fail
+        return f"of type {type(function).__name__}"
+
+
+def _text(error: BaseException) -> str:
+    try:
+        return str(error)
+    except Exception as failure:  # a user's __str__ may itself fail
+        return f"<no message: __str__ raised {type(failure).__name__}>"
+
+
+class _Limit:
+    """Ends a call when its time is over, by an exception from the handler of SIGALRM.
+
+    Attributes:
+        over: the exception, once the time was over; its frames show where the call was.
+    """
+
+    def __init__(self) -> None:
+        self.over: TimeLimit | None = None
+        self._armed = False
+
+    def check(self) -> None:
+        """Raise what a hook has caught and swallowed.
+
+        Raises:
+            TimeLimit: the time is over.
+        """
+        if self.over is not None:
+            raise self.over
+
+    def run(self, call: Callable[[], None], limit_s: float) -> None:
+        """Call; returns or raises within the limit or soon after. The signal's handler and timer are put back.
+
+        Raises:
+            TimeLimit: the time was over.
+        """
+        import signal
+        import threading
+
+        handler = signal.getsignal(signal.SIGALRM)
+        if handler is None or threading.current_thread() is not threading.main_thread():
+            # C code uses the signal, or Python will not handle it here: the platform's own limit must do.
+            call()
+            return
+        left_s = interval_s = 0.0
+        signal.signal(signal.SIGALRM, self._expire)
+        try:
+            try:
+                self._armed = True
+                left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
+                call()
+            finally:
+                # A signal that comes later does no harm; one just before has raised, once, and is in `over`.
+                self._armed = False
+        finally:
+            spent_s = limit_s - signal.setitimer(signal.ITIMER_REAL, 0)[0]
+            signal.signal(signal.SIGALRM, handler)
+            if left_s:
+                signal.setitimer(signal.ITIMER_REAL, max(left_s - spent_s, 1e-6), interval_s)
+        self.check()
+
+    def _expire(self, signum: int, frame: Any) -> None:
+        if self._armed:
+            self._armed = False
+            self.over = TimeLimit("the time limit of the hooks was over")
+            raise self.over

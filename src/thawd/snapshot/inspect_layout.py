@@ -1,0 +1,158 @@
+"""Where each number of an image lies: the structs, kinds and flags of ``native/image.h``, written down once more.
+
+Owns the layout and the checksum, nothing else; standard library only, Python 3.9 and later. It shares no code with the
+C writer, so that a mistake in one shows against the other; ``tests/architecture/test_snapshot_format.py`` compares
+both, and ``docs/snapshot-format.md``, name by name. Not in the way of any request: only who inspects an image comes
+here.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+MAGIC = b"THAWDIMG"
+LAYOUT = 1
+ARCHITECTURE_X86_64 = 62
+ARCHITECTURES = {ARCHITECTURE_X86_64: "x86-64", 183: "aarch64", 243: "riscv64"}  # <elf.h>, EM_*
+PAGE_BYTES = 4096
+ZONE_START = 0x3F0000000000
+ZONE_BYTES = 0x000100000000
+NO_INDEX = 0xFFFFFFFF
+SIGNALS = 64
+
+# Names of the enumerators, in order, in small letters and without their prefix.
+SECTIONS = ("operations", "threads", "files", "objects", "descriptors", "epoll", "signals", "vdso", "strings")
+OPERATION_KINDS = ("anonymous", "file", "file_shared", "object", "data", "copy")
+DESCRIPTOR_KINDS = (
+    "provided", "file", "device", "object", "pipe_read", "pipe_write", "eventfd", "epoll", "socketpair", "copy",
+)  # fmt: skip
+
+# Bits and their names.
+IMAGE_FLAGS = {1: "copy"}
+OPERATION_FLAGS = {1: "noreserve", 2: "stack"}
+ADVICE = {
+    1: "dontfork",
+    2: "dontdump",
+    4: "hugepage",
+    8: "nohugepage",
+    16: "mergeable",
+    32: "wipeonfork",
+    64: "locked",
+    128: "sequential",
+    256: "random",
+}
+PROTECTION = {1: "read", 2: "write", 4: "exec"}  # mmap(2), PROT_*
+SEALS = {1: "seal", 2: "shrink", 4: "grow", 8: "write", 16: "future_write", 32: "exec"}  # fcntl(2), F_SEAL_*
+
+# Field and code: one of the module `struct`, or the name of a struct of this table; "*9" makes nine of them.
+FIELDS = {
+    "section_place": "offset:Q count:I record_bytes:I",
+    "host_key": (
+        "kernel_release:72s kernel_version:72s boot_id:40s cpu_vendor:16s cpu_signature:I cpu_features:6I "
+        "xsave_bytes:I xcr0:Q"
+    ),
+    "process_facts": (
+        "code_start:Q code_end:Q data_start:Q data_end:Q brk_start:Q brk_end:Q stack_start:Q "
+        "arguments_start:Q arguments_end:Q environment_start:Q environment_end:Q "
+        "vdso_start:Q vdso_bytes:Q vvar_start:Q vvar_bytes:Q vdso_hash:Q landing:Q parcel:Q parcel_bytes:Q "
+        "frozen_unix_ns:Q register_permissions:Q working_folder:I umask:I"
+    ),
+    "image_header": (
+        "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "
+        "anonymous_offset:Q flags:I glibc:I sections:section_place*9 host:host_key process:process_facts"
+    ),
+    "operation": "address:Q length:Q offset:Q kind:I index:I protection:I flags:I advice:I reserved:I",
+    "thread_state": ("context:Q fs_base:Q gs_base:Q clear_child_tid:Q robust_list:Q rseq:Q tid:i reserved:I name:16s"),
+    "file_identity": "device:Q inode:Q bytes:Q modified_ns:q path:I checked:I",
+    "memory_object": "bytes:Q offset:Q name:I seals:I",
+    "descriptor": (
+        "number:i kind:I open_flags:I close_on_exec:I position:Q value:Q data_offset:Q data_bytes:I index:I"
+    ),
+    "epoll_watch": "epoll:i number:i events:I reserved:I data:Q",
+    "signal_action": "handler:Q flags:Q restorer:Q mask:Q",
+}
+
+# The struct that the records of a section are; the others hold bytes.
+RECORDS = {
+    "operations": "operation",
+    "threads": "thread_state",
+    "files": "file_identity",
+    "objects": "memory_object",
+    "descriptors": "descriptor",
+    "epoll": "epoll_watch",
+    "signals": "signal_action",
+}
+
+_MASK = 0xFFFFFFFFFFFFFFFF
+_FACTOR = 0x9E3779B97F4A7C15
+
+
+class Field(NamedTuple):
+    """A field of a struct.
+
+    Attributes:
+        name: as in C.
+        offset: in the struct, bytes.
+        code: of the module `struct`, or the name of another struct of `FIELDS`.
+        repeat: how many of these structs; 1 for anything else.
+        size_bytes: all of it.
+    """
+
+    name: str
+    offset: int
+    code: str
+    repeat: int
+    size_bytes: int
+
+
+def size_of(name: str) -> int:
+    """Size of a struct of `FIELDS`, bytes. No field is padded: the C side has none that would have to be."""
+    return sum(field.size_bytes for field in fields(name))
+
+
+def fields(name: str) -> list[Field]:
+    """The fields of a struct of `FIELDS`, in order."""
+    found: list[Field] = []
+    offset = 0
+    for item in FIELDS[name].split():
+        field, code = item.split(":")
+        code, _, repeat = code.partition("*")
+        one = size_of(code) if code in FIELDS else struct.calcsize("<" + code)
+        found.append(Field(field, offset, code, int(repeat or 1), one * int(repeat or 1)))
+        offset += found[-1].size_bytes
+    return found
+
+
+def unpack(name: str, data: bytes) -> dict[str, Any]:
+    """One struct of `FIELDS` from exactly its bytes: numbers, bytes of text, tuples of numbers, and structs in it."""
+    values: dict[str, Any] = {}
+    for field in fields(name):
+        part = data[field.offset : field.offset + field.size_bytes]
+        if field.code in FIELDS:
+            size = field.size_bytes // field.repeat
+            structs = [unpack(field.code, part[at : at + size]) for at in range(0, len(part), size)]
+            values[field.name] = structs if field.repeat > 1 else structs[0]
+        else:
+            numbers = struct.unpack("<" + field.code, part)
+            values[field.name] = numbers if len(numbers) > 1 else numbers[0]
+    return values
+
+
+def unpack_all(name: str, data: bytes) -> Iterator[dict[str, Any]]:
+    """The records of a section, whose struct holds numbers and text only; `data` is a multiple of its size long."""
+    names = [field.name for field in fields(name)]
+    codes = "<" + "".join(field.code for field in fields(name))
+    for values in struct.iter_unpack(codes, data):
+        yield dict(zip(names, values))  # noqa: B905 - `strict` came with Python 3.10
+
+
+def checksum(data: bytes) -> int:
+    """64-bit mixing over little-endian words, the last one padded by zeros. Finds damage, not forgery."""
+    value = len(data)
+    padded = data + bytes(-len(data) % 8)
+    for (word,) in struct.iter_unpack("<Q", padded):
+        value = (value ^ word) * _FACTOR & _MASK
+        value ^= value >> 29
+    return value

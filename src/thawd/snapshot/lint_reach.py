@@ -1,0 +1,293 @@
+"""Which objects a function's modules lead to, found without running a line of their code.
+
+Owns the walk and the safe ways to look at an object: its type by ``type()``, its attributes by the descriptors of
+CPython itself, everything else by ``gc.get_referents``. May not use ``getattr``, ``isinstance``, ``==``, ``len`` or
+iteration on a foreign object: ``__getattr__``, ``__class__``, properties and the like are the user's code, and may do
+anything. Standard library only, Python 3.9 and later. Used by `thawd.snapshot.lint` alone.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+import types
+import weakref
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from itertools import islice
+from typing import Any, NamedTuple
+
+_MRO = type.__dict__["__mro__"]
+_CLASS_DICT = type.__dict__["__dict__"]
+_CLASS_MODULE = type.__dict__["__module__"]
+_CLASS_NAME = type.__dict__["__qualname__"]
+_MODULE_DICT = vars(types.ModuleType)["__dict__"]
+
+# Classes are known by identity: a metaclass has its own ideas of hashes and equality.
+# Hold nothing; looked at wherever they are, since a secret or a time may be in several places.
+_ATOMS = frozenset(map(id, [bool, bytes, complex, float, int, str, type(None)]))
+_CONTAINERS = {id(container): container for container in (dict, list, tuple, set, frozenset, deque)}
+# Code, not data; or owned by somebody else.
+_CLOSED_CLASSES = (
+    types.CodeType,
+    types.FrameType,
+    types.GetSetDescriptorType,
+    types.MemberDescriptorType,
+    types.MethodDescriptorType,
+    types.ModuleType,
+    types.TracebackType,
+    types.WrapperDescriptorType,
+    weakref.ReferenceType,
+)
+_CLOSED = frozenset(map(id, _CLOSED_CLASSES))
+_CLOSED_NAMES = frozenset(["os._Environ"])
+_NEAR_ITEMS = 100
+_SHOWN_KEY = 40
+_SHOWN_PATH = 240
+_EDGES_BETWEEN_LOOKS_AT_THE_CLOCK = 4096
+
+_names: dict[int, tuple[type, tuple[str, ...]]] = {}
+_slots: dict[int, tuple[type, list[tuple[str, Any]]]] = {}
+
+
+class Reached(NamedTuple):
+    """An object and the way to it.
+
+    Attributes:
+        path: for example ``app.client.pool[0]``, from the name of a module on.
+        value: the object.
+        near: whether the function's own code holds it: its modules, classes, objects and small containers in these.
+    """
+
+    path: str
+    value: Any
+    near: bool
+
+
+class _OutOfBoundsError(Exception):
+    pass
+
+
+def is_atom(value: Any) -> bool:
+    """Whether `value` is a plain number, text or None, of exactly such a class."""
+    return id(type(value)) in _ATOMS
+
+
+def mro(cls: type) -> tuple[type, ...]:
+    """The classes `cls` consists of, whatever its metaclass says."""
+    classes: tuple[type, ...] = _MRO.__get__(cls)
+    return classes
+
+
+def class_names(cls: type) -> tuple[str, ...]:
+    """Qualified names of the classes `cls` consists of, itself first; for example ``("ssl.SSLSocket", …)``."""
+    known = _names.get(id(cls))
+    if known is None:
+        known = _names[id(cls)] = (cls, tuple(_qualified(base) for base in mro(cls)))
+    return known[1]
+
+
+def _qualified(cls: type) -> str:
+    module, name = class_module(cls), _CLASS_NAME.__get__(cls)
+    return f"{module}.{name}"
+
+
+def class_module(cls: type) -> str:
+    """Name of the module that defines `cls`; empty where the class hides it."""
+    try:
+        module = _CLASS_MODULE.__get__(cls)
+    except AttributeError:
+        return ""
+    return module if type(module) is str else ""
+
+
+def class_attribute(cls: type, name: str) -> Any:
+    """What `cls` or a class it consists of has under `name`, not bound to anything; None when there is nothing."""
+    for base in mro(cls):
+        attributes = _CLASS_DICT.__get__(base)
+        if name in attributes:
+            return attributes[name]
+    return None
+
+
+def attributes(value: Any) -> dict[str, Any]:
+    """The attributes that `value` itself holds, in its dict and in slots; no property is asked."""
+    found: dict[str, Any] = {}
+    held = instance_dict(value)
+    if held is not None:
+        found.update((name, item) for name, item in list(dict.items(held)) if type(name) is str)
+    for name, slot in _slots_of(type(value)):
+        try:
+            found[name] = slot.__get__(value)
+        except (AttributeError, TypeError):
+            continue  # not set; or of a class whose C code thinks otherwise
+    return found
+
+
+def instance_dict(value: Any) -> dict[Any, Any] | None:
+    """The object's own dict, None where it has none."""
+    for base in mro(type(value)):
+        descriptor = _CLASS_DICT.__get__(base).get("__dict__")
+        if type(descriptor) is types.GetSetDescriptorType:
+            held = descriptor.__get__(value)
+            return held if type(held) is dict else None
+        if descriptor is not None:
+            return None  # the class has put something of its own in its place
+    return None
+
+
+def _slots_of(cls: type) -> list[tuple[str, Any]]:
+    known = _slots.get(id(cls))
+    if known is None:
+        slots = [
+            (name, attribute)
+            for base in mro(cls)
+            for name, attribute in list(_CLASS_DICT.__get__(base).items())
+            if type(attribute) is types.MemberDescriptorType
+        ]
+        known = _slots[id(cls)] = (cls, slots)
+    return known[1]
+
+
+def walk(
+    modules: Iterable[types.ModuleType],
+    visit: Callable[[Reached], bool],
+    *,
+    max_objects: int,
+    max_s: float,
+) -> bool:
+    """Show `visit` what the modules lead to, nearest first; each object once, plain values wherever they are.
+
+    Functions lead to what they close over and to their defaults, not to their module's globals; a module or class that
+    is not of `modules` leads nowhere: what libraries hold for themselves is theirs.
+
+    Args:
+        modules: the function's own.
+        visit: looks at one object; True for "go no further here".
+        max_objects: stop after as many.
+        max_s: stop after so many seconds.
+
+    Returns:
+        Whether everything was looked at.
+    """
+    roots = {}
+    for module in modules:
+        held = _MODULE_DICT.__get__(module)
+        name = held.get("__name__")
+        roots[name if type(name) is str else "?"] = held
+    walker = _Walker(frozenset(roots), visit, max_objects, time.monotonic() + max_s)
+    try:
+        walker.run(roots)
+    except _OutOfBoundsError:
+        return False
+    return True
+
+
+class _Walker:
+    def __init__(
+        self, roots: frozenset[str], visit: Callable[[Reached], bool], max_objects: int, deadline_s: float
+    ) -> None:
+        self._roots = roots
+        self._visit = visit
+        self._left = max_objects
+        self._deadline_s = deadline_s
+        # By identity; kept alive, so that no id is given to another object meanwhile.
+        self._seen: dict[int, Any] = {}
+        self._queue: deque[Reached] = deque()
+
+    def run(self, roots: dict[str, dict[str, Any]]) -> None:
+        for held in roots.values():
+            self._seen[id(held)] = held
+        for name, held in roots.items():
+            for key, value in list(held.items()):
+                if type(key) is str and not (key.startswith("__") and key.endswith("__")):
+                    self._reach(Reached(f"{name}.{key}", value, True))
+        while self._queue:
+            for child in self._children(self._queue.popleft()):
+                self._reach(child)
+
+    def _reach(self, reached: Reached) -> None:
+        self._left -= 1
+        if self._left < 0:
+            raise _OutOfBoundsError
+        if self._left % _EDGES_BETWEEN_LOOKS_AT_THE_CLOCK == 0 and time.monotonic() > self._deadline_s:
+            raise _OutOfBoundsError
+        if is_atom(reached.value):
+            self._visit(reached)
+        elif id(reached.value) not in self._seen:
+            self._seen[id(reached.value)] = reached.value
+            if not self._visit(reached):
+                self._queue.append(reached)
+
+    def _children(self, of: Reached) -> Iterator[Reached]:
+        value = of.value
+        cls = type(value)
+        classes = mro(cls)
+        if cls is types.FunctionType:
+            yield from self._of_function(of)
+        elif cls is types.MethodType:
+            yield Reached(of.path, value.__self__, False)
+            yield Reached(of.path, value.__func__, of.near)
+        elif any(base is type for base in classes):
+            if class_module(value) in self._roots:
+                for name, item in list(_CLASS_DICT.__get__(value).items()):
+                    if type(name) is str and not name.startswith("__"):
+                        yield Reached(_joined(of.path, f".{name}"), item, True)
+        elif not any(id(base) in _CLOSED for base in classes) and _CLOSED_NAMES.isdisjoint(class_names(cls)):
+            yield from self._of_object(of, classes)
+
+    def _of_function(self, of: Reached) -> Iterator[Reached]:
+        function = of.value
+        near = type(function.__module__) is str and function.__module__ in self._roots
+        for index, cell in enumerate(function.__closure__ or ()):
+            name = function.__code__.co_freevars[index]
+            try:
+                yield Reached(_joined(of.path, f".{name}"), cell.cell_contents, near)
+            except ValueError:
+                continue  # a variable not yet set
+        for default in function.__defaults__ or ():
+            yield Reached(_joined(of.path, "(default)"), default, near)
+        for name, default in dict.items(function.__kwdefaults__ or {}):
+            yield Reached(_joined(of.path, f"({name})"), default, near)
+        for name, item in list(dict.items(function.__dict__)):
+            yield Reached(_joined(of.path, f".{name}"), item, near)
+
+    def _of_object(self, of: Reached, classes: tuple[type, ...]) -> Iterator[Reached]:
+        value = of.value
+        held = attributes(value) if type(value) is not dict else {}
+        own = class_module(type(value)) in self._roots
+        for name, item in held.items():
+            yield Reached(_joined(of.path, f".{name}"), item, own)
+        container: Any = next((_CONTAINERS[id(base)] for base in classes if id(base) in _CONTAINERS), None)
+        if container is dict:
+            near = of.near and dict.__len__(value) <= _NEAR_ITEMS
+            for key, item in list(dict.items(value)):
+                yield Reached(_joined(of.path, f"[{_shown(key)}]"), item, near)
+                if not is_atom(key):
+                    yield Reached(of.path, key, False)
+        elif container is not None:
+            yield from _items(of, container, self._left + 1)
+        else:
+            for item in gc.get_referents(value):
+                if type(item) is not dict or item is not instance_dict(value):  # its items have been shown by name
+                    yield Reached(of.path, item, False)
+
+
+def _items(of: Reached, container: Any, limit: int) -> Iterator[Reached]:
+    near = of.near and container.__len__(of.value) <= _NEAR_ITEMS
+    ordered = container is list or container is tuple
+    # A copy, made in one go: other threads may change the original meanwhile.
+    for index, item in enumerate(list(islice(container.__iter__(of.value), limit))):
+        yield Reached(_joined(of.path, f"[{index}]") if ordered else of.path, item, near)
+
+
+def _shown(key: Any) -> str:
+    if type(key) is str:
+        return repr(key if len(key) <= _SHOWN_KEY else key[:_SHOWN_KEY] + "…")
+    return str(key) if type(key) is int else f"a {_CLASS_NAME.__get__(type(key))}"
+
+
+def _joined(path: str, step: str) -> str:
+    if len(path) < _SHOWN_PATH:
+        return path + step
+    return path if path.endswith("…") else path + "…"

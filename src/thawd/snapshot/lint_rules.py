@@ -1,0 +1,129 @@
+"""The rules of ``thawd snapshot lint``: what each one warns of, why it matters after a thaw, and the way out.
+
+Owns the texts; docs/uniqueness.md shows an example for each. Looks at nothing. Standard library only, Python 3.9 and
+later.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+WARNING = "warning"
+NOTE = "note"
+
+
+class Rule(NamedTuple):
+    """What a rule looks for.
+
+    Attributes:
+        title: what is found.
+        why: what comes of it after a thaw.
+        way_out: what to do instead.
+        level: `WARNING`; `NOTE` for what is only worth knowing.
+    """
+
+    title: str
+    why: str
+    way_out: str
+    level: str = WARNING
+
+
+class Finding(NamedTuple):
+    """One thing found in a process that is about to be frozen.
+
+    Attributes:
+        rule: key of `RULES`.
+        level: `WARNING` or `NOTE`.
+        where: the way to it, for example ``app.client.pool[0]``; or ``thread 'name'``, ``descriptor 7``.
+        what: what it is; never a secret's value.
+        why: of the rule.
+        way_out: of the rule.
+    """
+
+    rule: str
+    level: str
+    where: str
+    what: str
+    why: str
+    way_out: str
+
+
+def finding(rule: str, where: str, what: str, *, level: str = "") -> Finding:
+    """A finding of `rule`, of the rule's level unless another is given."""
+    known = RULES[rule]
+    return Finding(rule, level or known.level, where, what, known.why, known.way_out)
+
+
+RULES: dict[str, Rule] = {
+    "TS000": Rule(
+        "The search was cut short",
+        "What was not looked at may hold any of the other things.",
+        "Hold less at module level, or search again with more time.",
+        NOTE,
+    ),
+    "TS001": Rule(
+        "A random generator of the function's own",
+        "Every copy goes on from the same state and draws the same numbers; only the global generators are renewed.",
+        "Seed it anew in an after-restore hook, or make it on the first invocation.",
+    ),
+    "TS002": Rule(
+        "An open connection",
+        "The other side knows one connection and would meet many processes on it: a process that has a socket, even an "
+        "unconnected one, is not frozen.",
+        "Close it in a before-snapshot hook and connect in an after-restore hook, or connect when it is first used.",
+    ),
+    "TS003": Rule(
+        "A Python thread",
+        "It goes on in every copy from the same point, before the after-restore hooks: all copies do what it does.",
+        "Stop it in a before-snapshot hook and start it in an after-restore hook or on the first invocation.",
+    ),
+    "TS004": Rule(
+        "A credential kept in memory",
+        "It lies in the image file, and every copy uses it on after it has expired or was replaced.",
+        "Read it from os.environ when it is needed, or read it again in an after-restore hook.",
+    ),
+    "TS005": Rule(
+        "A time taken while init ran",
+        "In every copy it is the time of the snapshot, perhaps days ago, not of the start of the environment.",
+        "Take it in the handler, or again in an after-restore hook.",
+    ),
+    "TS006": Rule(
+        "An open asyncio event loop",
+        "A process with a loop that runs is not frozen. One that does not comes back with the deadlines of its timers, "
+        "which are long past by then.",
+        "Use asyncio.run in the handler, or close the loop in a before-snapshot hook and make one after the restore.",
+    ),
+    "TS007": Rule(
+        "An identifier made while init ran",
+        "Every copy has the same one.",
+        "Make it on the first invocation, or again in an after-restore hook.",
+    ),
+    "TS008": Rule(
+        "An open file",
+        "Every copy opens it again at the same position: if they write, they overwrite each other's data; if it has "
+        "changed since, they read something else.",
+        "Open it in the handler or in an after-restore hook.",
+    ),
+    "TS009": Rule(
+        "A child process",
+        "No copy would have it: a process that has a child is not frozen.",
+        "End it in a before-snapshot hook and start it in an after-restore hook, or on the first invocation.",
+    ),
+    "TS010": Rule(
+        "A temporary file or folder",
+        "Every copy has the same path and, outside the function's own temporary folder, the same file: the copy that "
+        "ends first removes it.",
+        "Make it in the handler or in an after-restore hook.",
+    ),
+    "TS011": Rule(
+        "Threads of native code",
+        "They come back in every copy and go on where they were.",
+        "Nothing needs to be done, unless one of them talks to the outside.",
+        NOTE,
+    ),
+    "TS012": Rule(
+        "A variable that is another one in each copy",
+        "Every copy has the value of the process that was frozen, which has ended.",
+        "Read it from os.environ in the handler, or take it from the context.",
+    ),
+}

@@ -1,0 +1,222 @@
+"""Answers that are sent while they are made. For handlers; standard library only, Python 3.9.
+
+::
+
+    from thawd import streaming
+
+    @streaming.handler
+    def handler(event, stream, context):
+        stream.set_status(200, {"content-type": "text/plain"})
+        for word in words(event):
+            stream.write(word)
+
+    @streaming.handler
+    def handler(event, context):
+        yield from words(event)
+
+Called as an ordinary handler, in a test or by a runtime that streams nothing, it returns the whole answer.
+
+Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; the prelude as AWS's runtimes write it.
+"""
+
+import json
+import threading
+from typing import Any, Callable, Dict, Iterable, List, Optional, Union
+
+HTTP_RESPONSE = "application/vnd.awslambda.http-integration-response"
+"""Type of an answer that begins with a prelude: status, headers, cookies as JSON, then `SEPARATOR`; then the body."""
+SEPARATOR = b"\0" * 8
+BYTES = "application/octet-stream"
+"""Type of an answer that does not say."""
+
+_PART_BYTES = 1 << 16
+Data = Union[str, bytes, bytearray, memoryview]
+
+
+class StreamError(Exception):
+    """A stream was used in a way that it cannot be; the message says what to do."""
+
+
+class Stream:
+    """What a streaming handler writes its answer to; any thread may, one at a time.
+
+    Attributes:
+        content_type: of the answer; `HTTP_RESPONSE` once `set_status` was called.
+    """
+
+    def __init__(self, send: Callable[[bytes], None]) -> None:
+        self.content_type = BYTES
+        self.prelude: Optional[Dict[str, Any]] = None
+        self._send = send
+        self._begun = False
+        self._closed = False
+        self._lock = threading.Lock()
+
+    def set_status(
+        self, status: int, headers: Optional[Dict[str, str]] = None, cookies: Optional[Iterable[str]] = None
+    ) -> None:
+        """Answer as HTTP: with this status, these headers and these ``Set-Cookie`` values. Before the first `write`.
+
+        Args:
+            status: 200 to 599.
+            headers: values by name.
+            cookies: for example ``["a=1; Path=/"]``.
+
+        Raises:
+            StreamError: something was written already.
+            ValueError: `status` is out of range.
+            TypeError: something is not of the type it must be.
+        """
+        if not isinstance(status, int) or isinstance(status, bool):
+            raise TypeError("a status is an int, not a %s" % type(status).__name__)
+        if not 200 <= status <= 599:
+            raise ValueError("the status is %d; it must be from 200 to 599" % status)
+        prelude: Dict[str, Any] = {"statusCode": status, "headers": _texts(headers or {})}
+        listed = list(cookies or ())
+        if not all(isinstance(cookie, str) for cookie in listed):
+            raise TypeError("cookies are str")
+        if listed:
+            prelude["cookies"] = listed
+        with self._lock:
+            self._before_first("the status")
+            self.prelude = prelude
+            self.content_type = HTTP_RESPONSE
+
+    def set_content_type(self, content_type: str) -> None:
+        """The type of an answer without status and headers. Before the first `write`.
+
+        Raises:
+            StreamError: something was written already, or a status was set: put the type into its headers.
+            ValueError: it is not of 1 to 256 printable ASCII characters.
+        """
+        if not 1 <= len(content_type) <= 256 or not (content_type.isascii() and content_type.isprintable()):
+            raise ValueError("a content type is 1 to 256 printable ASCII characters, such as text/plain")
+        with self._lock:
+            self._before_first("the content type")
+            if self.prelude is not None:
+                raise StreamError("a status was set: put the content type into its headers")
+            self.content_type = content_type
+
+    def write(self, data: Data) -> None:
+        """Send a part of the answer; waits while the client reads more slowly.
+
+        Args:
+            data: bytes, or text, which goes out as UTF-8.
+
+        Raises:
+            StreamError: the answer is complete.
+        """
+        if not isinstance(data, (str, bytes, bytearray, memoryview)):
+            raise TypeError("a part of an answer is str or bytes, not a %s" % type(data).__name__)
+        view = memoryview(data.encode() if isinstance(data, str) else data).cast("B")
+        with self._lock:
+            if self._closed:
+                raise StreamError("the answer is complete: the handler has returned")
+            self._begin()
+            for at in range(0, len(view), _PART_BYTES):
+                self._send(bytes(view[at : at + _PART_BYTES]))
+
+    def flush(self) -> None:
+        """Send status and headers now; parts are sent by `write` at once anyway."""
+        self.write(b"")
+
+    def close(self) -> None:
+        """The answer is complete. The runtime does it when the handler returns."""
+        with self._lock:
+            if not self._closed:
+                self._begin()
+                self._closed = True
+
+    def abandon(self) -> None:
+        """Nothing more is sent: the handler has failed."""
+        with self._lock:
+            self._closed = True
+
+    def _begin(self) -> None:
+        if not self._begun:
+            self._begun = True
+            if self.prelude is not None:
+                self._send(json.dumps(self.prelude).encode() + SEPARATOR)
+
+    def _before_first(self, what: str) -> None:
+        if self._begun or self._closed:
+            raise StreamError("%s comes before the first write" % what)
+
+
+def _texts(headers: Dict[str, str]) -> Dict[str, str]:
+    if not isinstance(headers, dict):
+        raise TypeError("headers are a dict of names and values, not a %s" % type(headers).__name__)
+    return {str(name): str(value) for name, value in headers.items()}
+
+
+class StreamingHandler:
+    """A handler whose answer is sent while it is made; made by `handler`.
+
+    Attributes:
+        streams: marks it for the runtime.
+    """
+
+    streams = True
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self.__wrapped__ = function
+        self.__name__ = getattr(function, "__name__", type(function).__name__)
+        self.__doc__ = getattr(function, "__doc__", None)
+        self._takes_stream = _positional(function) >= 3
+
+    def run(self, event: Any, stream: Stream, context: Any) -> None:
+        """Run the function and write what it returns: nothing, one part, or an iterator of parts."""
+        function = self.__wrapped__
+        answer = function(event, stream, context) if self._takes_stream else function(event, context)
+        if answer is None:
+            return
+        if isinstance(answer, (str, bytes, bytearray, memoryview)):
+            stream.write(answer)
+        elif hasattr(answer, "__iter__") and not isinstance(answer, dict):
+            for part in answer:
+                stream.write(part)
+        else:
+            raise TypeError(
+                "a streaming handler returns nothing, str, bytes or an iterator of these, not a %s; write it with "
+                "stream.write(json.dumps(...))" % type(answer).__name__
+            )
+
+    def __call__(self, event: Any, context: Any) -> Any:
+        """The whole answer at once: text, or a response as HTTP integrations take it."""
+        parts: List[bytes] = []
+        stream = Stream(parts.append)
+        self.run(event, stream, context)
+        stream.close()
+        if stream.prelude is not None:
+            return {**stream.prelude, **_body(b"".join(parts[1:]))}
+        body = _body(b"".join(parts))
+        if not body["isBase64Encoded"]:
+            return body["body"]
+        return {"statusCode": 200, "headers": {"content-type": stream.content_type}, **body}
+
+
+def _positional(function: Callable[..., Any]) -> int:
+    """How many positional arguments it takes; what is no Python function takes all three."""
+    code = getattr(function, "__code__", None)
+    if code is None:
+        return 3
+    if code.co_flags & 0x04:  # *args
+        return 3
+    return int(code.co_argcount) - (getattr(function, "__self__", None) is not None)
+
+
+def _body(data: bytes) -> Dict[str, Any]:
+    try:
+        return {"body": data.decode(), "isBase64Encoded": False}
+    except UnicodeDecodeError:
+        import base64
+
+        return {"body": base64.b64encode(data).decode(), "isBase64Encoded": True}
+
+
+def handler(function: Callable[..., Any]) -> StreamingHandler:
+    """Make `function` a streaming handler, called with (event, stream, context), or (event, context) if it takes two.
+
+    It writes to the stream, or returns an iterator of str or bytes, such as a generator.
+    """
+    return StreamingHandler(function)
