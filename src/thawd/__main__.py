@@ -1,16 +1,12 @@
 """``python -m thawd``, the same as the command ``thawd``."""
 
-import sys
-
-EXIT_INTERRUPTED = 130
+from thawd.interrupts import interruptible
 
 
 def main() -> None:
     """Run the command line; Ctrl-C while it is still being imported ends it as quietly as later."""
-    try:
+    with interruptible():
         from thawd import cli
-    except KeyboardInterrupt:
-        sys.exit(EXIT_INTERRUPTED)
     cli.main()
 
 

@@ -8,34 +8,26 @@ import json
 import os
 import signal
 import sys
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from thawd import __version__
-from thawd.errors import ConfigurationError, ThawdError
+from thawd import __version__, snapshot_commands
+from thawd.errors import ThawdError
+from thawd.interrupts import interruptible
 from thawd.terminal import item_row, let_go_of_output, print_csv, print_log_lines, print_status, print_text, sigpipe
+from thawd.verbs import config_option, fail, load, warn
 
 if TYPE_CHECKING:
     from thawd.config import Settings
 
-EXIT_FAILED = 1
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 _FOLLOW_S = 0.05
-
-_config_option = click.option(
-    "-c",
-    "--config",
-    "config_path",
-    default="thawd.toml",
-    show_default=True,
-    type=click.Path(path_type=Path),
-    help="The configuration file.",
-)
 
 
 class _Commands(click.Group):
@@ -58,7 +50,7 @@ class _Commands(click.Group):
             sys.exit(EXIT_INTERRUPTED)
         except OSError as error:
             let_go_of_output()
-            _fail(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}")
+            fail(f"{error.filename or 'the output cannot be written'}: {error.strerror or error}")
         return result
 
 
@@ -71,8 +63,11 @@ def main() -> None:
     """
 
 
+main.add_command(snapshot_commands.group)
+
+
 @main.command()
-@_config_option
+@config_option
 @click.option("--host", help="Address to listen on; overrides server.host. Other than loopback needs server.key.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; overrides server.port. 0 takes any free one.")
 @click.option("--watch", is_flag=True, help="Publish a function anew when its code changes.")
@@ -81,41 +76,72 @@ def main() -> None:
     type=click.Path(path_type=Path),
     help='Write {"url": …, "pid": …} there once everything is served; for scripts.',
 )
-def up(config_path: Path, host: str | None, port: int | None, watch: bool, ready_file: Path | None) -> None:
+@click.option("--aws", "local_aws", is_flag=True, help="Serve S3, DynamoDB, SQS and others, too, emulated by moto.")
+@click.option("--aws-real", "real_aws", is_flag=True, help="Functions call your own AWS account by your credentials.")
+def up(  # noqa: PLR0913, PLR0917 - an option each
+    config_path: Path,
+    host: str | None,
+    port: int | None,
+    watch: bool,
+    ready_file: Path | None,
+    local_aws: bool,
+    real_aws: bool,
+) -> None:
     """Serve everything in the configuration, in the foreground.
 
     SIGINT (Ctrl-C) and SIGTERM let what runs finish within server.grace_s; a second one ends it at once. SIGHUP reads
     the configuration anew and publishes what has changed.
     """
-    from thawd import config, server
-
+    with interruptible():
+        from thawd import config, server
     environ = dict(config.process_environment())
     if host is not None:
         environ["THAWD_HOST"] = host
     if port is not None:
         environ["THAWD_PORT"] = str(port)
-    settings = _load(config_path, environ)
+    if local_aws and real_aws:
+        raise click.UsageError("--aws and --aws-real exclude each other")
+    settings = load(config_path, environ)
+    mode = "local" if local_aws else "real" if real_aws else "none"
     if ready_file is not None:
         _check_ready_file(ready_file)
     with sigpipe(signal.SIG_IGN):  # a server outlives the terminal and the clients that it writes to
         try:
-            server.run(settings, environ=environ, watch=watch, ready_file=ready_file)
+            server.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
         except Exception as error:
             told = _expected(error)
             if told is None:
                 raise
-            _fail(str(told))
+            fail(str(told))
         finally:
             # All is ended: what is left, Python's own end, is not worth interrupting.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             let_go_of_output()
 
 
+@main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})
+@click.argument("image", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def thaw(image: Path, arguments: tuple[str, ...]) -> None:
+    """Become the process that was frozen into IMAGE by `thawd.snapshot.freeze`.
+
+    It goes on where freeze was called, and is given ARGUMENTS, this command's environment and its standard streams.
+    Exit status 120: the image does not fit this machine, 121: a stage of the thaw failed; else the process's own.
+    """
+    from thawd.snapshot import engine
+
+    try:
+        program = engine.program_path()
+    except engine.SnapshotFailed as error:
+        fail(str(error))
+    os.execv(program, [program, str(image), *arguments])
+
+
 @main.command()
-@_config_option
+@config_option
 def check(config_path: Path) -> None:
     """Validate the configuration: every mistake by file, key path, what was found, what is allowed."""
-    settings = _load(config_path)
+    settings = load(config_path)
     parts = {
         "function": len(settings.functions),
         "bucket": len(settings.buckets),
@@ -133,7 +159,7 @@ def check(config_path: Path) -> None:
 )
 @click.option("--event", "asynchronous", is_flag=True, help="Invoke asynchronously: stored now, run later.")
 @click.option("--tail", is_flag=True, help="Print the end of the invocation's log on standard error.")
-@_config_option
+@config_option
 def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_path: Path) -> None:
     """Invoke FUNCTION on the running server and print its answer."""
     import base64
@@ -143,13 +169,13 @@ def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_p
     if tail and not asynchronous:
         headers["X-Amz-Log-Type"] = "Tail"
     status, answered, body = _request(
-        _load(config_path),
+        load(config_path),
         f"/2015-03-31/functions/{quote(os.fsencode(function), safe='')}/invocations",
         _read_payload(payload),
         headers,
     )
     if status >= 300:
-        _fail(f"HTTP {status}: {_message(body)}")
+        fail(f"HTTP {status}: {_message(body)}")
     if tail and "x-amz-log-result" in answered:
         click.echo(base64.b64decode(answered["x-amz-log-result"]).decode(errors="replace"), err=True, nl=False)
     if asynchronous:
@@ -165,23 +191,34 @@ def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_p
 @click.option("-f", "--follow", is_flag=True, help="Go on as lines are written, until Ctrl-C.")
 @click.option("-n", "--lines", type=click.IntRange(0), default=100, show_default=True, help="Begin with so many lines.")
 @click.option("--raw", is_flag=True, help="Messages only, without time and log stream.")
-@_config_option
+@config_option
 def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) -> None:
-    """Print the log of FUNCTION: what it printed, and START, END and REPORT of each invocation."""
+    """Print the log of FUNCTION: what it printed, and START, END and REPORT of each invocation.
+
+    A name with a slash, such as /team/shared, is a log group's.
+    """
     import time
 
-    from thawd.config.options import FUNCTION_NAME
+    from thawd.config.options import FUNCTION_NAME, LOG_GROUP
+    from thawd.telemetry.log_groups import DEFAULT_PREFIX, path_of_group
     from thawd.telemetry.log_reader import LogReader
-    from thawd.telemetry.logs import log_path
 
-    settings = _load(config_path)
-    if not FUNCTION_NAME.accepts(function):
-        _fail(f"{function!r} is not {FUNCTION_NAME.allowed}")
-    with LogReader(log_path(settings.server.data / "logs", function), report=_warn) as log:
+    settings = load(config_path)
+    is_group = "/" in function and not function.startswith(".")
+    allowed = LOG_GROUP if is_group else FUNCTION_NAME
+    if not allowed.accepts(function):
+        fail(f"{function!r} is not {allowed.allowed}")
+    declared = settings.functions.get(function)
+    group = function if is_group else DEFAULT_PREFIX + function
+    if declared is not None:
+        group = declared.log_group_name
+    with LogReader(path_of_group(settings.server.data / "logs", group), report=warn) as log:
         last = log.start(lines, unfinished=not follow)
         if function not in settings.functions and not log.exists:
             known = ", ".join(settings.functions) or "none"
-            _fail(f"there is no function {function!r} and no log of one; {config_path} has: {known}")
+            if is_group:
+                fail(f"there is no log group {function!r}")
+            fail(f"there is no function {function!r} and no log of one; {config_path} has: {known}")
         print_log_lines(last, raw=raw)
         with contextlib.suppress(KeyboardInterrupt):
             while follow:
@@ -197,7 +234,7 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
 @click.option("--csv", "as_csv", is_flag=True, help="CSV, UTF-8, with a header line.")
 @click.option("--key", help="Only the item with this key.")
 @click.option("-n", "--limit", type=click.IntRange(1), help="At most so many items.")
-@_config_option
+@config_option
 def table(name: str, as_json: bool, as_csv: bool, key: str | None, limit: int | None, config_path: Path) -> None:
     """Print the items of the table NAME, by key; works whether thawd runs or not.
 
@@ -210,9 +247,9 @@ def table(name: str, as_json: bool, as_csv: bool, key: str | None, limit: int | 
 
     from thawd.state.tables import read_table
 
-    settings = _load(config_path)
+    settings = load(config_path)
     if name not in settings.tables:
-        _fail(f"there is no table {name!r}; {config_path} has: {', '.join(settings.tables) or 'none'}")
+        fail(f"there is no table {name!r}; {config_path} has: {', '.join(settings.tables) or 'none'}")
     if as_json and as_csv:
         raise click.UsageError("--json and --csv exclude each other")
     key_name = "_key" if as_json else "key"
@@ -228,47 +265,25 @@ def table(name: str, as_json: bool, as_csv: bool, key: str | None, limit: int | 
         else:
             print_text(list(rows), key_name=key_name)
     except ThawdError as error:
-        _fail(str(error))
+        fail(str(error))
 
 
 @main.command()
 @click.option("--json", "as_json", is_flag=True, help="The whole status document.")
-@_config_option
+@config_option
 def status(as_json: bool, config_path: Path) -> None:
     """Show what the running server is doing: environments, starts and latencies by function."""
-    code, _, body = _request(_load(config_path), "/_thawd/status", None, {})
+    code, _, body = _request(load(config_path), "/_thawd/status", None, {})
     if code != 200:
-        _fail(f"HTTP {code}: {_message(body)}")
+        fail(f"HTTP {code}: {_message(body)}")
     try:
         document = json.loads(body)
     except ValueError:
-        _fail("what answers is not thawd; look which server has the port, or start thawd with `thawd up`")
+        fail("what answers is not thawd; look which server has the port, or start thawd with `thawd up`")
     if as_json:
         click.echo(json.dumps(document, indent=2))
         return
     print_status(document)
-
-
-def _load(path: Path, environ: dict[str, str] | None = None) -> Settings:
-    from thawd import config
-
-    try:
-        return config.load(path, environ=environ)
-    except ConfigurationError as error:
-        count = len(error.problems)
-        for problem in error.problems:
-            click.echo(str(problem), err=True)
-        _fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/configuration.md")
-
-
-def _fail(message: str) -> NoReturn:
-    click.echo(f"thawd: {message}", err=True)
-    sys.exit(EXIT_FAILED)
-
-
-def _warn(message: str) -> None:
-    sys.stdout.flush()  # so that it stands where it belongs when both go to one place
-    click.echo(f"thawd: {message}", err=True)
 
 
 def _expected(error: Exception) -> Exception | None:
@@ -283,11 +298,11 @@ def _check_ready_file(path: Path) -> None:
     """Find out before anything starts that the file could not be written at the end of the start."""
     folder = path.parent
     if path.is_dir():
-        _fail(f"the ready file {path} is a folder; name a file in it")
+        fail(f"the ready file {path} is a folder; name a file in it")
     if not folder.is_dir():
-        _fail(f"the ready file {path} cannot be written: there is no folder {folder}; make it, or name another file")
+        fail(f"the ready file {path} cannot be written: there is no folder {folder}; make it, or name another file")
     if not os.access(folder, os.W_OK | os.X_OK):
-        _fail(f"the ready file {path} cannot be written: the folder {folder} may not be written; name another file")
+        fail(f"the ready file {path} cannot be written: the folder {folder} may not be written; name another file")
 
 
 def _read_payload(text: str) -> bytes:
@@ -297,7 +312,7 @@ def _read_payload(text: str) -> bytes:
         try:
             return Path(text[1:]).read_bytes()
         except OSError as error:
-            _fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
+            fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
     return os.fsencode(text)
 
 
@@ -311,6 +326,8 @@ def _request(
     host, port = _address(settings)
     if server.key is not None:
         headers = {**headers, "X-Api-Key": server.key}
+    elif server.access_keys:
+        headers = {**headers, **_signature(server.access_keys, (host, port), path, body)}
     connection = http.client.HTTPConnection(host, port, timeout=960)
     try:
         with sigpipe(signal.SIG_IGN), contextlib.closing(connection):
@@ -318,13 +335,27 @@ def _request(
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     except (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
-        _fail(
+        fail(
             f"the server at {host}:{port} ended the connection before it had answered ({error or type(error).__name__})"
         )
     except http.client.HTTPException as error:
-        _fail(f"what answers at {host}:{port} does not speak HTTP as thawd does ({error!r})")
+        fail(f"what answers at {host}:{port} does not speak HTTP as thawd does ({error!r})")
     except OSError as error:
-        _fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
+        fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
+
+
+def _signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None) -> dict[str, str]:
+    """Headers that sign a request with the first of the configured keys."""
+    import time
+
+    from thawd.gateway.sigv4 import Signed, sign
+    from thawd.resources import REGION
+
+    host, port = address
+    host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+    access_key, secret = next(iter(keys.items()))
+    request = Signed("GET" if body is None else "POST", path, "", [(b"host", host.encode())], body or b"")
+    return {"Host": host, **sign(request, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
 
 
 def _address(settings: Settings) -> tuple[str, int]:

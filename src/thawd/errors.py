@@ -58,6 +58,70 @@ class InvalidParameterValueException(ThawdError):
     retryable = False
 
 
+class ValidationException(ThawdError):
+    """A parameter is missing or out of its range (HTTP 400)."""
+
+    type = "ValidationException"
+    status = 400
+    retryable = False
+
+
+class SerializationException(ThawdError):
+    """A parameter is of another type than the operation takes (HTTP 400)."""
+
+    type = "SerializationException"
+    status = 400
+    retryable = False
+
+
+class MethodNotAllowedException(ThawdError):
+    """The path is known, but not with this method (HTTP 405)."""
+
+    type = "MethodNotAllowedException"
+    status = 405
+    retryable = False
+
+
+class PreconditionFailedException(ThawdError):
+    """The revision id is not the latest one (HTTP 412)."""
+
+    type = "PreconditionFailedException"
+    status = 412
+    retryable = False
+
+
+class PolicyLengthExceededException(ThawdError):
+    """The permissions policy would be larger than 20 KB (HTTP 400)."""
+
+    type = "PolicyLengthExceededException"
+    status = 400
+    retryable = False
+
+
+class CodeStorageExceededException(ThawdError):
+    """There is no room for more code (HTTP 400)."""
+
+    type = "CodeStorageExceededException"
+    status = 400
+    retryable = False
+
+
+class InvalidZipFileException(ThawdError):
+    """The deployment package is no zip file that can be unpacked safely (HTTP 400)."""
+
+    type = "InvalidZipFileException"
+    status = 400
+    retryable = False
+
+
+class ProvisionedConcurrencyConfigNotFoundException(ThawdError):
+    """The version or alias has no provisioned concurrency (HTTP 404)."""
+
+    type = "ProvisionedConcurrencyConfigNotFoundException"
+    status = 404
+    retryable = False
+
+
 class RequestTooLargeException(ThawdError):
     """The request body exceeds the invocation payload limit (HTTP 413)."""
 

@@ -14,6 +14,11 @@ ACCOUNT_ID = "000000000000"
 REGION = "us-east-1"
 LATEST = "$LATEST"
 MEMORY_MB_PER_VCPU = 1769
+PYTHON_RUNTIMES = tuple(f"python3.{minor}" for minor in range(9, 15))
+NODE_RUNTIMES = ("nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
+PROVIDED_RUNTIMES = ("provided", "provided.al2", "provided.al2023")
+RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
+"""Lambda's names of the runtimes there are."""
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -38,6 +43,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         name: 1-64 letters, digits, hyphens, underscores.
         handler: ``module.function``; the module may be dotted, or have slashes as on Lambda.
         code: folder with the code, absolute.
+        runtime: Lambda's name of what runs it, one of `RUNTIMES`; None: thawd's own Python runtime in `python`.
         python: path of, or version number for, the interpreter; None: the one that runs thawd.
         requirements: requirements file from which an environment is made, absolute; None: none is made.
         memory_mb: memory limit of an environment, MiB, 128-10,240.
@@ -47,16 +53,27 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         reserved_concurrency: most environments at once, set aside for this function; None: shared; 0: always throttled.
         provisioned_concurrency: environments kept initialised.
         snapshot: start environments from the initialised function instead of initialising each.
+        prime: event to run before the function is frozen, so that what its first run loads is in the snapshot; JSON
+            text in UTF-8; None: none.
         idle_timeout_s: an environment idle for so long is ended; seconds.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
         on_failure: destination of events given up, or None.
+        ephemeral_storage_mb: what an environment's temporary folder may hold, MiB, 512-10,240.
+        freeze_idle: stop an environment's processes between invocations, as Lambda does.
+        log_format: ``Text`` or ``JSON``: the form of the platform's lines and of ``logging`` records.
+        application_log_level: with JSON, the least level of ``logging`` records: ``TRACE``, ``DEBUG``, ``INFO``,
+            ``WARN``, ``ERROR`` or ``FATAL``; None: ``INFO``.
+        system_log_level: with JSON, the least level of the platform's lines: ``DEBUG``, ``INFO`` or ``WARN``; None:
+            ``INFO``.
+        log_group: name of the log group, which functions may share; None: ``/aws/lambda/NAME``.
     """
 
     name: str
     handler: str
     code: Path
+    runtime: str | None = None
     python: str | None = None
     requirements: Path | None = None
     memory_mb: int = 512
@@ -66,11 +83,23 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     reserved_concurrency: int | None = None
     provisioned_concurrency: int = 0
     snapshot: bool = True
+    prime: bytes | None = None
     idle_timeout_s: float = 300.0
     maximum_retry_attempts: int = 2
     maximum_event_age_s: int = 21_600
     on_success: Destination | None = None
     on_failure: Destination | None = None
+    ephemeral_storage_mb: int = 512
+    freeze_idle: bool = True
+    log_format: str = "Text"
+    application_log_level: str | None = None
+    system_log_level: str | None = None
+    log_group: str | None = None
+
+    @property
+    def log_group_name(self) -> str:
+        """Name of the log group."""
+        return self.log_group or f"/aws/lambda/{self.name}"
 
     @property
     def arn(self) -> str:
@@ -126,7 +155,55 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: the route key, ``METHOD /path/{parameter}/{rest+}``, ``ANY /path`` or ``$default``.
         function: name of the function that answers.
+        payload_format: of the event and the answer, ``1.0`` or ``2.0``.
     """
 
     key: str
     function: str
+    payload_format: str = "2.0"
+
+
+class Cors(msgspec.Struct, frozen=True, kw_only=True):
+    """Which pages of other origins may call, and what browsers are told of it.
+
+    Attributes:
+        allow_origins: origins; ``*`` for all, ``https://*`` or ``http://*`` for all of a scheme.
+        allow_methods: methods; ``*`` for all.
+        allow_headers: headers that a request may carry; ``*`` for all.
+        expose_headers: headers of an answer that the page may read; ``*`` for all.
+        max_age_s: how long a browser may remember the answer to a preflight request, seconds; 0: it is not told.
+        allow_credentials: whether cookies and authorization may be sent.
+    """
+
+    allow_origins: tuple[str, ...] = ()
+    allow_methods: tuple[str, ...] = ()
+    allow_headers: tuple[str, ...] = ()
+    expose_headers: tuple[str, ...] = ()
+    max_age_s: int = 0
+    allow_credentials: bool = False
+
+
+class HttpApi(msgspec.Struct, frozen=True, kw_only=True):
+    """What all routes have in common: an HTTP API and its one stage, in API Gateway's terms.
+
+    Attributes:
+        stage_variables: given to handlers with each event.
+        cors: answered and enforced by the platform; None: handlers see to it.
+    """
+
+    stage_variables: dict[str, str] = {}
+    cors: Cors | None = None
+
+
+class FunctionUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """A function's own HTTP address.
+
+    Attributes:
+        auth_type: ``NONE``: anybody may call; ``AWS_IAM``: requests are signed (Signature Version 4).
+        invoke_mode: ``BUFFERED``: the answer is sent when it is whole; ``RESPONSE_STREAM``: as it comes.
+        cors: answered and enforced by the platform; None: the handler sees to it.
+    """
+
+    auth_type: str
+    invoke_mode: str = "BUFFERED"
+    cors: Cors | None = None

@@ -20,34 +20,42 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import config
+from thawd import config, control_room
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
+from thawd.control_room import ControlRoom
+from thawd.emulator import Emulator, Surroundings, local_variables, proxy, real_variables
 from thawd.errors import (
     ConfigurationError,
-    EnvironmentBuildError,
-    ResourceNotFoundException,
-    ServiceException,
-    StoreError,
 )
 from thawd.events.asynchronous import AsyncInvoker
 from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations
 from thawd.events.object_file import install_lease_signal_handler
-from thawd.execution import memory, node
+from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
 from thawd.execution.dispatcher import Dispatcher
-from thawd.execution.environment import InitError
 from thawd.execution.publisher import Publisher
 from thawd.execution.services import TableServices
+from thawd.execution.snapshots import Engine, NoEngineError
 from thawd.execution.spawner import Spawner
+from thawd.execution.storage import StorageWatch
 from thawd.gateway.application import Application, Parts
+from thawd.gateway.aws_proxy import AwsProxy
+from thawd.gateway.function_url import LOCAL_KEYS, Access, FunctionUrlApi
 from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.invoke import InvokeApi
+from thawd.gateway.invoke_stream import InvokeStreamApi
+from thawd.gateway.logs_api import LogsApi
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.routes import RoutesApi
-from thawd.resources import Function
+from thawd.gateway.signed_api import Gate
+from thawd.gateway.url_table import PATH_PREFIX, UrlTable
+from thawd.invocation import Invocation
+from thawd.publication import Publications
+from thawd.snapshot.disk import Disks
+from thawd.snapshot.store import SnapshotStore
 from thawd.state.objects import ObjectCatalog
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
@@ -66,8 +74,14 @@ _SETTLE_S = 2.0
 _BEGINNING = 3
 
 
+# What uvicorn says when an answer ends before it is complete.
+_CUT_OFF = "ASGI callable returned without completing response."
+
+
 class _ToOperator(logging.Handler):
     def emit(self, record: logging.LogRecord) -> None:
+        if record.msg == _CUT_OFF:
+            return  # on purpose: a streamed answer whose function failed halfway
         complain(f"thawd: {self.format(record)}")
 
 
@@ -96,17 +110,19 @@ class Server:
         url: where it serves.
     """
 
-    def __init__(self, settings: Settings, *, environ: Mapping[str, str]) -> None:
+    def __init__(self, settings: Settings, *, environ: Mapping[str, str], aws: str = "none") -> None:
         self.settings = settings
+        self._aws_mode = aws
+        self._aws_proxy: AwsProxy | None = None
         self.url = ""
         self._environ = environ
         self._metrics = Metrics()
         self._stop = asyncio.Event()
         self._failed = False
         self._budget = Budget(BUDGET_BYTES)
+        self._urls = UrlTable()
         self._told: str | None = None
         self._lock: Lock
-        self._publishing = asyncio.Lock()
         self._closing = contextlib.ExitStack()
 
     async def run(self, *, watch: bool = False, ready_file: Path | None = None) -> None:
@@ -183,7 +199,7 @@ class Server:
         ready_file: Path | None,
     ) -> None:
         """Publish everything, then let the buckets in, then say so; cancelled by a stop that comes meanwhile."""
-        await self._publish_all(self.settings.functions)
+        await self._publications.publish_all(self.settings.functions)
         install_lease_signal_handler()
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
         if watch:
@@ -193,8 +209,16 @@ class Server:
     async def _build(self, tasks: asyncio.TaskGroup) -> list[asyncio.Task[Any]]:
         server = self.settings.server
 
-        self._spawn_task: Callable[[Coroutine[None, None, None]], object] = tasks.create_task
-        limiter = memory.find_limiter()
+        def spawn(work: Coroutine[None, None, None]) -> None:
+            tasks.create_task(_guarded(work))
+
+        self._spawn_task: Callable[[Coroutine[None, None, None]], object] = spawn
+        limiter = self._find_limiter()
+        engine = _find_engine()
+        program = None if isinstance(engine, str) else engine.program
+        self._disks = disks = Disks(server.data / "tmp", program=program, needed=self._needed(program))
+        await asyncio.to_thread(disks.clean)
+        await asyncio.to_thread(disks.confine)
         self._services = TableServices(self._tables)
         self._spawner = Spawner(
             limiter=limiter,
@@ -204,6 +228,8 @@ class Server:
             log_max_bytes=server.log_max_mb << 20,
             report=complain,
         )
+        self._spawner.use_disks(disks)
+        self._set_up_snapshots(engine)
         self._node = node.LocalNode(
             self._spawner,
             functions=self.settings.functions,
@@ -223,6 +249,8 @@ class Server:
             self._node, self._metrics, max_waiting=server.max_waiting, spawn_task=self._spawn_task
         )
         self._publisher = Publisher(server.data, own=self._environ)
+        self._publisher.runtimes = self.settings.runtimes
+        await self._set_up_aws()
         self._invoker = AsyncInvoker(
             self._queue,
             self._dispatcher,
@@ -234,7 +262,18 @@ class Server:
             name: BucketWatcher(bucket, objects=self._objects, log=complain, on_events=self._invoker.wake)
             for name, bucket in self.settings.buckets.items()
         }
-        self._dispatcher.declare(self.settings.functions)
+        engine_room = control_room.Engine(self._dispatcher, self._publisher, self._node, self._spawn_task)
+        self._room = ControlRoom(
+            self._state,
+            engine_room,
+            settings=lambda: self.settings,
+            url=lambda: self.url,
+            urls=self._urls,
+            budget=self._budget,
+            elsewhere=None if self._aws_proxy is None else self._aws_proxy.read,
+        )
+        await self._room.open()
+        self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
         recovered = await self._queue.recover()
         if recovered:
@@ -242,78 +281,118 @@ class Server:
         started = asyncio.Event()
         background = [
             tasks.create_task(self._invoker.run(started)),
-            tasks.create_task(self._node.watch_memory()),
+            tasks.create_task(self._watch_limits(StorageWatch(disks))),
             tasks.create_task(self._guard_data()),
         ]
         await started.wait()
-        self._invoker.declare(list(self.settings.functions))
+        self._room.deployments.on_names = self._invoker.declare
+        self._invoker.declare(self._dispatcher.names())
         return background
+
+    async def _set_up_aws(self) -> None:
+        """Other AWS services for functions: emulated beside us, or the caller's own."""
+        if self._aws_mode == "real":
+            self._publisher.aws = real_variables(self._environ)
+        if self._aws_mode != "local":
+            return
+        server = self.settings.server
+        if server.key is not None or not config.is_loopback(server.host):
+            raise StartError("--aws is for development on this machine: it goes with no server.key and with loopback")
+        emulator = await Emulator.start(
+            environ=self._environ, children=self._spawner.children, lost=self._emulator_lost
+        )
+        self._closing.callback(emulator.stop)
+        self._publisher.aws = local_variables(self.url, server.access_keys)
+        self._aws_proxy = proxy(
+            emulator,
+            Surroundings(
+                accept=self._accept,
+                exists=self._dispatcher.entry,
+                owns=lambda path: path.lstrip("/").partition("/")[0] in self.settings.buckets,
+            ),
+        )
+
+    def _emulator_lost(self) -> None:
+        if not self._stop.is_set():
+            complain("thawd: the emulator of --aws has ended; start thawd anew")
+
+    async def _accept(self, invocation: Invocation) -> None:
+        await self._invoker.accept(invocation)
+
+    async def _watch_limits(self, storage: StorageWatch) -> None:
+        self._node.storage = storage
+        async with asyncio.TaskGroup() as watches:
+            watches.create_task(self._node.watch_memory())
+            watches.create_task(storage.run())
+
+    def _needed(self, program: Path | None) -> list[Path] | None:
+        """What functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
+        if not self.settings.server.private_tmp:
+            return None
+        own = [Path(__file__).parent, *([program] if program is not None else [])]
+        return [*own, *(bucket.path for bucket in self.settings.buckets.values())]
+
+    def _find_limiter(self) -> memory.MemoryLimiter:
+        limiter = memory.find_limiter()
+        if not self.settings.server.cpu_limits:
+            return limiter
+        with_cpu = cpu.with_cpu_limits(limiter)
+        if with_cpu is None:
+            complain(
+                "thawd: cpu_limits: environments are not held to a CPU share, as no cgroup with the cpu controller may "
+                "be written here; run thawd as root, or in a service with Delegate=yes"
+            )
+        return with_cpu or limiter
+
+    def _set_up_snapshots(self, engine: Engine | str) -> None:
+        """Freeze and thaw from now on; `engine`: it, or why there is none."""
+        server = self.settings.server
+        if server.snapshots == "off":
+            return
+        if isinstance(engine, str):
+            self._spawner.refuse_snapshots(engine)
+            return
+        store = SnapshotStore(
+            server.data / "snapshots",
+            max_bytes=server.snapshots_max_mb << 20,
+            max_age_s=server.snapshots_max_age_s,
+            report=complain,
+        )
+        self._spawner.use_snapshots(engine, store)
 
     def _parts(self) -> Parts:
         settings = self.settings
         wait_s = settings.server.queue_timeout_s
+        self._urls.declare(settings.urls)
         return Parts(
             invoke=InvokeApi(
                 self._dispatcher, accept=self._invoker.accept, queue_timeout_s=wait_s, budget=self._budget
             ),
-            routes=RoutesApi(settings.routes, self._dispatcher, queue_timeout_s=wait_s, budget=self._budget),
+            invoke_stream=InvokeStreamApi(self._dispatcher, queue_timeout_s=wait_s, budget=self._budget),
+            routes=RoutesApi(
+                settings.routes, self._dispatcher, queue_timeout_s=wait_s, budget=self._budget, http=settings.http
+            ),
             objects=ObjectApi(settings.buckets, self._watchers),
+            logs=LogsApi(settings.server.data / "logs", flush=self._spawner.flush_logs),
             status=self._status,
             count_table=self._count_table,
             metrics=self._exposition,
+            control=self._room.api,
+            aws=self._aws_proxy,
             key=settings.server.key,
+            gate=Gate(keys, budget=self._budget) if (keys := settings.server.access_keys) else None,
+            urls=FunctionUrlApi(
+                self._urls,
+                self._dispatcher,
+                Access(
+                    keys=settings.server.access_keys
+                    or (LOCAL_KEYS if config.is_loopback(settings.server.host) else {}),
+                    is_local=settings.server.key is None,
+                ),
+                queue_timeout_s=wait_s,
+                budget=self._budget,
+            ),
         )
-
-    async def _publish_all(self, functions: Mapping[str, Function]) -> None:
-        """Publish what has changed, several at once as far as the cores go."""
-        room = asyncio.Semaphore(os.cpu_count() or 1)
-
-        async def one(function: Function) -> None:
-            async with room:
-                await self._publish(function)
-
-        async with self._publishing:
-            self._spawner.has_helpers = True
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for function in functions.values():
-                        tasks.create_task(one(function))
-            finally:
-                self._spawner.has_helpers = False
-            try:
-                await asyncio.to_thread(self._publisher.clean, self._dispatcher.versions())
-            except StoreError as error:
-                complain(f"thawd: old packages could not be removed: {error}")
-
-    async def _publish(self, function: Function) -> None:
-        name = function.name
-        settings = self.settings
-        try:
-            version = await self._publisher.build(
-                function,
-                folder=settings.path.parent,
-                buckets=settings.buckets,
-                not_code=settings.not_code(),
-                progress=lambda line: say(f"  {name}: {line}"),
-            )
-            if self._publisher.is_published(version):
-                return
-            is_replacement = self._dispatcher.entry(name).pool is not None
-            await self._dispatcher.publish(version)
-        except InitError as error:
-            self._publisher.published(version)
-            complain(f"thawd: {name}: init failed: {error}\n  see: thawd logs {name}")
-        except ResourceNotFoundException:
-            return  # a reload has removed it meanwhile
-        except (EnvironmentBuildError, StoreError, ServiceException) as error:
-            if name not in self._dispatcher.names():
-                return
-            self._dispatcher.fail(name, error.message)
-            complain(f"thawd: {name} cannot be published: {error.message}")
-        else:
-            self._publisher.published(version)
-            if is_replacement:
-                say(f"{name}: published anew")
 
     async def _guard_data(self) -> None:
         """Stop when the data folder is taken away: what would be accepted from then on could not be kept."""
@@ -378,28 +457,38 @@ class Server:
         self.settings = msgspec.structs.replace(
             settings, server=self.settings.server, buckets=self.settings.buckets, tables=self.settings.tables
         )
-        self._dispatcher.declare(self.settings.functions)
-        self._invoker.declare(list(self.settings.functions))
+        self._publisher.runtimes = self.settings.runtimes
+        self._room.configured.declare(self.settings.functions)
         self._application.parts = self._parts()
-        await self._publish_all(self.settings.functions)
+        await self._publications.publish_all(self.settings.functions)
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
         say(f"thawd serves {self.url}")
         for name, entry in self._dispatcher.status().items():
-            note = "" if entry["state"] == "Active" else f"   {entry['state']}: see above"
-            say(f"  function  {name:<20} {entry['start'] or '-':<5} {settings.functions[name].handler}{note}")
+            is_well = entry["state"] == "Active" or name not in settings.functions
+            note = "" if is_well else f"   {entry['state']}: see above"
+            handler = self._dispatcher.entry(name).function.handler
+            say(f"  function  {name:<20} {entry['start'] or '-':<5} {handler}{note}")
+        if not self._dispatcher.names():
+            say("  no functions yet: make them through the Lambda API, or declare them in thawd.toml")
         for bucket in settings.buckets.values():
             targets = ", ".join(n.function for n in bucket.notify) or "nobody"
             say(f"  bucket    {bucket.name:<20} {bucket.path} -> {targets}")
         for route in settings.routes:
             say(f"  route     {route.key:<20} -> {route.function}")
+        for url in self._urls:
+            say(f"  url       {url.function:<20} {self.url}{PATH_PREFIX}{url.identifier}/")
         for table in settings.tables.values():
             say(f"  table     {table.name:<20} {table.path}")
         say(
             f"at most {self._node.max_environments} environments and {self._node.memory_mb} MB; memory limits by "
             f"{self._limiter_kind}; Ctrl-C stops"
         )
+        if self._aws_proxy is not None:
+            say(f"  aws       emulated at the same address; functions have AWS_ENDPOINT_URL={self.url}")
+        if self._disks.shared_tmp:
+            say(f"functions see the machine's /tmp: {self._disks.shared_tmp}")
         if ready_file is not None:
             staged = ready_file.with_name(ready_file.name + ".new")
             staged.write_bytes(msgspec.json.encode({"url": self.url, "pid": os.getpid()}))
@@ -424,7 +513,7 @@ class Server:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(_KILL_WAIT_S):
                 await self._spawner.children.all_ended()
-        self._spawner.sweep()
+        await self._spawner.sweep_out()
         for task in background[:_BEGINNING]:
             task.cancel()
         web.force_exit = True
@@ -465,8 +554,15 @@ class Server:
         return self._metrics.exposition()
 
 
-def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_file: Path | None) -> None:
+def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_file: Path | None, aws: str) -> None:
     """Serve until a signal; blocks.
+
+    Args:
+        settings: the configuration.
+        environ: the platform's environment variables.
+        watch: publish a function anew when its code changes.
+        ready_file: written once everything is served.
+        aws: other AWS services for functions: ``none``, ``local`` (emulated) or ``real`` (the caller's account).
 
     Raises:
         ThawdError: the server could not start.
@@ -475,9 +571,17 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
 
     _adopt_orphans()
     quieten_uvicorn()
-    server = Server(settings, environ=environ)
+    server = Server(settings, environ=environ, aws=aws)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(server.run(watch=watch, ready_file=ready_file))
+
+
+async def _guarded(work: Coroutine[None, None, None]) -> None:
+    """A mistake of ours in one piece of work must not take the server down."""
+    try:
+        await work
+    except Exception as error:
+        complain(f"thawd: something failed inside thawd: {error!r}")
 
 
 def _adopt_orphans() -> None:
@@ -490,3 +594,10 @@ def _adopt_orphans() -> None:
         complain("thawd: its native module is not built; processes that functions detach may outlive them")
     except OSError:
         return  # not Linux
+
+
+def _find_engine() -> Engine | str:
+    try:
+        return Engine.find()
+    except NoEngineError as error:
+        return str(error)

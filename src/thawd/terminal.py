@@ -115,7 +115,7 @@ def print_status(document: dict[str, Any]) -> None:
         if entry["reason"]:
             click.echo(textwrap.indent(entry["reason"], "  "))
         if entry["start_reason"]:
-            click.echo(f"  starts cold: {entry['start_reason']}")
+            click.echo(f"  starts by {entry['start']}: {entry['start_reason']}")
         rows = [
             (f"{kind} {title}", d)
             for title, kinds in (("start", entry["starts"]), ("invoke", entry["invocations"]))
@@ -126,6 +126,8 @@ def print_status(document: dict[str, Any]) -> None:
         for title, d in rows:
             times = " ".join(f"{_duration(d[column]):>11}" for column in ("p50_ms", "p99_ms", "max_ms"))
             click.echo(f"  {title:<12} {d['count']:>9,} {times}")
+        if (snapshot := entry["snapshot"]) and "id" in snapshot:
+            click.echo(f"  snapshot {snapshot['id']}, {snapshot['stored_bytes'] / (1 << 20):,.1f} MiB")
         told = [_counted(entry[counter], *words) for counter, words in _COUNTED.items() if entry[counter]]
         if told:
             click.echo(f"  {', '.join(told)}")
@@ -137,7 +139,7 @@ _COUNTED = {
     "exits": ("exit", "exits"),
     "throttles": ("throttle", "throttles"),
     "init_failures": ("failed init", "failed inits"),
-    "fallbacks": ("fallback to a cold start", "fallbacks to a cold start"),
+    "fallbacks": ("fallback to a slower start", "fallbacks to a slower start"),
     "dead": ("dead event", "dead events"),
 }
 

@@ -6,13 +6,19 @@ up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`: user code can write to the descript
 environment, never the platform.
 
 Way of the frames: the platform sends INVOKE or FORK; the runtime sends READY once (or INIT_ERROR), then RESULT for each
-INVOKE; a template sends FORKED for each FORK and EXITED when a child has ended. On the second socketpair the runtime
-sends CALL and the platform answers REPLY.
+INVOKE; a template sends FORKED for each FORK and EXITED when a child has ended. A process that is to be frozen gets
+FREEZE after its READY, tells by STAGE how far it is, and answers FROZEN; then it answers INVOKE, until GO_ON makes
+it a template, which it tells by a last STAGE. Where INVOKE asks for the answer in parts, as many PARTs as the handler
+makes come before the RESULT, whose body is then empty. On the second socketpair the runtime sends
+CALL and the platform answers REPLY.
 """
 
 import json
 import struct
 from typing import Any, NamedTuple, Optional
+
+DESCRIPTORS = (3, 4, 5)
+"""Numbers of the control, services and lifeline descriptors in a process that is frozen, and so in all its copies."""
 
 HEADER = struct.Struct("<IIB")
 MAX_HEAD_BYTES = 1 << 20
@@ -27,6 +33,11 @@ FORKED = 6
 EXITED = 7
 CALL = 8
 REPLY = 9
+FREEZE = 10
+STAGE = 11
+FROZEN = 12
+GO_ON = 13
+PART = 14
 
 
 class Frame(NamedTuple):

@@ -78,6 +78,7 @@ class AsyncInvoker:
                     row_key=None,
                     client_context=invocation.client_context,
                     trace_id=invocation.trace_id,
+                    qualifier=invocation.qualifier,
                 )
             ]
         )
@@ -197,7 +198,12 @@ class AsyncInvoker:
             return
 
     async def _attempt(self, event: Event, freed: Callable[[], None]) -> None:
-        function = self._dispatcher.entry(event.function).function
+        try:
+            function = self._dispatcher.asynchronous(event.function, event.qualifier)
+        except ResourceNotFoundException as error:
+            freed()  # the version or alias that it was for has been deleted
+            await self._queue.bury(event.id, error=error.message, condition="ResourceNotFound", counts=False)
+            return
         age_s = time.time() - event.accepted_at
         if age_s > function.maximum_event_age_s:
             freed()
@@ -211,6 +217,7 @@ class AsyncInvoker:
             client_context=event.client_context,
             trace_id=event.trace_id,
             asynchronous=True,
+            qualifier=event.qualifier,
         )
         try:
             result = await self._dispatcher.invoke(invocation)

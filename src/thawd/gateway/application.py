@@ -1,7 +1,7 @@
 """The ASGI application: checks the key, decides by path which part of the gateway serves a request.
 
-Order: the Invoke API, thawd's own pages under ``/_thawd``, requests that say they are meant for S3, declared routes,
-buckets, the ``$default`` route.
+Order: function URLs, the Invoke APIs, the control plane, thawd's own pages under ``/_thawd``, the Logs API, requests
+that say they are meant for S3, declared routes, buckets, the ``$default`` route.
 """
 
 from __future__ import annotations
@@ -11,18 +11,26 @@ import hmac
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import unquote
 
 import msgspec
 
 from thawd.errors import AccessDeniedException, ResourceNotFoundException, ThawdError
+from thawd.gateway.aws_proxy import AwsProxy
+from thawd.gateway.control_api import CODE_PREFIX, ControlApi
+from thawd.gateway.cors import allows, is_preflight, is_this_machine
+from thawd.gateway.function_url import FunctionUrlApi
 from thawd.gateway.http import Receive, Scope, Send, header, respond, respond_error, respond_json
 from thawd.gateway.invoke import PREFIX, SUFFIX, InvokeApi
+from thawd.gateway.invoke_stream import PREFIX as STREAM_PREFIX
+from thawd.gateway.invoke_stream import SUFFIX as STREAM_SUFFIX
+from thawd.gateway.invoke_stream import InvokeStreamApi
+from thawd.gateway.logs_api import TARGET_PREFIX, LogsApi
 from thawd.gateway.objects import ObjectApi
-from thawd.gateway.routes import RoutesApi
+from thawd.gateway.routes import RoutesApi, raw_path_of
+from thawd.gateway.signed_api import Gate
 from thawd.invocation import new_request_id
-
-_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+from thawd.resources import Cors
 
 
 @dataclass(slots=True)
@@ -33,19 +41,30 @@ class Parts:
         invoke: the Invoke API.
         routes: declared routes.
         objects: buckets.
+        logs: the Logs API.
         status: makes the document for ``/_thawd/status``.
         count_table: number of items in a table.
         metrics: makes the text for ``/metrics``.
+        control: the control plane of the Lambda API.
         key: what clients must present, None when the server listens on loopback only.
+        urls: function URLs, which say themselves who may call.
+        invoke_stream: InvokeWithResponseStream.
+        gate: lets signed requests to AWS's APIs in; None: they need not be signed.
     """
 
     invoke: InvokeApi
     routes: RoutesApi
     objects: ObjectApi
+    logs: LogsApi
     status: Callable[[], Awaitable[Mapping[str, Any]]]
     count_table: Callable[[str], Awaitable[int]]
     metrics: Callable[[], Awaitable[bytes]]
+    control: ControlApi
     key: str | None
+    urls: FunctionUrlApi | None = None
+    invoke_stream: InvokeStreamApi | None = None
+    aws: AwsProxy | None = None
+    gate: Gate | None = None
 
 
 class Application:
@@ -66,24 +85,79 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         path: str = scope["path"]
-        if parts.key is not None or header(scope, b"origin") is not None:
-            try:
-                _authorize(scope, parts.key)
-            except ThawdError as error:
-                await respond_error(send, error, request_id=new_request_id())
+        if parts.urls is not None and (addressed := parts.urls.addressed(scope)) is not None:
+            await parts.urls(scope, receive, send, identifier=addressed)
+            return
+        if path.startswith(CODE_PREFIX):
+            await parts.control.code(scope, send)  # whose links are signed
+            return
+        origin = header(scope, b"origin")
+        if parts.key is not None or origin is not None or parts.gate is not None:
+            admitted = await self._admit(scope, receive, send, origin)
+            if admitted is None:
                 return
+            receive = admitted
         if path.startswith(PREFIX) and path.endswith(SUFFIX):
             await parts.invoke(scope, receive, send)
+        elif path.startswith(STREAM_PREFIX) and path.endswith(STREAM_SUFFIX) and parts.invoke_stream is not None:
+            await parts.invoke_stream(scope, receive, send)
+        elif parts.control.claims(path):
+            await parts.control(scope, receive, send)
         elif path.startswith("/_thawd/") or path == "/metrics":
             await self._own(scope, send)
+        elif parts.aws is not None and parts.aws.claims(scope):
+            await parts.aws(scope, receive, send)
+        elif path == "/" and (header(scope, b"x-amz-target") or b"").startswith(TARGET_PREFIX):
+            await parts.logs(scope, receive, send)
         elif parts.objects.claims(scope):
             await parts.objects(scope, receive, send)
         else:
             await self._declared(scope, receive, send)
 
+    async def _admit(self, scope: Scope, receive: Receive, send: Send, origin: bytes | None) -> Receive | None:
+        """What the body of a request that may pass is received by; None: it was answered."""
+        parts = self.parts
+        if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
+            return await parts.gate.admit(scope, receive, send)
+        if parts.key is None and origin is None:
+            return receive
+        shared = self._shared(scope) if origin is not None else None
+        if shared is not None and is_preflight(scope):
+            await parts.routes.preflight(scope, send)
+            return None
+        try:
+            is_allowed = shared is not None and allows(shared, (origin or b"").decode("latin-1"))
+            _authorize(scope, parts.key, is_allowed=is_allowed)
+        except ThawdError as error:
+            await respond_error(send, error, request_id=new_request_id())
+            return None
+        return receive
+
+    def _is_api(self, scope: Scope) -> bool:
+        """Whether it is a request for one of AWS's APIs that clients sign; S3's are not among them."""
+        path: str = scope["path"]
+        is_lambda = path.startswith((PREFIX, STREAM_PREFIX)) or self.parts.control.claims(path)
+        return is_lambda or (header(scope, b"x-amz-target") or b"").startswith(b"Logs_")
+
+    def _shared(self, scope: Scope) -> Cors | None:
+        """What pages of other origins may do, if the request is one for the routes."""
+        cors = self.parts.routes.http.cors
+        path: str = scope["path"]
+        if cors is None or path.startswith((PREFIX, STREAM_PREFIX, "/_thawd/")) or path == "/metrics":
+            return None
+        parts, objects = self.parts, self.parts.objects
+        is_others = (
+            parts.control.claims(path)
+            or header(scope, b"x-amz-target") is not None
+            or (parts.aws is not None and parts.aws.claims(scope))
+            or objects.claims(scope)
+            or objects.owns(path)
+        )
+        return None if is_others else cors
+
     async def _declared(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
-        raw_path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").split("?")[0]
+        raw_path = raw_path_of(scope)
         found = parts.routes.table.find(scope["method"], raw_path)
         is_object = parts.objects.owns(scope["path"])
         if found is not None and not (is_object and found[0].key == "$default"):
@@ -115,28 +189,38 @@ class Application:
             await respond_error(send, error, request_id=new_request_id())
 
 
-def _authorize(scope: Scope, key: str | None) -> None:
+def _authorize(scope: Scope, key: str | None, *, is_allowed: bool) -> None:
     """Let the request pass, or say why not.
 
     Without a key (loopback only), a page from elsewhere that a browser on this machine shows must not be able to run
-    functions: such requests carry their origin, which must be this machine.
+    functions: such requests carry their origin, which must be this machine, or one that CORS options name.
+
+    Args:
+        scope: the request.
+        key: what it must present; None: nothing.
+        is_allowed: whether CORS options name its origin.
 
     Raises:
         AccessDeniedException: no key, a wrong key, or a foreign origin (403).
     """
     if key is None:
+        if is_allowed:
+            return
         origin = (header(scope, b"origin") or b"").decode("latin-1")
-        try:
-            host = urlsplit(origin).hostname
-        except ValueError:
-            host = None
-        if host not in _LOOPBACK_NAMES:
+        if not is_this_machine(origin):
             raise AccessDeniedException(
                 f"Requests from pages of {origin or 'an unknown origin'} are refused; set server.key and send it"
             )
         return
+    if not _has_key(scope, key):
+        raise AccessDeniedException("The key is missing or wrong; send it as X-Api-Key or as Authorization: Bearer")
+
+
+def _has_key(scope: Scope, key: str | None) -> bool:
+    """Whether there is a key, and the request presents it."""
+    if key is None:
+        return False
     given = header(scope, b"x-api-key")
     if given is None:
         given = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
-    if not hmac.compare_digest(given, key.encode()):
-        raise AccessDeniedException("The key is missing or wrong; send it as X-Api-Key or as Authorization: Bearer")
+    return hmac.compare_digest(given, key.encode())

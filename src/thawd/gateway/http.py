@@ -13,6 +13,7 @@ from typing import Any
 import msgspec
 
 from thawd.errors import RequestTooLargeException, ThawdError, TooManyRequestsException
+from thawd.invocation import new_trace_header
 
 Scope = MutableMapping[str, Any]
 Message = MutableMapping[str, Any]
@@ -39,6 +40,11 @@ def header(scope: Scope, name: bytes) -> bytes | None:
         if key == name:
             return bytes(value)
     return None
+
+
+def trace_of(scope: Scope) -> str:
+    """The trace header that a request carries, or a new one."""
+    return (header(scope, b"x-amzn-trace-id") or b"").decode("latin-1") or new_trace_header()
 
 
 class Budget:

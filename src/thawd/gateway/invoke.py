@@ -32,6 +32,7 @@ from thawd.gateway.http import (
     read_body,
     respond,
     respond_error,
+    trace_of,
 )
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import ACCOUNT_ID, LATEST, REGION
@@ -80,10 +81,10 @@ class InvokeApi:
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         if scope["method"] != "POST":
             raise ResourceNotFoundException(f"Invoke takes POST, not {scope['method']}")
-        function = resolve(scope)
-        kind = _one_of(scope, b"x-amz-invocation-type", "invocationType", ("RequestResponse", "Event", "DryRun"))
-        log_type = _one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
-        self._dispatcher.entry(function)
+        function, qualifier = resolve(scope)
+        kind = one_of(scope, b"x-amz-invocation-type", "invocationType", ("RequestResponse", "Event", "DryRun"))
+        log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
+        self._dispatcher.entry(function, qualifier)
         limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
         with self._budget.hold(scope, most_bytes=limit_bytes):
             body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="InvokeFunction")
@@ -92,10 +93,11 @@ class InvokeApi:
                 check_json(body) if body else b"{}",
                 time.monotonic() + self._queue_timeout_s,
                 request_id,
-                client_context=_client_context(scope),
-                trace_id=_text(header(scope, b"x-amzn-trace-id")),
+                client_context=client_context(scope),
+                trace_id=trace_of(scope),
                 want_log_tail=log_type == "Tail" and kind == "RequestResponse",
                 asynchronous=kind == "Event",
+                qualifier=qualifier,
             )
             await self._run(send, invocation, kind)
 
@@ -111,7 +113,9 @@ class InvokeApi:
 
     async def _answer(self, send: Send, invocation: Invocation, id_header: tuple[bytes, bytes]) -> None:
         result = await self._dispatcher.invoke(invocation)
-        headers = [JSON, id_header, (b"x-amz-executed-version", result.executed_version.encode())]
+        kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
+        headers = [kind, id_header, (b"x-amz-executed-version", result.executed_version.encode())]
+        headers.append((b"x-amzn-trace-id", (invocation.trace_id or "").encode("latin-1")))
         if result.function_error is not None:
             headers.append((b"x-amz-function-error", result.function_error.encode()))
         if invocation.want_log_tail:
@@ -119,7 +123,7 @@ class InvokeApi:
         await respond(send, 200, headers, result.payload)
 
 
-def _one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
+def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
     """The value of a header that has few; the first of `allowed` when it is missing.
 
     Raises:
@@ -137,14 +141,19 @@ def _one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> 
     )
 
 
-def resolve(scope: Scope) -> str:
-    """The function's name from path and ``Qualifier``.
+def resolve(scope: Scope) -> tuple[str, str | None]:
+    """The function's name and the qualifier, if any, of an Invoke request; see `resolve_name`."""
+    return resolve_name(scope, scope["path"][len(PREFIX) : -len(SUFFIX)])
+
+
+def resolve_name(scope: Scope, encoded: str) -> tuple[str, str | None]:
+    """The function's name and the qualifier, if any, from their part of the path and ``Qualifier``.
 
     Raises:
         InvalidParameterValueException: it is no function name (400).
-        ResourceNotFoundException: another account, or a qualifier other than ``$LATEST`` (404).
+        ResourceNotFoundException: it is of another account (404).
     """
-    given = unquote(scope["path"][len(PREFIX) : -len(SUFFIX)])
+    given = unquote(encoded)
     match = _NAME.fullmatch(given)
     if match is None:
         raise InvalidParameterValueException(
@@ -153,17 +162,17 @@ def resolve(scope: Scope) -> str:
         )
     qualifier = match["qualifier"]
     if scope["query_string"]:
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[0]
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[-1]
         if asked and qualifier and asked != qualifier:
             raise InvalidParameterValueException(
                 f"The derived qualifier from the function name ({qualifier}) does not match the specified qualifier."
             )
         qualifier = asked or qualifier
     name: str = match["name"]
-    if (qualifier or LATEST) != LATEST or (match["account"] or ACCOUNT_ID) != ACCOUNT_ID:
+    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID:
         arn = f"arn:aws:lambda:{REGION}:{match['account'] or ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
         raise ResourceNotFoundException(f"Function not found: {arn}")
-    return name
+    return name, qualifier
 
 
 def check_json(body: bytes) -> bytes:
@@ -180,7 +189,12 @@ def check_json(body: bytes) -> bytes:
     return body
 
 
-def _client_context(scope: Scope) -> str | None:
+def client_context(scope: Scope) -> str | None:
+    """The caller's client context as JSON text, or None.
+
+    Raises:
+        InvalidRequestContentException: it is none, or too large (400).
+    """
     encoded = header(scope, b"x-amz-client-context")
     if encoded is None:
         return None
@@ -192,7 +206,3 @@ def _client_context(scope: Scope) -> str | None:
     except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
         raise InvalidRequestContentException("Client context must be a valid Base64-encoded JSON object.") from None
     return text
-
-
-def _text(value: bytes | None) -> str | None:
-    return None if value is None else value.decode("latin-1")

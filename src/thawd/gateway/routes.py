@@ -3,21 +3,36 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from urllib.parse import unquote
 
 import msgspec
 
 from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.execution.dispatcher import Dispatcher
-from thawd.gateway import http_api
-from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, read_body, respond, respond_json
+from thawd.gateway import cors, http_api, prelude, rest_api
+from thawd.gateway.http import (
+    Budget,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    header,
+    read_body,
+    respond,
+    respond_json,
+    trace_of,
+)
+from thawd.gateway.integration import MalformedResponseError, Request
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
-from thawd.resources import Route
+from thawd.resources import HttpApi, Route
 
 # A body of this size still fits the payload limit when it is Base64 inside the event.
 MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
 _DEFAULT = "$default"
+_PLAIN = HttpApi()
+_NOTHING: Mapping[str, str] = {}
+_FORMATS = {"1.0": rest_api, "2.0": http_api}
 
 
 class RouteTable:
@@ -82,12 +97,24 @@ def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
 
 
 class RoutesApi:
-    """Answers requests for routes through their functions."""
+    """Answers requests for routes through their functions.
+
+    Attributes:
+        table: the routes.
+        http: what they have in common.
+    """
 
     def __init__(
-        self, routes: Sequence[Route], dispatcher: Dispatcher, *, queue_timeout_s: float, budget: Budget
+        self,
+        routes: Sequence[Route],
+        dispatcher: Dispatcher,
+        *,
+        queue_timeout_s: float,
+        budget: Budget,
+        http: HttpApi = _PLAIN,
     ) -> None:
         self.table = RouteTable(routes)
+        self.http = http
         self._dispatcher = dispatcher
         self._queue_timeout_s = queue_timeout_s
         self._budget = budget
@@ -96,18 +123,30 @@ class RoutesApi:
         self, scope: Scope, receive: Receive, send: Send, *, route: Route, parameters: dict[str, str]
     ) -> None:
         """Serve one request that `RouteTable.find` matched; errors are answered, not raised."""
+        payload_format = _FORMATS[route.payload_format]
+        send = cors.adding(send, self.http.cors, scope)
         try:
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
-                request = await self._request(scope, receive, route, parameters)
-                payload = msgspec.json.encode(http_api.event(request, now_s=time.time()))
+                trace_id = trace_of(scope)
+                request = await self._request(scope, receive, route, parameters, trace_id=trace_id)
+                payload = msgspec.json.encode(payload_format.event(request, now_s=time.time()))
                 result = await self._dispatcher.invoke(
-                    Invocation(route.function, payload, time.monotonic() + self._queue_timeout_s)
+                    Invocation(
+                        route.function,
+                        payload,
+                        time.monotonic() + self._queue_timeout_s,
+                        trace_id=trace_id,
+                    )
                 )
             if result.function_error is not None:
                 await respond_json(send, 500, {"message": "Internal Server Error"})
                 return
-            answer = http_api.response(result.payload)
-        except http_api.MalformedResponseError as error:
+            answer = (
+                payload_format.response(result.payload)
+                if result.content_type is None
+                else prelude.whole(result.content_type, result.payload)
+            )
+        except MalformedResponseError as error:
             await respond_json(send, 500, {"message": "Internal Server Error", "reason": str(error)})
         except RequestTooLargeException:
             await respond_json(send, 413, {"message": "Request Entity Too Large"})
@@ -118,19 +157,62 @@ class RoutesApi:
         else:
             await respond(send, answer.status, answer.headers, answer.body)
 
+    async def preflight(self, scope: Scope, send: Send) -> None:
+        """Answer a browser that asks whether it may, for whatever path."""
+        assert self.http.cors is not None
+        await respond(send, 204, cors.preflight_headers(self.http.cors, scope))
+
     async def _request(
-        self, scope: Scope, receive: Receive, route: Route, parameters: dict[str, str]
-    ) -> http_api.Request:
+        self, scope: Scope, receive: Receive, route: Route, parameters: dict[str, str], *, trace_id: str
+    ) -> Request:
         body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="route")
-        raw_path = scope.get("raw_path") or scope["path"].encode()
-        return http_api.Request(
-            method=scope["method"],
-            raw_path=raw_path.decode("latin-1").split("?")[0],
-            query=scope["query_string"].decode("latin-1"),
-            headers=scope["headers"],
-            body=body,
-            source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],
-            protocol=f"HTTP/{scope.get('http_version', '1.1')}",
+        return request_of(
+            scope,
+            body,
             route_key=route.key,
+            trace_id=trace_id,
             path_parameters=parameters,
+            stage_variables=self.http.stage_variables,
         )
+
+
+def raw_path_of(scope: Scope) -> str:
+    """The path as it was sent, percent-encoded, without the query."""
+    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw_path.decode("latin-1").split("?")[0]
+
+
+def request_of(
+    scope: Scope,
+    body: bytes,
+    *,
+    route_key: str,
+    trace_id: str,
+    path_parameters: Mapping[str, str] = _NOTHING,
+    stage_variables: Mapping[str, str] = _NOTHING,
+) -> Request:
+    """What an event is made of, from an ASGI scope and the body read.
+
+    Args:
+        scope: of the request.
+        body: of the request.
+        route_key: the route that matched.
+        trace_id: trace header of the invocation; its root is told, as AWS does it, where the request carries none.
+        path_parameters: values of the route's parameters, decoded.
+        stage_variables: variables of the API's stage.
+    """
+    headers = scope["headers"]
+    if header(scope, b"x-amzn-trace-id") is None:
+        headers = [*headers, (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1"))]
+    return Request(
+        method=scope["method"],
+        raw_path=raw_path_of(scope),
+        query=scope["query_string"].decode("latin-1"),
+        headers=headers,
+        body=body,
+        source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],
+        protocol=f"HTTP/{scope.get('http_version', '1.1')}",
+        route_key=route_key,
+        path_parameters=path_parameters,
+        stage_variables=stage_variables,
+    )

@@ -23,8 +23,8 @@ _BLOCK_BYTES = 256 * 1024
 
 
 @dataclass(frozen=True, slots=True)
-class _File:
-    """An open file. While it is open, no other file has its identity.
+class LogFile:
+    """An open file of a log. While it is open, no other file has its identity.
 
     Attributes:
         identity: device and inode.
@@ -50,7 +50,7 @@ class LogReader:
         self._path = path
         self._report = report
         # Oldest first: the one being read, then those to be read after it. The last is the newest known.
-        self._held: deque[_File] = deque()
+        self._held: deque[LogFile] = deque()
         self._position = 0  # in the first of them, bytes
         self._unfinished = b""
 
@@ -75,7 +75,7 @@ class LogReader:
             unfinished: count the beginning of a line that is not written whole yet as a line.
         """
         lines: deque[bytes] = deque()
-        files = self._open_all()
+        files = open_files(self._path)
         try:
             for file in reversed(files):
                 size = os.fstat(file.fd).st_size
@@ -120,12 +120,12 @@ class LogReader:
     def _look(self) -> None:
         """Take hold of the files that are newer than those held."""
         if not self._held:
-            self._held.extend(self._open_all())
+            self._held.extend(open_files(self._path))
             return
         newest = self._held[-1]
         if _identity(self._path) == newest.identity:
             return
-        files = self._open_all()
+        files = open_files(self._path)
         places = [file.identity for file in files]
         if newest.identity in places:
             newer = files[places.index(newest.identity) + 1 :]
@@ -151,33 +151,38 @@ class LogReader:
             f"lines of {self._path.name} may be missing here: they were rotated away before they could be read"
         )
 
-    def _open_all(self) -> list[_File]:
-        """The files of the log, opened, oldest first, as they were at one moment.
 
-        Files only move from a lower number to a higher one, so looking from the lowest up misses none; but their order
-        is known only when each name still means the same file afterwards. Else there was a rotation: look again.
-        """
-        while True:
-            files: list[_File] = []
-            try:
-                for number, name in self._names():
-                    try:
-                        fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
-                    except FileNotFoundError:
-                        continue
-                    there = os.fstat(fd)
-                    files.append(_File(fd, (there.st_dev, there.st_ino), number))
-                now = [identity for _, name in self._names() if (identity := _identity(name)) is not None]
-            except OSError:
-                _close(files)
-                raise
-            if [file.identity for file in files] == now:
-                return files[::-1]
+def open_files(path: Path) -> list[LogFile]:
+    """The files of the log at `path`, opened, oldest first, as they were at one moment; the caller closes them.
+
+    Files only move from a lower number to a higher one, so looking from the lowest up misses none; but their order
+    is known only when each name still means the same file afterwards. Else there was a rotation: look again.
+
+    Raises:
+        OSError: one cannot be read.
+    """
+    while True:
+        files: list[LogFile] = []
+        try:
+            for number, name in _names(path):
+                try:
+                    fd = os.open(name, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+                except FileNotFoundError:
+                    continue
+                there = os.fstat(fd)
+                files.append(LogFile(fd, (there.st_dev, there.st_ino), number))
+            now = [identity for _, name in _names(path) if (identity := _identity(name)) is not None]
+        except OSError:
             _close(files)
+            raise
+        if [file.identity for file in files] == now:
+            return files[::-1]
+        _close(files)
 
-    def _names(self) -> Iterator[tuple[int, Path]]:
-        for number in range(KEPT_FILES + 1):
-            yield number, rotated(self._path, number) if number else self._path
+
+def _names(path: Path) -> Iterator[tuple[int, Path]]:
+    for number in range(KEPT_FILES + 1):
+        yield number, rotated(path, number) if number else path
 
 
 def _last_lines(fd: int, size: int, count: int) -> tuple[list[bytes], bytes]:
@@ -204,6 +209,6 @@ def _identity(path: Path) -> tuple[int, int] | None:
     return there.st_dev, there.st_ino
 
 
-def _close(files: list[_File]) -> None:
+def _close(files: list[LogFile]) -> None:
     for file in files:
         os.close(file.fd)

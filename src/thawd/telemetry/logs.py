@@ -122,8 +122,8 @@ class LogStream:
         name: Lambda's log stream name, for example ``2026/11/20/[$LATEST]5a1c…``.
     """
 
-    def __init__(self, log: FunctionLog, *, version: str, identifier: str) -> None:
-        self.name = f"{datetime.now(UTC):%Y/%m/%d}/[{version}]{identifier}"
+    def __init__(self, log: FunctionLog, *, version: str, identifier: str, owner: str = "") -> None:
+        self.name = f"{datetime.now(UTC):%Y/%m/%d}/{owner}[{version}]{identifier}"
         self.log = log
         self._stream = self.name.encode()
         self._partial = b""
@@ -184,11 +184,6 @@ class LogStream:
 def rotated(path: Path, number: int) -> Path:
     """Name of the log `number` rotations ago."""
     return path.with_name(f"{path.name}.{number}")
-
-
-def log_path(folder: Path, function: str) -> Path:
-    """Where the log of `function` is, under the logs' `folder`."""
-    return folder / f"{function}.log"
 
 
 def read_lines(path: Path) -> Iterator[bytes]:

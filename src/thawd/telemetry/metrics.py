@@ -5,6 +5,7 @@ One set of counters per function feeds both ``/metrics`` (Prometheus) and ``/_th
 
 from __future__ import annotations
 
+import enum
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -64,6 +65,19 @@ class Distribution:
         }
 
 
+class Fallback(enum.StrEnum):
+    """What was in the way of the fastest start of an environment."""
+
+    SNAPSHOT_REFUSED = "snapshot_refused"
+    """The function could not be frozen, or its image failed the self-test."""
+    THAW_FAILED = "thaw_failed"
+    """This thaw failed, or so many before it did that the snapshot was given up."""
+    FORK_REFUSED = "fork_refused"
+    """A copy of the initialised process would lack threads."""
+    TEMPLATE_LOST = "template_lost"
+    """The template ended or hung."""
+
+
 class FunctionMetrics:
     """Counters of one function, kept across its versions.
 
@@ -75,7 +89,7 @@ class FunctionMetrics:
         exits: of these, those whose environment ended under them.
         throttles: requests refused by a concurrency limit or a full queue.
         init_failures: starts that ended in an init error.
-        fallbacks: starts that could not use the template and went cold.
+        fallbacks: starts that were slower than they might be, by what was in the way of the faster one.
     """
 
     __slots__ = (
@@ -90,14 +104,16 @@ class FunctionMetrics:
     )
 
     def __init__(self) -> None:
-        self.starts: dict[StartKind, Distribution] = {k: Distribution() for k in (StartKind.COLD, StartKind.FORK)}
+        self.starts: dict[StartKind, Distribution] = {
+            kind: Distribution() for kind in (StartKind.COLD, StartKind.FORK, StartKind.THAW)
+        }
         self.invocations = {kind: Distribution() for kind in StartKind}
         self.errors = 0
         self.timeouts = 0
         self.exits = 0
         self.throttles = 0
         self.init_failures = 0
-        self.fallbacks = 0
+        self.fallbacks = dict.fromkeys(Fallback, 0)
 
     def summary(self) -> dict[str, Any]:
         """The function's part of ``/_thawd/status``."""
@@ -105,6 +121,8 @@ class FunctionMetrics:
             "starts": {kind.value: d.summary() for kind, d in self.starts.items() if d.count},
             "invocations": {kind.value: d.summary() for kind, d in self.invocations.items() if d.count},
             **{name: getattr(self, name) for name in COUNTERS},
+            "fallbacks": sum(self.fallbacks.values()),
+            "fallbacks_by_reason": {reason.value: count for reason, count in self.fallbacks.items() if count},
         }
 
 
@@ -115,8 +133,8 @@ COUNTERS: Mapping[str, str] = {
     "exits": "Invocations whose execution environment ended under them.",
     "throttles": "Requests refused by a concurrency limit or a full queue.",
     "init_failures": "Starts of an execution environment that ended in an init error.",
-    "fallbacks": "Starts that could not use the template and went cold.",
 }
+FALLBACKS = "Starts that were slower than they might be, by what was in the way of the faster one."
 DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment to its being ready, by start kind, in seconds.",
     "invocations": "Time from asking for an execution environment to its answer, by start kind, in seconds.",
@@ -139,7 +157,9 @@ class Metrics(Collector):
 
     def function(self, name: str) -> FunctionMetrics:
         """The counters of the function `name`, made when there are none yet."""
-        return self.functions.setdefault(name, FunctionMetrics())
+        if name not in self.functions:
+            self.functions[name] = FunctionMetrics()
+        return self.functions[name]
 
     def set_gauge(self, name: str, *, function: str, state: str = "", value: float) -> None:
         """Set one gauge of `GAUGES`."""
@@ -156,6 +176,11 @@ class Metrics(Collector):
             for function, metrics in self.functions.items():
                 counter.add_metric([function], getattr(metrics, name))
             yield counter
+        fallbacks = CounterMetricFamily("thawd_fallbacks", FALLBACKS, labels=["function", "reason"])
+        for function, metrics in self.functions.items():
+            for reason, count in metrics.fallbacks.items():
+                fallbacks.add_metric([function, reason.value], count)
+        yield fallbacks
         for name, text in DISTRIBUTIONS.items():
             summary = SummaryMetricFamily(f"thawd_{name}_seconds", text, labels=["function", "kind"])
             for function, metrics in self.functions.items():

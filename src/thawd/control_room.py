@@ -1,0 +1,173 @@
+"""The control plane with all that it works with: put together for a server, restored from the catalog at its start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from thawd.config import Settings
+from thawd.control.configured import Configured
+from thawd.control.deployments import Deployments, Surroundings
+from thawd.control.registry import Registry
+from thawd.errors import ResourceNotFoundException
+from thawd.execution.dispatcher import Dispatcher
+from thawd.execution.node import Node
+from thawd.execution.publisher import Publisher
+from thawd.gateway.control_api import CodeLinks, ControlApi
+from thawd.gateway.control_plane import Means, assemble
+from thawd.gateway.http import Budget
+from thawd.gateway.url_table import PATH_PREFIX, UrlTable, described, settings_of, url_id
+from thawd.resources import LATEST
+from thawd.state.bucket_folder import BucketFolder
+from thawd.state.catalog import Catalog
+from thawd.state.code import CodeStore
+from thawd.state.database import Database
+from thawd.telemetry.console import complain, say
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """What runs functions.
+
+    Attributes:
+        dispatcher: it.
+        publisher: makes versions.
+        node: the machine.
+        spawn_task: runs a coroutine in the background.
+    """
+
+    dispatcher: Dispatcher
+    publisher: Publisher
+    node: Node
+    spawn_task: Callable[[Coroutine[None, None, None]], object]
+
+
+class ControlRoom:
+    """The control plane of one server.
+
+    Args:
+        state: the state file.
+        engine: what runs functions.
+        settings: the configuration in force.
+        url: where the server serves.
+        urls: function URLs that are served.
+        budget: memory for bodies.
+        elsewhere: the contents of an object of a bucket that is not ours, for code; None: there are none.
+
+    Attributes:
+        api: serves it over HTTP, once `open` has returned.
+        configured: the functions of the configuration.
+        deployments: all functions, as they are to be served.
+    """
+
+    api: ControlApi
+    configured: Configured
+    deployments: Deployments
+
+    def __init__(  # noqa: PLR0913 - the composition root hands it all
+        self,
+        state: Database,
+        engine: Engine,
+        *,
+        settings: Callable[[], Settings],
+        url: Callable[[], str],
+        urls: UrlTable,
+        budget: Budget,
+        elsewhere: Callable[[str, str], Awaitable[bytes | None]] | None = None,
+    ) -> None:
+        self._engine = engine
+        self._settings = settings
+        self._url = url
+        self._urls = urls
+        self._budget = budget
+        self._elsewhere = elsewhere
+        self._code = CodeStore(settings().server.data)
+        self._registry = Registry(Catalog(state))
+
+    async def open(self) -> None:
+        """Restore what was made before, and declare it with the functions of the configuration.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+        await self._registry.load()
+        engine = self._engine
+        self.deployments = Deployments(
+            engine.dispatcher,
+            engine.publisher,
+            engine.node,
+            self._code,
+            surroundings=self._surroundings,
+            spawn_task=engine.spawn_task,
+            complain=complain,
+            say=say,
+        )
+        self.configured = Configured(self._registry, self.deployments, complain=complain)
+        links = CodeLinks(self._code.zip_path, self._url)
+        plane = assemble(
+            Means(
+                known=self._registry,
+                code=self._code,
+                deployments=self.deployments,
+                read_object=self._read_object,
+                serve_url=self._serve_url,
+                declared_url=self._declared_url,
+                in_background=engine.spawn_task,
+                locate=links.make,
+            )
+        )
+        self.api = ControlApi(plane, links=links, budget=self._budget, complain=complain)
+        self.configured.declare(self._settings().functions)
+        for family in list(self._registry.families.values()):
+            if not family.declared:
+                self.deployments.declare(family)
+        plane.functions.resume()
+        plane.urls.restore()
+
+    def packages(self) -> set[str]:
+        """Names of the packages that must stay."""
+        return self._registry.packages() | self._code.recent()
+
+    async def remove_code(self) -> None:
+        """Remove the zip files of other packages.
+
+        Raises:
+            StoreError: they cannot be removed.
+        """
+        await self._code.remove_except(self.packages)
+
+    def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
+        """Serve a function URL that the API has made, or end it; where it is."""
+        if config is None:
+            self._urls.remove(name, qualifier or LATEST)
+            return ""
+        # By path: not every resolver knows names under localhost.
+        return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
+
+    def _declared_url(self, name: str) -> Mapping[str, Any] | None:
+        """The URL that the configuration declares for a function, in the API's terms."""
+        settings = self._settings().urls.get(name)
+        if settings is None:
+            return None
+        return {**described(settings), "Url": f"{self._url()}{PATH_PREFIX}{url_id(name)}/"}
+
+    def _surroundings(self) -> Surroundings:
+        settings = self._settings()
+        return Surroundings(settings.path.parent, settings.buckets, settings.not_code())
+
+    async def _read_object(self, bucket: str, key: str) -> bytes:
+        known = self._settings().buckets.get(bucket)
+        if known is None:
+            content = None if self._elsewhere is None else await self._elsewhere(bucket, key)
+            if content is not None:
+                return content
+            raise ResourceNotFoundException(f"The specified bucket does not exist: {bucket}")
+        path = BucketFolder(os.fsencode(known.path)).path(os.fsencode(key))
+        try:
+            return await asyncio.to_thread(Path(os.fsdecode(path or b"")).read_bytes)
+        except OSError:
+            raise ResourceNotFoundException(f"The specified key does not exist: {key}") from None

@@ -1,0 +1,275 @@
+"""S3 event notifications of the emulator's buckets: configured by PutBucketNotificationConfiguration, fired from here.
+
+What a configuration says of functions is kept here; what it says of queues and topics is passed on, as the emulator
+serves those itself. It lives as long as the emulator's buckets do.
+
+Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from urllib.parse import parse_qs, unquote
+from xml.etree import ElementTree
+
+from thawd.errors import ThawdError
+from thawd.gateway.http import Receive, Scope, Send, header, read_body, respond
+from thawd.gateway.s3_xml import S3Error
+from thawd.invocation import Invocation, new_request_id
+
+_XML = (b"content-type", b"application/xml")
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_TAGS = ("CloudFunctionConfiguration", "LambdaFunctionConfiguration")
+MAX_BYTES = 1 << 20
+
+Accept = Callable[[Invocation], Awaitable[None]]
+PassOn = Callable[[Scope, bytes, Send], Awaitable[int]]
+Head = Callable[[str, Scope], Awaitable[tuple[int, str] | None]]
+Encode = Callable[["ObjectHappening"], bytes]
+Find = Callable[[str], tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """What happens for which objects.
+
+    Attributes:
+        identifier: of the configuration.
+        arn: of the function.
+        events: event types, for example ``s3:ObjectCreated:*``.
+        prefix: only keys that begin so.
+        suffix: only keys that end so.
+    """
+
+    identifier: str
+    arn: str
+    events: tuple[str, ...]
+    prefix: str = ""
+    suffix: str = ""
+
+    def wants(self, event_name: str, key: str) -> bool:
+        """Whether an event of the name, for example ``ObjectCreated:Put``, is asked for."""
+        return (
+            any(_covers(pattern, event_name) for pattern in self.events)
+            and key.startswith(self.prefix)
+            and key.endswith(self.suffix)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHappening:
+    """Something that happened to an object of the emulator's.
+
+    Attributes:
+        name: event name, for example ``ObjectCreated:Put``.
+        bucket: name of the bucket.
+        key: of the object.
+        size: bytes; None when it was removed.
+        etag: MD5 in hexadecimal digits; None when it was removed.
+        sequencer: grows with every event.
+        request_id: of the invocation it causes.
+        configuration_id: of the notification that asked for it.
+    """
+
+    name: str
+    bucket: str
+    key: str
+    size: int | None
+    etag: str | None
+    sequencer: int
+    request_id: str
+    configuration_id: str
+
+
+@dataclass(slots=True)
+class _Configuration:
+    document: bytes
+    rules: list[Rule]
+
+
+class BucketNotifications:
+    """The notifications of all emulated buckets.
+
+    Args:
+        accept: stores an asynchronous invocation.
+        find: name and qualifier of the function that an ARN names; raises when there is none.
+        encode: makes the event.
+        complain: told what an operator should know.
+    """
+
+    def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:
+        self._accept = accept
+        self._find = find
+        self._encode = encode
+        self._complain = complain
+        self._by_bucket: dict[str, _Configuration] = {}
+        self._sequence = itertools.count(time.time_ns())
+        self.head: Head
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
+        """Serve a request for a bucket's notification configuration; False: it is for something else."""
+        bucket, key = _place(scope)
+        if "notification" not in _query(scope) or key or not bucket:
+            return False
+        if scope["method"] == "GET" and bucket in self._by_bucket:
+            await respond(send, 200, [_XML], self._by_bucket[bucket].document)
+            return True
+        if scope["method"] != "PUT":
+            return False
+        try:
+            document = await read_body(scope, receive, limit_bytes=MAX_BYTES, operation="PutBucketNotification")
+            rules, rest = parse(document)
+            for rule in rules:
+                self._check(rule)
+        except (S3Error, ThawdError) as error:
+            refused = error if isinstance(error, S3Error) else S3Error(400, "InvalidRequest", str(error))
+            resource = {"resource": scope["path"], "request_id": new_request_id()}
+            await respond(send, refused.status, [_XML], refused.document(**resource))
+            return True
+        if await pass_on(scope, rest, send) < 300:
+            self._by_bucket[bucket] = _Configuration(document, rules)
+        return True
+
+    def _check(self, rule: Rule) -> None:
+        try:
+            self._find(rule.arn)
+        except ThawdError as error:
+            raise S3Error(
+                400,
+                "InvalidArgument",
+                f"Unable to validate the following destination configurations: {rule.arn}: {error.message}",
+            ) from None
+
+    async def happened(self, scope: Scope) -> None:
+        """A request for S3 has succeeded: fire what asks for it."""
+        bucket, key = _place(scope)
+        if scope["method"] == "DELETE" and not key and bucket and not _query(scope):
+            self._by_bucket.pop(bucket, None)
+        name = event_name(scope)
+        configuration = self._by_bucket.get(bucket)
+        if name is None or configuration is None:
+            return
+        wanted = [rule for rule in configuration.rules if rule.wants(name, key)]
+        if not wanted:
+            return
+        found = None
+        if name.startswith("ObjectCreated"):
+            raw_path = (scope.get("raw_path") or scope["path"].encode()).split(b"?")[0].decode("latin-1")
+            found = await self.head(raw_path, scope)
+        for rule in wanted:
+            await self._fire(rule, name, bucket, key, found)
+
+    async def removed(self, scope: Scope, answer: bytes) -> None:
+        """A request to delete several objects was answered so."""
+        bucket, _ = _place(scope)
+        configuration = self._by_bucket.get(bucket)
+        if configuration is None:
+            return
+        name = "ObjectRemoved:Delete"
+        for element in ElementTree.fromstring(answer).iter():
+            if _local(element.tag) == "Deleted":
+                key = next((child.text or "" for child in element if _local(child.tag) == "Key"), "")
+                for rule in configuration.rules:
+                    if rule.wants(name, key):
+                        await self._fire(rule, name, bucket, key, None)
+
+    async def _fire(self, rule: Rule, name: str, bucket: str, key: str, found: tuple[int, str] | None) -> None:
+        size, etag = found or (None, None)
+        request_id = new_request_id()
+        event = self._encode(
+            ObjectHappening(name, bucket, key, size, etag, next(self._sequence), request_id, rule.identifier)
+        )
+        try:
+            function, qualifier = self._find(rule.arn)
+            await self._accept(
+                Invocation(
+                    function,
+                    event,
+                    time.monotonic(),
+                    request_id,
+                    asynchronous=True,
+                    qualifier=qualifier,
+                )
+            )
+        except ThawdError as error:
+            self._complain(f"thawd: {bucket}/{key}: {name} reached no function: {error}")
+
+
+def event_name(scope: Scope) -> str | None:
+    """The event that a successful request of an object was; None for none."""
+    _, key = _place(scope)
+    query = _query(scope)
+    if not key:
+        return None
+    method = scope["method"]
+    if method == "PUT" and not (set(query) - {"x-id"}):
+        return "ObjectCreated:Copy" if header(scope, b"x-amz-copy-source") else "ObjectCreated:Put"
+    if method == "POST" and "uploadId" in query:
+        return "ObjectCreated:CompleteMultipartUpload"
+    if method == "DELETE" and not (set(query) - {"x-id", "versionId"}):
+        return "ObjectRemoved:Delete"
+    return None
+
+
+def parse(document: bytes) -> tuple[list[Rule], bytes]:
+    """The rules for functions, and the document without them.
+
+    Raises:
+        S3Error: it is no notification configuration (400).
+    """
+    if b"<!" in document:
+        raise S3Error(400, "MalformedXML", "A configuration has no document type and no comments")
+    try:
+        root = ElementTree.fromstring(document or b"<NotificationConfiguration/>")
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise S3Error(400, "MalformedXML", f"The configuration is not XML: {error}") from None
+    rules: list[Rule] = []
+    for element in list(root):
+        if _local(element.tag) in _TAGS:
+            rules.append(_rule(element, len(rules)))
+            root.remove(element)
+    ElementTree.register_namespace("", _NAMESPACE)
+    return rules, ElementTree.tostring(root)
+
+
+def _rule(element: ElementTree.Element, index: int) -> Rule:
+    texts: dict[str, list[str]] = {}
+    filters: dict[str, str] = {}
+    for item in element.iter():
+        texts.setdefault(_local(item.tag), []).append((item.text or "").strip())
+        if _local(item.tag) == "FilterRule":
+            fields = {_local(child.tag): child.text or "" for child in item}
+            filters[fields.get("Name", "").lower()] = fields.get("Value", "")
+    arns = [*texts.get("CloudFunction", []), *texts.get("LambdaFunctionArn", [])]
+    if not arns or not texts.get("Event"):
+        raise S3Error(400, "MalformedXML", "A configuration for a function has an ARN and at least one event")
+    if set(filters) - {"prefix", "suffix"}:
+        raise S3Error(400, "InvalidArgument", "filter rule name must be either prefix or suffix")
+    identifier = (texts.get("Id") or [f"thawd-{index}"])[0]
+    return Rule(identifier, arns[0], tuple(texts["Event"]), filters.get("prefix", ""), filters.get("suffix", ""))
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def _covers(pattern: str, name: str) -> bool:
+    wanted = pattern.removeprefix("s3:")
+    return name.startswith(wanted[:-1]) if wanted.endswith("*") else wanted == name
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    """Parameters, without those of a presigned URL."""
+    given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    return {name: value for name, value in given.items() if not re.match("x-amz-", name, re.IGNORECASE)}
+
+
+def _place(scope: Scope) -> tuple[str, str]:
+    """Bucket and key, path style."""
+    raw = (scope.get("raw_path") or scope["path"].encode()).split(b"?")[0].decode("latin-1")
+    bucket, _, key = raw.lstrip("/").partition("/")
+    return unquote(bucket), unquote(key)

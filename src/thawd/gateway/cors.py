@@ -1,0 +1,105 @@
+"""Cross-origin requests by the platform's own rules: the answer to a preflight request, headers on all others. Pure.
+
+API Gateway and function URLs do the same but for a status: a preflight request (``OPTIONS`` with ``Origin`` and
+``Access-Control-Request-Method``) never reaches the function, and what a handler says of CORS is replaced.
+
+Source: API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway"; Lambda developer guide,
+"Creating and managing Lambda function URLs", Cross-origin resource sharing (CORS).
+"""
+
+from __future__ import annotations
+
+from urllib.parse import urlsplit
+
+from thawd.gateway.http import Headers, Message, Scope, Send, header
+from thawd.resources import Cors
+
+_PREFIX = b"access-control-"
+_LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
+
+
+def is_this_machine(origin: str) -> bool:
+    """Whether a page of `origin` comes from this machine."""
+    try:
+        return urlsplit(origin).hostname in _LOOPBACK_NAMES
+    except ValueError:
+        return False
+
+
+def allows(cors: Cors, origin: str) -> bool:
+    """Whether pages of `origin` may call."""
+    origin = origin.lower()
+    for allowed in cors.allow_origins:
+        if allowed == "*" or origin == allowed.lower():
+            return True
+        if allowed.endswith("://*") and origin.startswith(allowed[:-1].lower()):
+            return True
+    return False
+
+
+def is_preflight(scope: Scope) -> bool:
+    """Whether a browser asks if it may."""
+    return (
+        scope["method"] == "OPTIONS"
+        and header(scope, b"origin") is not None
+        and header(scope, b"access-control-request-method") is not None
+    )
+
+
+def preflight_headers(cors: Cors, scope: Scope) -> Headers:
+    """The headers that answer a preflight request; none that allow anything for an origin that is not allowed."""
+    origin = (header(scope, b"origin") or b"").decode("latin-1")
+    if not allows(cors, origin):
+        return []
+    asked = (header(scope, b"access-control-request-headers") or b"").decode("latin-1")
+    method = (header(scope, b"access-control-request-method") or b"").decode("latin-1")
+    headers = [*_origin_headers(cors, origin)]
+    headers.append((b"access-control-allow-methods", _listed(cors.allow_methods, method, cors)))
+    if cors.allow_headers:
+        headers.append((b"access-control-allow-headers", _listed(cors.allow_headers, asked, cors)))
+    if cors.max_age_s:
+        headers.append((b"access-control-max-age", str(cors.max_age_s).encode()))
+    return headers
+
+
+def _listed(values: tuple[str, ...], asked: str, cors: Cors) -> bytes:
+    # Source: Fetch standard: to a request with credentials, "*" is a name like any other, and allows nothing.
+    if "*" in values and cors.allow_credentials:
+        return asked.encode("latin-1", "replace")
+    return ",".join(values).encode("latin-1", "replace")
+
+
+def _origin_headers(cors: Cors, origin: str) -> Headers:
+    if "*" in cors.allow_origins:
+        headers = [(b"access-control-allow-origin", b"*")]
+    else:
+        headers = [(b"access-control-allow-origin", origin.encode("latin-1", "replace")), (b"vary", b"Origin")]
+    if cors.allow_credentials:
+        headers.append((b"access-control-allow-credentials", b"true"))
+    return headers
+
+
+def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
+    """The headers of an answer to a request from `origin`: those of the handler but for its own words on CORS."""
+    kept = [(name, value) for name, value in headers if not name.lower().startswith(_PREFIX)]
+    if not allows(cors, origin):
+        return kept
+    kept += _origin_headers(cors, origin)
+    if cors.expose_headers:
+        kept.append((b"access-control-expose-headers", ",".join(cors.expose_headers).encode("latin-1", "replace")))
+    return kept
+
+
+def adding(send: Send, cors: Cors | None, scope: Scope) -> Send:
+    """`send`, which puts the headers of `cors` into the answer; `send` itself where the request has no origin."""
+    origin = header(scope, b"origin")
+    if cors is None or origin is None:
+        return send
+    text = origin.decode("latin-1")
+
+    async def with_headers(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": answer_headers(cors, text, list(message["headers"]))}
+        await send(message)
+
+    return with_headers

@@ -1,0 +1,228 @@
+"""What the payload formats share: a request, a response, and the checks of what a handler answered. Pure.
+
+Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway".
+"""
+
+from __future__ import annotations
+
+import base64
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+# Source: RFC 9110, 5.6.2 Tokens, and 6.4.1 Content Semantics: these have no body.
+_TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+# Source: RFC 9110, 5.5 Field Values; the server that sends them would fail.
+_CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+WITHOUT_BODY = (204, 205, 304)
+_TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
+# The length is counted from the body that goes out; a connection's own headers are not the handler's.
+_CONNECTIONS_OWN = ("content-length", "transfer-encoding", "connection")
+Headers = list[tuple[bytes, bytes]]
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What an event is made of.
+
+    Attributes:
+        method: in capitals.
+        raw_path: percent-encoded path.
+        query: percent-encoded query string, without the question mark.
+        headers: names in lower case.
+        body: as received.
+        source_ip: the client's address.
+        protocol: for example ``HTTP/1.1``.
+        route_key: the route that matched.
+        path_parameters: values of the route's parameters, decoded.
+        stage_variables: variables of the API's stage.
+    """
+
+    method: str
+    raw_path: str
+    query: str
+    headers: Headers
+    body: bytes
+    source_ip: str
+    protocol: str
+    route_key: str
+    path_parameters: Mapping[str, str]
+    stage_variables: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """An HTTP response.
+
+    Attributes:
+        status: HTTP status.
+        headers: as they go out, cookies included.
+        body: as it goes out.
+    """
+
+    status: int
+    headers: Headers
+    body: bytes
+
+
+class MalformedResponseError(Exception):
+    """The handler's answer is no HTTP response; the message says what is wrong with it."""
+
+
+def header_values(request: Request) -> dict[str, list[str]]:
+    """All headers of a request in the order of their coming, with those that API Gateway adds."""
+    values: dict[str, list[str]] = {}
+    for name, value in request.headers:
+        values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
+    values.setdefault("x-forwarded-for", [request.source_ip])
+    values.setdefault("x-forwarded-proto", ["http"])
+    port = values.get("host", [""])[-1].rpartition(":")[2]
+    values.setdefault("x-forwarded-port", [port if port.isdigit() else "80"])
+    return values
+
+
+def text_of(body: bytes, content_type: str) -> str | None:
+    """The body as text when its type is one that API Gateway passes as text and it is UTF-8; None for Base64."""
+    if not body:
+        return ""
+    media_type = content_type.split(";", maxsplit=1)[0].strip().lower()
+    is_text = media_type.startswith("text/") or media_type in _TEXT_TYPES or media_type.endswith(("+json", "+xml"))
+    try:
+        return body.decode() if is_text else None
+    except UnicodeDecodeError:
+        return None
+
+
+def event_body(request: Request, content_type: str) -> tuple[str, bool]:
+    """The event's ``body`` and ``isBase64Encoded``."""
+    text = text_of(request.body, content_type)
+    return (base64.b64encode(request.body).decode(), True) if text is None else (text, False)
+
+
+def request_time(now_s: float) -> str:
+    """Seconds since the epoch as API Gateway writes them, the Common Log Format's way."""
+    return time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now_s))
+
+
+def decode_answer(payload: bytes) -> Any:
+    """What the handler returned.
+
+    Raises:
+        MalformedResponseError: it is no JSON that API Gateway reads.
+    """
+    try:
+        return msgspec.json.decode(payload)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise MalformedResponseError(f"it is not JSON: {error}") from None
+
+
+def status_of(value: Any) -> int:
+    """The ``statusCode``, a number or its text.
+
+    Raises:
+        MalformedResponseError: it is no final HTTP status.
+    """
+    try:
+        status = int(value)
+    except (TypeError, ValueError):
+        raise MalformedResponseError(f"statusCode is {value!r}; it must be a number from 200 to 599") from None
+    if not 200 <= status <= 599:
+        raise MalformedResponseError(f"statusCode is {status}; it must be from 200 to 599")
+    return status
+
+
+def single_headers(values: Any) -> list[tuple[str, str]]:
+    """The ``headers`` of an answer, names in lower case; those without a value and a connection's own are left out.
+
+    Raises:
+        MalformedResponseError: they cannot be sent.
+    """
+    if not isinstance(values, dict):
+        raise MalformedResponseError(f"headers is a {type(values).__name__}; it must be an object of names and values")
+    kept = []
+    for name, value in values.items():
+        if value is None or name.lower() in _CONNECTIONS_OWN:
+            continue
+        kept.append((checked_name(name), header_text(value)))
+    return kept
+
+
+def multi_headers(values: Any) -> list[tuple[str, list[str]]]:
+    """The ``multiValueHeaders`` of an answer, as `single_headers` does it.
+
+    Raises:
+        MalformedResponseError: they cannot be sent.
+    """
+    if not isinstance(values, dict) or not all(isinstance(listed, list) for listed in values.values()):
+        raise MalformedResponseError("multiValueHeaders must be an object of names and lists of values")
+    return [
+        (checked_name(name), [header_text(value) for value in listed if value is not None])
+        for name, listed in values.items()
+        if name.lower() not in _CONNECTIONS_OWN
+    ]
+
+
+def checked_name(name: str) -> str:
+    """A header's name, in lower case.
+
+    Raises:
+        MalformedResponseError: it is none.
+    """
+    if not _TOKEN.fullmatch(name):
+        raise MalformedResponseError(f"{name!r} is no name of a header")
+    return name.lower()
+
+
+def header_text(value: Any) -> str:
+    """A header's value as text.
+
+    Raises:
+        MalformedResponseError: it would break out of its line.
+    """
+    text = str(value).lower() if isinstance(value, bool) else str(value)
+    if _CONTROL.search(text):
+        raise MalformedResponseError("a header's value must not contain line breaks or other control characters")
+    return text
+
+
+def cookie_values(values: Any) -> list[str]:
+    """The ``cookies`` of an answer, each for a ``Set-Cookie`` of its own.
+
+    Raises:
+        MalformedResponseError: they cannot be sent.
+    """
+    if values is None:
+        return []
+    if not isinstance(values, list) or not all(isinstance(value, str) for value in values):
+        raise MalformedResponseError("cookies must be a list of strings")
+    return [header_text(value) for value in values]
+
+
+def wire_header(name: str, value: str) -> tuple[bytes, bytes]:
+    """A header as it goes out."""
+    return name.encode("latin-1", "replace"), value.encode("latin-1", "replace")
+
+
+def body_of(answer: Mapping[str, Any], status: int) -> bytes:
+    """The ``body`` of an answer as it goes out; none where `status` allows none.
+
+    Raises:
+        MalformedResponseError: it is no text, or not the Base64 that it says it is.
+    """
+    if status in WITHOUT_BODY:
+        return b""
+    body = answer.get("body")
+    if body is None:
+        return b""
+    if not isinstance(body, str):
+        raise MalformedResponseError(f"body is a {type(body).__name__}; it must be a string (use json.dumps)")
+    if not answer.get("isBase64Encoded"):
+        return body.encode("utf-8", "replace")
+    try:
+        return base64.b64decode(body, validate=True)
+    except ValueError:
+        raise MalformedResponseError("isBase64Encoded is true, but body is not Base64") from None

@@ -1,0 +1,307 @@
+"""AWS Signature Version 4: is a request signed with one of our keys, and fresh? And signing one of our own. Pure.
+
+Source: AWS Identity and Access Management user guide, "Create a signed AWS API request" and "Authenticating requests
+(AWS Signature Version 4)"; wording of the errors as AWS's services answer.
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import hmac
+import re
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from urllib.parse import quote, unquote, unquote_plus
+
+ALGORITHM = "AWS4-HMAC-SHA256"
+SKEW_S = 300
+_LONGEST_PRESIGNED_S = 604_800
+_UNSIGNED = b"UNSIGNED-PAYLOAD"
+_MISMATCH = (
+    "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key "
+    "and signing method. Consult the service documentation for details."
+)
+_PART = re.compile(r"\s*([A-Za-z]+)=([^,]*?)\s*(?:,|$)")
+
+
+class SignatureError(Exception):
+    """The request is not let in (403).
+
+    Attributes:
+        code: AWS's error code.
+        message: what is wrong, without secrets.
+    """
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class Signed:
+    """A request as it came.
+
+    Attributes:
+        method: in capitals.
+        raw_path: percent-encoded, as sent.
+        query: percent-encoded query string, as sent, without the question mark.
+        headers: names in lower case.
+        body: whole.
+    """
+
+    method: str
+    raw_path: str
+    query: str
+    headers: list[tuple[bytes, bytes]]
+    body: bytes
+
+    def header(self, name: bytes) -> bytes | None:
+        """The first header `name`, or None."""
+        return next((value for key, value in self.headers if key == name), None)
+
+
+@dataclass(frozen=True, slots=True)
+class _Claim:
+    """What a request says of its signature.
+
+    Attributes:
+        access_key: whose.
+        scope: date, region and service.
+        signed_headers: names, in order.
+        signature: hexadecimal.
+        date: ``20260101T000000Z``.
+        valid_s: how long after `date`, seconds; None: as long as clocks may differ.
+    """
+
+    access_key: str
+    scope: tuple[str, str, str]
+    signed_headers: list[str]
+    signature: bytes
+    date: str
+    valid_s: int | None
+
+
+def is_signed(request: Signed) -> bool:
+    """Whether the request carries a signature, good or not."""
+    authorization = request.header(b"authorization") or b""
+    return authorization.startswith(b"AWS4-") or "X-Amz-Algorithm=" in request.query
+
+
+def verify(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> str:
+    """The access key id that `request` is signed with.
+
+    Args:
+        request: as it came.
+        keys: secret of each access key id.
+        now_s: seconds since the epoch.
+        service: for which the signature must be made.
+
+    Raises:
+        SignatureError: it is not signed, by nobody known, for something else, too long ago, or not rightly (403).
+    """
+    claim, secret = _check(request, keys, now_s=now_s, service=service)
+    payload_hash = _payload_hash(request)
+    for path in _canonical_paths(request.raw_path):
+        for query in _canonical_queries(request.query):
+            text = _canonical_request(request, claim, path=path, query=query, payload_hash=payload_hash)
+            if hmac.compare_digest(_signature(claim, secret, text), claim.signature):
+                return claim.access_key
+    raise SignatureError("InvalidSignatureException", _MISMATCH)
+
+
+def check_claim(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> None:
+    """What can be known before the body is read: the request names a key of ours, the service and a time that is now.
+
+    Raises:
+        SignatureError: as `verify` (403).
+    """
+    _check(request, keys, now_s=now_s, service=service)
+
+
+def _check(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str) -> tuple[_Claim, str]:
+    claim = _presigned(request) if "X-Amz-Algorithm=" in request.query else _in_header(request)
+    secret = keys.get(claim.access_key)
+    if secret is None:
+        raise SignatureError("UnrecognizedClientException", "The security token included in the request is invalid.")
+    _check_scope(claim, service)
+    _check_time(claim, now_s)
+    return claim, secret
+
+
+def sign(request: Signed, access_key: str, secret: str, *, now_s: float, scope: tuple[str, str]) -> dict[str, str]:
+    """Headers that sign `request`, whose headers must be those that are sent, ``host`` among them.
+
+    Args:
+        request: what is to be sent.
+        access_key: whose signature.
+        secret: of the key.
+        now_s: seconds since the epoch.
+        scope: region and service.
+    """
+    date = _stamp(now_s)
+    whole = replace(request, headers=[*request.headers, (b"x-amz-date", date.encode())])
+    names = sorted({name.decode("latin-1") for name, _ in whole.headers})
+    claim = _Claim(access_key, (date[:8], *scope), names, b"", date, None)
+    text = _canonical_request(
+        whole,
+        claim,
+        path=_canonical_paths(whole.raw_path)[0],
+        query=_canonical_queries(whole.query)[0],
+        payload_hash=_payload_hash(whole),
+    )
+    credential = "/".join((access_key, *claim.scope, "aws4_request"))
+    signature = _signature(claim, secret, text).decode()
+    signed = f"Credential={credential}, SignedHeaders={';'.join(names)}, Signature={signature}"
+    return {"X-Amz-Date": date, "Authorization": f"{ALGORITHM} {signed}"}
+
+
+def _in_header(request: Signed) -> _Claim:
+    authorization = (request.header(b"authorization") or b"").decode("latin-1")
+    if not authorization.startswith("AWS4-"):
+        raise SignatureError("MissingAuthenticationTokenException", "Missing Authentication Token")
+    algorithm, _, rest = authorization.partition(" ")
+    parts = {match[1]: match[2] for match in _PART.finditer(rest)}
+    wanting = [name for name in ("Credential", "Signature", "SignedHeaders") if not parts.get(name)]
+    date = (request.header(b"x-amz-date") or b"").decode("latin-1")
+    if algorithm != ALGORITHM or wanting:
+        missing = " ".join(f"Authorization header requires '{name}' parameter." for name in wanting)
+        raise _incomplete(missing or f"Unsupported AWS 'algorithm': '{algorithm}'.")
+    if not date:
+        raise _incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
+    return _claim(parts["Credential"], parts["SignedHeaders"], parts["Signature"], date, valid_s=None)
+
+
+def _presigned(request: Signed) -> _Claim:
+    values: dict[str, str] = {}
+    for pair in request.query.split("&"):
+        name, _, value = pair.partition("=")
+        values.setdefault(unquote(name), unquote(value))
+    names = ("X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Date", "X-Amz-Expires")
+    wanting = [name for name in names if not values.get(name)]
+    if values.get("X-Amz-Algorithm") != ALGORITHM or wanting:
+        missing = " ".join(f"AWS query-string parameters must include '{name}'." for name in wanting)
+        raise _incomplete(missing or "Unsupported 'X-Amz-Algorithm'.")
+    valid = values["X-Amz-Expires"]
+    if not (valid.isascii() and valid.isdigit()) or not 1 <= int(valid[:9]) <= _LONGEST_PRESIGNED_S:
+        raise _incomplete(f"X-Amz-Expires must be from 1 to {_LONGEST_PRESIGNED_S} seconds.")
+    return _claim(
+        values["X-Amz-Credential"],
+        values["X-Amz-SignedHeaders"],
+        values["X-Amz-Signature"],
+        values["X-Amz-Date"],
+        valid_s=int(valid),
+    )
+
+
+def _claim(credential: str, signed_headers: str, signature: str, date: str, *, valid_s: int | None) -> _Claim:
+    parts = credential.rsplit("/", 4)
+    if len(parts) != 5:
+        raise _incomplete(
+            "Credential must have exactly 5 slash-delimited elements, e.g. keyid/date/region/service/term."
+        )
+    access_key, day, region, service, end = parts
+    if end != "aws4_request":
+        raise _invalid(f"Credential should be scoped with a valid terminator: 'aws4_request', not '{end}'.")
+    names = signed_headers.lower().split(";")
+    if "host" not in names:
+        raise _invalid("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
+    signed = signature.lower().encode("latin-1", "replace")
+    return _Claim(access_key, (day, region, service), names, signed, date, valid_s)
+
+
+def _incomplete(message: str) -> SignatureError:
+    return SignatureError("IncompleteSignatureException", message)
+
+
+def _invalid(message: str) -> SignatureError:
+    return SignatureError("InvalidSignatureException", message)
+
+
+def _check_scope(claim: _Claim, service: str) -> None:
+    day, _, asked = claim.scope
+    if asked != service:
+        raise _invalid(f"Credential should be scoped to correct service: '{service}'.")
+    if day != claim.date[:8]:
+        raise _invalid(
+            "Date in Credential scope does not match YYYYMMDD from ISO-8601 version of date from HTTP: "
+            f"'{day}' != '{claim.date[:8]}', from '{claim.date}'."
+        )
+
+
+def _check_time(claim: _Claim, now_s: float) -> None:
+    try:
+        signed_s = calendar.timegm(time.strptime(claim.date, "%Y%m%dT%H%M%SZ"))
+    except ValueError:
+        raise _incomplete("Date must be in ISO-8601 'basic format', such as 20260101T000000Z.") from None
+    if claim.valid_s is not None and now_s > signed_s + claim.valid_s:
+        raise _invalid(f"Signature expired: {claim.date} + {claim.valid_s} s is now earlier than {_stamp(now_s)}")
+    if claim.valid_s is None and now_s > signed_s + SKEW_S:
+        limit = f"{_stamp(now_s - SKEW_S)} ({_stamp(now_s)} - 5 min.)"
+        raise _invalid(f"Signature expired: {claim.date} is now earlier than {limit}")
+    if signed_s > now_s + SKEW_S:
+        limit = f"{_stamp(now_s + SKEW_S)} ({_stamp(now_s)} + 5 min.)"
+        raise _invalid(f"Signature not yet current: {claim.date} is still later than {limit}")
+
+
+def _stamp(time_s: float) -> str:
+    return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time_s))
+
+
+def _payload_hash(request: Signed) -> bytes:
+    """What stands for the body in the canonical request.
+
+    Raises:
+        SignatureError: the body is not the one whose hash the request carries.
+    """
+    actual = hashlib.sha256(request.body).hexdigest().encode()
+    told = request.header(b"x-amz-content-sha256")
+    if told is None or told == _UNSIGNED:
+        return told or actual
+    if not hmac.compare_digest(told, actual):
+        raise _invalid(_MISMATCH)
+    return told
+
+
+def _canonical_paths(raw_path: str) -> list[str]:
+    """Encoded once more than it is sent, as all services but S3 do it; with and without dots resolved."""
+    segments: list[str] = []
+    for segment in raw_path.split("/"):
+        if segment == "..":
+            segments = segments[:-1]
+        elif segment not in ("", "."):
+            segments.append(segment)
+    resolved = "/" + "/".join(segments) + ("/" if segments and raw_path.endswith("/") else "")
+    return list(dict.fromkeys(quote(path, safe="/-_.~") for path in (resolved, raw_path or "/")))
+
+
+def _canonical_queries(query: str) -> list[str]:
+    """Sorted by name and value: as it was sent, and encoded anew for senders that encode less than signers do."""
+    pairs = []
+    for pair in query.split("&") if query else []:
+        name, _, value = pair.partition("=")
+        if name != "X-Amz-Signature":
+            pairs.append((name, value))
+    again = [tuple(quote(unquote_plus(part), safe="-_.~") for part in pair) for pair in pairs]
+    return list(dict.fromkeys("&".join(f"{name}={value}" for name, value in sorted(side)) for side in (pairs, again)))
+
+
+def _canonical_request(request: Signed, claim: _Claim, *, path: str, query: str, payload_hash: bytes) -> bytes:
+    lines = [request.method.encode(), path.encode("latin-1"), query.encode("latin-1", "replace")]
+    for name in claim.signed_headers:
+        values = [
+            b" ".join(value.split()) for key, value in request.headers if key == name.encode("latin-1", "replace")
+        ]
+        lines.append(name.encode("latin-1", "replace") + b":" + b",".join(values))
+    return b"\n".join([*lines, b"", ";".join(claim.signed_headers).encode("latin-1", "replace"), payload_hash])
+
+
+def _signature(claim: _Claim, secret: str, canonical_request: bytes) -> bytes:
+    key = f"AWS4{secret}".encode()
+    for part in (*claim.scope, "aws4_request"):
+        key = hmac.new(key, part.encode(), hashlib.sha256).digest()
+    digest = hashlib.sha256(canonical_request).hexdigest()
+    text = "\n".join((ALGORITHM, claim.date, "/".join((*claim.scope, "aws4_request")), digest))
+    return hmac.new(key, text.encode(), hashlib.sha256).hexdigest().encode()

@@ -1,0 +1,23 @@
+"""Ctrl-C while the program is still being imported. Imports next to nothing itself."""
+
+import contextlib
+import signal
+from collections.abc import Iterator
+
+
+@contextlib.contextmanager
+def interruptible() -> Iterator[None]:
+    """Within it, Ctrl-C ends the process as the signal does.
+
+    For imports: an exception that is raised in the middle of one may be swallowed by the interpreter, and with it the
+    person's wish; and there is nothing yet to be put in order.
+    """
+    before = signal.getsignal(signal.SIGINT)
+    if before is not signal.default_int_handler:
+        yield  # a shell had it ignored, say
+        return
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

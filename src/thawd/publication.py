@@ -1,0 +1,95 @@
+"""Publishing the functions of the configuration: what has changed, several at once, with a word to the operator."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Mapping
+
+from thawd.config import Settings
+from thawd.control.records import Settled
+from thawd.control_room import ControlRoom, Engine
+from thawd.errors import EnvironmentBuildError, ResourceNotFoundException, ServiceException, StoreError
+from thawd.execution.init_phase import InitError
+from thawd.execution.spawner import Spawner
+from thawd.resources import Function
+from thawd.telemetry.console import complain, say
+
+
+class Publications:
+    """Publishes what the configuration declares.
+
+    Args:
+        engine: what runs functions.
+        spawner: starts processes.
+        room: the control plane, which shows what was published.
+        settings: the configuration in force.
+    """
+
+    def __init__(
+        self, engine: Engine, spawner: Spawner, room: ControlRoom, *, settings: Callable[[], Settings]
+    ) -> None:
+        self._dispatcher = engine.dispatcher
+        self._publisher = engine.publisher
+        self._spawner = spawner
+        self._room = room
+        self._settings = settings
+        self._publishing = asyncio.Lock()
+
+    async def publish_all(self, functions: Mapping[str, Function]) -> None:
+        """Publish what has changed, several at once as far as the cores go."""
+        room = asyncio.Semaphore(os.cpu_count() or 1)
+
+        async def one(function: Function) -> None:
+            async with room:
+                await self._publish(function)
+
+        async with self._publishing:
+            self._spawner.has_helpers = True
+            try:
+                async with asyncio.TaskGroup() as tasks:
+                    for function in functions.values():
+                        tasks.create_task(one(function))
+            finally:
+                self._spawner.has_helpers = False
+            try:
+                versions = self._dispatcher.versions()
+                await asyncio.to_thread(self._publisher.clean, versions, keep=self._room.packages)
+                await self._room.remove_code()
+                await self._spawner.evict()
+            except StoreError as error:
+                complain(f"thawd: old packages and snapshots could not be removed: {error}")
+
+    async def _publish(self, function: Function) -> None:
+        name = function.name
+        settings = self._settings()
+        try:
+            version = await self._publisher.build(
+                function,
+                folder=settings.path.parent,
+                buckets=settings.buckets,
+                not_code=settings.not_code(),
+                progress=lambda line: say(f"  {name}: {line}"),
+            )
+            if self._publisher.is_published(version):
+                return
+            self._room.configured.published(version, Settled("Pending"))
+            is_replacement = self._dispatcher.entry(name).pool is not None
+            await self._dispatcher.publish(version)
+        except InitError as error:
+            self._publisher.published(version)
+            self._room.configured.published(version, Settled("Active"))
+            complain(f"thawd: {name}: init failed: {error}\n  see: thawd logs {name}")
+        except ResourceNotFoundException:
+            return  # a reload has removed it meanwhile
+        except (EnvironmentBuildError, StoreError, ServiceException) as error:
+            if name not in self._dispatcher.names():
+                return
+            self._dispatcher.fail(name, error.message)
+            self._room.configured.failed(function, error.message)
+            complain(f"thawd: {name} cannot be published: {error.message}")
+        else:
+            self._publisher.published(version)
+            self._room.configured.published(version, Settled("Active"))
+            if is_replacement:
+                say(f"{name}: published anew")

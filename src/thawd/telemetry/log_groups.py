@@ -1,0 +1,33 @@
+"""Log groups and their files: ``/aws/lambda/NAME`` is in ``NAME.log``, any other under a name made of its own."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+DEFAULT_PREFIX = "/aws/lambda/"
+_PLAIN = re.compile(r"[A-Za-z0-9_-]{1,64}")
+_FILE = re.compile(r"(=?)([^=]+)\.log(?:\.\d)?")
+
+
+def path_of_group(folder: Path, group: str) -> Path:
+    """Where the newest file of `group` is, under the logs' `folder`."""
+    name = group.removeprefix(DEFAULT_PREFIX)
+    if group.startswith(DEFAULT_PREFIX) and _PLAIN.fullmatch(name):
+        return folder / f"{name}.log"
+    # No function's name begins with an equals sign, and no log group has a comma.
+    return folder / f"={group.replace('/', ',')}.log"
+
+
+def group_names(folder: Path) -> list[str]:
+    """The log groups that have a log, sorted.
+
+    Raises:
+        OSError: the folder cannot be read.
+    """
+    found = set()
+    for path in folder.iterdir():
+        match = _FILE.fullmatch(path.name)
+        if match is not None:
+            found.add(match[2].replace(",", "/") if match[1] else DEFAULT_PREFIX + match[2])
+    return sorted(found)

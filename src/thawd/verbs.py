@@ -1,0 +1,56 @@
+"""What the verbs of the command line share: the configuration file, and how an expected trouble is told.
+
+Owns no verb. Heavy imports happen when they are needed, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import click
+
+from thawd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+
+EXIT_FAILED = 1
+
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_path",
+    default="thawd.toml",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="The configuration file.",
+)
+
+
+def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """The configuration; ends the command with every mistake in it."""
+    from thawd import config
+
+    try:
+        return config.load(path, environ=environ)
+    except ConfigurationError as error:
+        count = len(error.problems)
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/configuration.md")
+
+
+def fail(message: str) -> NoReturn:
+    """End the command with a line on standard error."""
+    warn(message)
+    sys.exit(EXIT_FAILED)
+
+
+def warn(message: str) -> None:
+    """A line on standard error."""
+    if sys.stdout is not None:
+        sys.stdout.flush()  # so that it stands where it belongs when both go to one place
+    click.echo(f"thawd: {message}", err=True)
