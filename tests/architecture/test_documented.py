@@ -22,6 +22,11 @@ def test_every_counter_is_documented(name: str) -> None:
     assert f"`{name}`" in PROSE
 
 
+@pytest.mark.parametrize("name", ["thawd_fallbacks_total", *metrics.Fallback])
+def test_every_reason_of_a_slower_start_is_documented(name: str) -> None:
+    assert f"`{name}`" in PROSE
+
+
 @pytest.mark.parametrize(
     "name", [*(f"thawd_{n}_seconds" for n in metrics.DISTRIBUTIONS), *(f"thawd_{n}" for n in metrics.GAUGES)]
 )

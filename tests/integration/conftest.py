@@ -52,6 +52,10 @@ def processes_of(data: Path) -> list[int]:
     return found
 
 
+_MAKING_CLIENTS = threading.Lock()
+"""boto3's default session is not for several threads at once."""
+
+
 @dataclass
 class Running:
     """A server that serves."""
@@ -62,15 +66,18 @@ class Running:
     output: list[str] = field(default_factory=list)
 
     def client(self, **config: Any) -> Any:
-        """A boto3 Lambda client that does not retry."""
-        return boto3.client(
-            "lambda",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
-        )
+        """A boto3 Lambda client that does not retry; safe to ask for in any thread."""
+        with _MAKING_CLIENTS:
+            client = boto3.client(
+                "lambda",
+                endpoint_url=self.url,
+                region_name="us-east-1",
+                aws_access_key_id="test",
+                aws_secret_access_key="test",
+                config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
+            )
+            client.exceptions  # noqa: B018 - made on first use; two threads at once would make two sets of classes
+            return client
 
     def s3(self) -> Any:
         """A boto3 S3 client."""
@@ -169,6 +176,7 @@ class Project:
                 reader.join()
                 raise AssertionError("the server did not start:\n" + "\n".join(running.output))
             running.url = json.loads(ready.read_text())["url"]
+            eventually(lambda: any("Ctrl-C stops" in line for line in running.output), what="what it says at the start")
             yield running
             if process.poll() is None:
                 process.terminate()

@@ -6,6 +6,7 @@ import csv
 import io
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -232,7 +233,8 @@ def test_status_reads_well(served: Running) -> None:
     assert lines[0].startswith(served.url)
     (at,) = (n for n, line in enumerate(lines) if line.startswith("app: Active; 1 idle, 0 busy, 0 starting"))
     assert lines[at + 1].split() == ["count", "p50", "p99", "max"]
-    assert lines[at + 2].split()[:3] == ["fork", "start", "1"]
+    assert lines[at + 2].split()[:3] == ["thaw", "start", "1"]
     assert len({len(line) for line in lines[at + 1 : at + 4]}) == 1
     assert "  1 error" in lines
+    assert any(re.fullmatch(r"  snapshot [0-9a-f]{12}, [1-9]\d*\.\d MiB", line) for line in lines)
     assert any(line.startswith("second: Active; 0 idle") for line in lines)

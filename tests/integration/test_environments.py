@@ -62,8 +62,18 @@ def handler(event, context):
 """
 
 
-@pytest.fixture(scope="module", params=["true", "false"], ids=["forked", "cold"])
-def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
+FORKED = {"THAWD_SNAPSHOTS": "off"}
+"""Environment variables of a server that forks environments instead of thawing them."""
+
+
+@pytest.fixture(scope="module", params=["thaw", "fork", "cold"])
+def kind(request: pytest.FixtureRequest) -> str:
+    """How environments start; every claim that takes `running` holds for each kind."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="module")
+def running(kind: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
     project = Project(tmp_path_factory.mktemp("environments"))
     project.code(CODE)
     project.config(
@@ -72,11 +82,12 @@ def running(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFac
         handler = "app.handler"
         timeout_s = 20
         memory_mb = 128
-        snapshot = {request.param}
+        snapshot = {str(kind != "cold").lower()}
         environment = {{ MINE = "yes" }}
         """
     )
-    with project.up() as server:
+    with project.up(environ=FORKED if kind == "fork" else {}) as server:
+        assert server.function("app")["start"] == kind
         yield server
 
 
@@ -101,14 +112,14 @@ def test_the_environment_used_last_is_used_first(running: Running) -> None:
     assert len(pids) == 1
 
 
-def test_functions_see_lambdas_variables_and_not_the_servers(running: Running) -> None:
+def test_functions_see_lambdas_variables_and_not_the_servers(running: Running, kind: str) -> None:
     seen = running.invoke("app", {"do": "environ"})[0]["variables"]
     assert seen["MINE"] == "yes"
     assert seen["AWS_LAMBDA_FUNCTION_NAME"] == "app"
     assert seen["AWS_LAMBDA_FUNCTION_MEMORY_SIZE"] == "128"
     assert seen["_HANDLER"] == "app.handler"
     assert seen["TZ"] == ":UTC"
-    assert seen["AWS_LAMBDA_INITIALIZATION_TYPE"] == "on-demand"
+    assert seen["AWS_LAMBDA_INITIALIZATION_TYPE"] == ("snap-start" if kind == "thaw" else "on-demand")
     assert "PYTEST_CURRENT_TEST" not in seen
 
 
@@ -148,8 +159,10 @@ def test_a_handler_that_closes_or_writes_to_our_descriptors_ends_only_itself(run
 def test_what_a_handler_leaves_running_ends_with_its_environment(running: Running) -> None:
     for action in ("fork and stay", "daemon"):
         answer, error = running.invoke("app", {"do": action})
-        assert error is None
+        assert error is None, answer
         os.kill(answer["pid"], signal.SIGKILL)
+        # Until then it may be given the next request: nobody has told the platform yet.
+        eventually(lambda pid=answer["pid"]: not Path(f"/proc/{pid}").exists(), what="the end of the environment")
     # Template, if any, is the only process left that is not an idle environment.
     eventually(
         lambda: len(processes_of(running.project.data)) <= 1 + sum(running.function("app")["environments"].values()),
@@ -201,9 +214,8 @@ def test_a_burst_starts_as_many_environments_as_are_missing(project: Project) ->
     project.config('[functions.app]\nhandler = "app.handler"\n')
     with project.up() as running:
         running.invoke("app", {})
-        assert running.function("app")["starts"]["fork"]["count"] == 1
         assert len({answer["pid"] for answer, _ in burst(running, 8, {"do": "sleep", "s": 1})}) == 8
-        assert running.function("app")["starts"]["fork"]["count"] == 8
+        assert sum(starts["count"] for starts in running.function("app")["starts"].values()) == 8
 
 
 def test_idle_environments_end_down_to_none(project: Project) -> None:
@@ -287,13 +299,13 @@ def test_an_init_error_is_told_once_and_does_not_loop(project: Project, kind: st
             assert said in document["errorMessage"]
         assert running.invoke("good", {}) == (1, None)
         log = project.command("logs", "bad", "--raw").stdout
-        assert log.count("INIT_START") <= 2
+        assert log.count("INIT_START") <= 2  # at publication, and once more with the first invocation
         assert any("init failed" in line for line in running.output)
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("snapshot", ["true", "false"], ids=["forked", "cold"])
-def test_function_interpreters_from_3_9_to_3_13_work(project: Project, version: str, snapshot: str) -> None:
+@pytest.mark.parametrize("kind", ["thaw", "fork", "cold"])
+def test_function_interpreters_from_3_9_to_3_13_work(project: Project, version: str, kind: str) -> None:
     project.code(
         """
         import sys
@@ -306,15 +318,17 @@ def test_function_interpreters_from_3_9_to_3_13_work(project: Project, version: 
             return thawd.table("t").get("version")
         """
     )
+    snapshot = str(kind != "cold").lower()
     project.config(
         f'[functions.app]\nhandler = "app.handler"\npython = "{version}"\nsnapshot = {snapshot}\n[tables.t]\n'
     )
     probe = project.command("check")
     assert probe.returncode == 0, probe.stderr
-    with project.up() as running:
+    with project.up(environ=FORKED if kind == "fork" else {}) as running:
         function = running.function("app")
         if function["state"] == "Failed" and "was not found" in str(function["reason"]):
             pytest.skip(f"no Python {version} on this machine")
+        assert function["start"] == kind, function["start_reason"]
         assert running.invoke("app", {}) == ({"version": version}, None)
         document, _ = running.invoke("app", {"fail": True})
         assert document["errorType"] == "KeyError"
@@ -331,7 +345,7 @@ def test_a_function_with_native_threads_falls_back_to_cold_and_says_why(project:
         """
     )
     project.config('[functions.app]\nhandler = "app.handler"\n')
-    with project.up() as running:
+    with project.up(environ=FORKED) as running:
         function = running.function("app")
         assert function["start"] == "cold"
         assert "background" in function["start_reason"]
@@ -356,14 +370,15 @@ def test_a_thread_pool_that_handles_forks_does_not_hinder_one(project: Project) 
         """
     )
     project.config('[functions.app]\nhandler = "app.handler"\nenvironment = { OMP_NUM_THREADS = "4" }\n')
-    with project.up() as running:
+    with project.up(environ=FORKED) as running:
         assert running.function("app")["start"] == "fork", running.function("app")["start_reason"]
         for (product, threads), error in burst(running, 4, {}):
             assert (product, error) == (800.0, None)
             assert threads > 1
 
 
-def test_random_numbers_differ_between_forked_environments(project: Project) -> None:
+@pytest.mark.parametrize("kind", ["thaw", "fork"])
+def test_random_numbers_differ_between_environments(project: Project, kind: str) -> None:
     project.code(
         """
         import random, time, uuid
@@ -373,7 +388,7 @@ def test_random_numbers_differ_between_forked_environments(project: Project) -> 
         """
     )
     project.config('[functions.app]\nhandler = "app.handler"\n')
-    with project.up() as running:
+    with project.up(environ=FORKED if kind == "fork" else {}) as running:
         seen = [tuple(answer) for answer, _ in burst(running, 4, {})]
     assert len({s[0] for s in seen}) == len({s[1] for s in seen}) == 4
 
@@ -473,7 +488,7 @@ def test_a_function_that_floods_its_log_slows_nobody_else(project: Project) -> N
             assert running.invoke("app", {})[1] is None
         # A median would be a timing; what must not happen is a server that does nothing but read.
         kinds = running.function("app")["invocations"]
-        assert kinds["warm"]["p50_ms"] < 50 * max(1.0, kinds["fork"]["p50_ms"])
+        assert kinds["warm"]["p50_ms"] < 50 * max(1.0, kinds["thaw"]["p50_ms"])
         logs = sum(path.stat().st_size for path in (project.data / "logs").iterdir())
         assert logs < 2 * 4 * 3 * (1 << 20)
 
@@ -486,12 +501,15 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
         def handler(event, context):
             child = subprocess.Popen(["setsid", "-f", "sleep", "6543"], env={"PATH": os.environ["PATH"]})
             child.wait()
-            if event.get("fork") and os.fork() == 0:
-                os.setsid()
-                if os.fork():
-                    os._exit(0)
-                import time
-                time.sleep(6543)
+            if event.get("fork"):
+                between = os.fork()
+                if between == 0:
+                    os.setsid()
+                    if os.fork():
+                        os._exit(0)
+                    import time
+                    time.sleep(6543)
+                os.waitpid(between, 0)
             return os.getpid()
         """
     )
@@ -519,7 +537,7 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
         running.process.wait()
         assert processes_of(project.data)
         with project.up():
-            eventually(lambda: len(processes_of(project.data)) == 1, what="the template alone")
+            eventually(lambda: not processes_of(project.data), what="the end of all, there being no template")
     for pid_text in sleepers():  # without variables of ours and without a cgroup, nobody can tell whose it was
         os.kill(int(pid_text), signal.SIGKILL)
 
@@ -563,6 +581,6 @@ def test_an_ignored_sigchld_does_not_hinder_a_fork(project: Project) -> None:
         """
     )
     project.config('[functions.app]\nhandler = "app.handler"\n')
-    with project.up() as running:
+    with project.up(environ=FORKED) as running:
         assert running.function("app")["start"] == "fork"
         assert running.invoke("app", {}) == (1, None)

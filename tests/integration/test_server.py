@@ -414,7 +414,7 @@ def test_the_command_line_invokes_shows_logs_and_status(echo: Project) -> None:
         assert echo.command("invoke", "nobody").returncode == 1
         assert "app: Active" in echo.command("status").stdout
         log = eventually(
-            lambda: (text := echo.command("logs", "app").stdout).count("REPORT") == 2 and text, what="the log"
+            lambda: (text := echo.command("logs", "app").stdout).count("REPORT RequestId") == 2 and text, what="the log"
         )
         assert "hello {'x': 4}" in log
     done = echo.command("invoke", "app")
@@ -432,7 +432,7 @@ def test_logs_follow(echo: Project) -> None:
         assert "INIT_START" in follower.stdout.readline()
         running.invoke("app", {})
         lines = []
-        while not any("REPORT" in line for line in lines):
+        while not any("REPORT RequestId" in line for line in lines):
             lines.append(follower.stdout.readline())
         follower.send_signal(signal.SIGINT)
         follower.stdout.close()
@@ -545,5 +545,7 @@ def test_a_function_removed_while_it_is_being_published_leaves_nothing(echo: Pro
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: "slow" not in running.status()["functions"], what="its removal")
         eventually(lambda: running.output.count("configuration reloaded") == 2, what="both reloads")
-        eventually(lambda: len(processes_of(echo.data)) == 1, what="one template")
+        eventually(
+            lambda: not processes_of(echo.data), what="no process of it, nor of the one that is thawed when needed"
+        )
         assert running.invoke("quick", {}) == (1, None)

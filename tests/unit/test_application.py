@@ -13,14 +13,15 @@ from thawd.errors import ResourceNotFoundException
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.http import respond
 from thawd.gateway.routes import RouteTable
-from thawd.resources import Route
+from thawd.resources import Cors, HttpApi, Route
 
 
 class Part:
     """Answers with its name; owns the bucket ``data``."""
 
-    def __init__(self, name: str, routes: tuple[str, ...] = ()) -> None:
+    def __init__(self, name: str, routes: tuple[str, ...] = (), cors: Cors | None = None) -> None:
         self.name = name
+        self.http = HttpApi(cors=cors)
         self.table = RouteTable([Route(key=key, function="f") for key in routes])
 
     def owns(self, path: str) -> bool:
@@ -29,9 +30,22 @@ class Part:
     def claims(self, scope: Any) -> bool:
         return any(name == b"x-amz-content-sha256" for name, _ in scope["headers"])
 
+    async def preflight(self, scope: Any, send: Any) -> None:
+        await respond(send, 204, [(b"answered", b"preflight")])
+
     async def __call__(self, scope: Any, receive: Any, send: Any, **found: Any) -> None:
         route = found.get("route")
         await respond(send, 200, [], f"{self.name} {route.key if route else ''}".strip().encode())
+
+
+class Control:
+    """Claims one path."""
+
+    def claims(self, path: str) -> bool:
+        return path == CONTROL
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        await respond(send, 200, [], b"control")
 
 
 async def status() -> Mapping[str, Any]:
@@ -49,15 +63,23 @@ async def count_table(name: str) -> int:
 
 
 def get(
-    path: str, *, method: str = "GET", key: str | None = None, routes: tuple[str, ...] = (), **headers: str
+    path: str,
+    *,
+    method: str = "GET",
+    key: str | None = None,
+    routes: tuple[str, ...] = (),
+    cors: Cors | None = None,
+    **headers: str,
 ) -> tuple[int, bytes, dict[bytes, bytes]]:
     parts = Parts(
         invoke=Part("invoke"),  # type: ignore[arg-type]
-        routes=Part("route", routes),  # type: ignore[arg-type]
+        routes=Part("route", routes, cors),  # type: ignore[arg-type]
         objects=Part("objects"),  # type: ignore[arg-type]
+        logs=Part("logs"),  # type: ignore[arg-type]
         status=status,
         count_table=count_table,
         metrics=metrics,
+        control=Control(),  # type: ignore[arg-type]
         key=key,
     )
     sent: list[Any] = []
@@ -79,6 +101,7 @@ def get(
     return sent[0]["status"], sent[1]["body"], dict(sent[0]["headers"])
 
 
+CONTROL = "/2015-03-31/functions/"
 INVOKE = "/2015-03-31/functions/f/invocations"
 
 
@@ -86,6 +109,7 @@ INVOKE = "/2015-03-31/functions/f/invocations"
     ("path", "answer"),
     [
         (INVOKE, b"invoke"),
+        (CONTROL, b"control"),
         ("/metrics", b"# metrics"),
         ("/_thawd/status", b'{"ok":true}'),
         ("/classify", b"route GET /classify"),
@@ -95,6 +119,13 @@ INVOKE = "/2015-03-31/functions/f/invocations"
 )
 def test_each_path_is_answered_by_its_part(path: str, answer: bytes) -> None:
     assert get(path, routes=("GET /classify", "GET /data/declared"))[:2] == (200, answer)
+
+
+def test_the_logs_api_is_found_by_its_target_at_the_root() -> None:
+    target = "Logs_20140328.FilterLogEvents"
+    assert get("/", method="POST", routes=("$default",), x_amz_target=target)[:2] == (200, b"logs")
+    assert get("/x", method="POST", routes=("$default",), x_amz_target=target)[1] == b"route $default"
+    assert get("/", method="POST", routes=("$default",), x_amz_target="Other.X")[1] == b"route $default"
 
 
 def test_own_pages_and_invoke_go_before_routes_and_buckets_before_the_default_route() -> None:
@@ -164,3 +195,30 @@ def test_pages_of_this_machine_can(origin: str) -> None:
 def test_other_protocols_than_http_are_passed_over() -> None:
     application = Application(None)  # type: ignore[arg-type]
     asyncio.run(application({"type": "lifespan"}, None, None))  # type: ignore[arg-type]
+
+
+SHARED = Cors(allow_origins=("https://shop.example",))
+ASKS = {"access_control_request_method": "POST"}
+
+
+def test_a_preflight_request_for_a_route_is_answered_before_a_key_is_asked_for() -> None:
+    for key in (None, "secret-key"):
+        code, _, headers = get("/x", method="OPTIONS", key=key, cors=SHARED, origin="https://shop.example", **ASKS)
+        assert (code, headers.get(b"answered")) == (204, b"preflight")
+
+
+@pytest.mark.parametrize("path", [INVOKE, CONTROL, "/_thawd/status", "/metrics", "/data/key"])
+def test_cors_opens_routes_and_nothing_else(path: str) -> None:
+    assert get(path, cors=SHARED, routes=("$default",), origin="https://shop.example")[0] == 403
+    assert get(path, method="OPTIONS", cors=SHARED, origin="https://shop.example", **ASKS)[0] == 403
+
+
+def test_pages_of_allowed_origins_reach_routes_and_others_do_not() -> None:
+    assert get("/x", cors=SHARED, routes=("$default",), origin="https://shop.example")[0] == 200
+    assert get("/x", cors=SHARED, routes=("$default",), origin="https://evil.example")[0] == 403
+    assert get("/x", cors=SHARED, routes=("$default",), origin="https://shop.example", key="secret-key")[0] == 403
+
+
+def test_cors_opens_no_api_that_goes_by_a_header() -> None:
+    headers = {"origin": "https://shop.example", "x_amz_target": "Logs_20140328.DescribeLogGroups"}
+    assert get("/", method="POST", cors=SHARED, routes=("$default",), **headers)[0] == 403

@@ -45,6 +45,9 @@ class FakeDispatcher:
             raise ResourceNotFoundException(name)
         return SimpleNamespace(function=self.function)
 
+    def asynchronous(self, name: str, qualifier: str | None) -> Function:
+        return self.entry(name).function
+
     def most_at_once(self, name: str) -> int:
         return 64 if self.entry(name) else 0
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -120,6 +121,9 @@ def test_a_mistake_tells_what_was_found_and_what_is_allowed(tmp_path: Path) -> N
         ("idle_timeout_s = true", "true"),
         ('snapshot = "yes"', 'the text "yes"'),
         ("snapshot = 1", "1"),
+        ("prime = 1", "the number 1"),
+        ('prime = ""', '""'),
+        ("prime = []", "an empty list"),
         ("python = 3.11", "the number 3.11"),
         ('python = "3.8"', '"3.8"'),
         ('python = "3.15"', '"3.15"'),
@@ -266,7 +270,66 @@ def test_provisioned_environments_must_fit(tmp_path: Path) -> None:
     ]
 
 
+# Priming events.
+
+
+def test_a_priming_event_is_a_table_or_a_file_and_becomes_json(tmp_path: Path) -> None:
+    (tmp_path / "event.json").write_text('[1, "ü"]')
+    text = HELLO + 'prime = { image = "a.png", sizes = [1, 2.5], deep = { x = true } }\n'
+
+    assert json.loads(load(tmp_path, text).functions["hello"].prime or b"") == {
+        "image": "a.png",
+        "sizes": [1, 2.5],
+        "deep": {"x": True},
+    }
+    assert load(tmp_path, HELLO + 'prime = "event.json"').functions["hello"].prime == '[1, "ü"]'.encode()
+    assert load(tmp_path, HELLO).functions["hello"].prime is None
+
+
+@pytest.mark.parametrize(
+    ("content", "found"),
+    [
+        (None, "nothing at"),
+        (b"{", "which is not JSON"),
+        (b'"\xff"', "which is not JSON"),
+        (b"[" * 100_000, "which is not JSON"),
+        (b'"' + b"x" * 6_291_556 + b'"', "6291558 bytes"),
+    ],
+)
+def test_a_file_that_is_no_event_is_told(tmp_path: Path, content: bytes | None, found: str) -> None:
+    if content is not None:
+        (tmp_path / "event.json").write_bytes(content)
+
+    problem = only_mistake(tmp_path, HELLO + 'prime = "event.json"')
+
+    assert problem.key == "functions.hello.prime"
+    assert found in problem.found
+
+
+@pytest.mark.parametrize("value", ["{ at = 2024-01-01 }", "{ x = nan }"])
+def test_a_table_that_is_no_json_is_told(tmp_path: Path, value: str) -> None:
+    problem = only_mistake(tmp_path, HELLO + f"prime = {value}")
+
+    assert (problem.key, problem.found[:26]) == ("functions.hello.prime", "a table that is not JSON (")
+
+
+def test_a_priming_event_is_not_waited_for(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "event.json")
+
+    problem = only_mistake(tmp_path, HELLO + 'prime = "event.json"')
+
+    assert problem.found == f"something else at {tmp_path}/event.json"
+
+
 # The server's options, and what the environment overrides.
+
+
+@pytest.mark.parametrize("value", ["on", "AUTO", ""])
+def test_snapshots_are_auto_or_off(tmp_path: Path, value: str) -> None:
+    problem = only_mistake(tmp_path, f"[server]\nsnapshots = '{value}'\n" + HELLO)
+
+    assert (problem.key, problem.allowed) == ("server.snapshots", '"auto" or "off"')
+    assert load(tmp_path, HELLO, environ={"THAWD_SNAPSHOTS": "off"}).server.snapshots == "off"
 
 
 def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
@@ -465,7 +528,7 @@ def test_what_a_server_writes_is_no_code(tmp_path: Path) -> None:
 def test_an_empty_file_tells_what_the_smallest_one_holds(tmp_path: Path) -> None:
     problem = only_mistake(tmp_path, "")
 
-    assert (problem.key, problem.found) == ("", "no function")
+    assert (problem.key, problem.found) == ("", "nothing")
     assert '[functions.hello] with handler = "hello.handler"' in problem.allowed
 
 

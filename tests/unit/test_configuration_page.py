@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from thawd import config
-from thawd.resources import Destination, Function, Notification, Route
+from thawd.resources import Cors, Destination, Function, FunctionUrl, HttpApi, Notification, Route
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -24,6 +24,8 @@ def documented_rows() -> dict[str, str]:
             section = heading[1]
         elif line == "Each entry of `notify`:":
             section += ".notify[]"
+        elif line == "A route as a table:":
+            section += "[]"
         elif (row := re.match(r"\| `(.+?)` \|", line)) and not row[1].startswith("THAWD_"):
             rows[f"{section}.{row[1]}"] = line.replace("\\*", "*")
     return rows
@@ -84,6 +86,9 @@ def test_options_are_the_fields_of_the_structs() -> None:
         ("server", config.Server),
         ("functions.NAME", Function),
         ("buckets.NAME.notify[]", Notification),
+        ("functions.NAME.url", FunctionUrl),
+        ("http", HttpApi),
+        ("http.cors", Cors),
     ):
         for field in struct.__struct_fields__:
             assert f"{section}.{field}" in keys or field == "name"

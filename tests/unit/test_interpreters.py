@@ -401,11 +401,12 @@ def test_cancelling_kills_the_installer_and_leaves_no_half_environment(
             prepare_environment(requirements, python, tmp_path / "environments", on_line=lambda line: None)
         )
         await until((tmp_path / "up").exists)
+        pids = [int(pid) for pid in (tmp_path / "up").read_text().split()]
+        births = {pid: birth(pid) for pid in pids}  # on a busy machine a number is soon another process's
         call.cancel()
         with pytest.raises(asyncio.CancelledError):
             await call
-        pids = [int(pid) for pid in (tmp_path / "up").read_text().split()]
-        await until(lambda: not any(is_running(pid) for pid in pids))
+        await until(lambda: not any(birth(pid) == births[pid] > 0 for pid in pids))
 
     with asyncio.Runner(loop_factory=loop_factory) as runner:
         runner.run(cancel())
@@ -413,11 +414,13 @@ def test_cancelling_kills_the_installer_and_leaves_no_half_environment(
     assert left(tmp_path / "environments") == []
 
 
-def is_running(pid: int) -> bool:
+def birth(pid: int) -> int:
+    """When the process began, clock ticks since the machine did; -1 when it has ended."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return -1
+    return -1 if fields[0] == "Z" else int(fields[19])
 
 
 def test_after_a_killed_builder_the_next_one_waits_for_its_installer_and_starts_anew(tmp_path: Path) -> None:

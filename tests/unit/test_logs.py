@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from tests.unit.execution_fakes import until
 from thawd.telemetry import logs
-from thawd.telemetry.logs import FunctionLog, LogStream, log_path, read_lines, rotated
+from thawd.telemetry.logs import FunctionLog, LogStream, read_lines, rotated
 
 T = TypeVar("T")
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\t(?P<stream>[^\t]+)\t(?P<message>.*)\n", re.DOTALL)
@@ -147,7 +147,7 @@ def test_what_is_gathered_is_written_by_itself_soon(tmp_path: Path) -> None:
 
 
 def test_rotation_bounds_the_disk_and_keeps_the_newest_lines_in_order(tmp_path: Path) -> None:
-    path = log_path(tmp_path, "f")
+    path = tmp_path / "f.log"
 
     def work() -> None:
         log, stream = made(path, max_bytes=2000)

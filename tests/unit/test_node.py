@@ -15,7 +15,7 @@ from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, 
 from tests.unit.test_pool import environment_of, scenario, warm
 from thawd.errors import ResourceNotFoundException, ThawdError, TooManyRequestsException
 from thawd.execution.dispatcher import Dispatcher
-from thawd.execution.environment import InitError
+from thawd.execution.init_phase import InitError
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
 from thawd.invocation import Result
 from thawd.resources import Function

@@ -12,7 +12,7 @@ import pytest
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, within
 from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.execution import pool as pool_module
-from thawd.execution.environment import InitError
+from thawd.execution.init_phase import InitError
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
 
 
@@ -216,6 +216,37 @@ async def test_an_init_failure_is_told_to_all_who_wait_and_not_repeated_at_once(
     house.assert_nothing_leaked(pool)
 
 
+@scenario
+async def test_the_first_request_after_a_failed_publication_has_init_run_again_and_no_other() -> None:
+    house = House()
+    pool = house.pool()
+    pool.seed_failure(InitError("broken at publication", b"{}"))
+    task = ask(pool)
+    await turns()
+    house.spawner.fail(InitError("broken again", b"{}"))
+    with pytest.raises(InitError, match="broken again"):
+        await within(task)
+    for _ in range(3):
+        with pytest.raises(InitError, match="broken again"):
+            await pool.acquire(invocation())
+    assert len(house.spawner.begun) == 1
+    house.assert_nothing_leaked(pool)
+
+
+@scenario
+async def test_a_function_whose_publication_failed_serves_when_the_first_requests_init_goes_well() -> None:
+    house = House()
+    pool = house.pool()
+    pool.seed_failure(InitError("broken at publication", b"{}"))
+    task = ask(pool)
+    await turns()
+    house.spawner.succeed()
+    lease = await within(task)
+    assert lease.init_ms is not None
+    pool.release(lease)
+    assert pool._failure is None
+
+
 def test_after_the_back_off_a_start_is_tried_again_and_success_forgets_the_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -308,7 +339,11 @@ async def test_a_remembered_failure_does_not_grow_with_each_request_it_is_told_t
     """An exception raised again and again keeps the frames, and with them the payloads, of all who got it."""
     house = House()
     pool = house.pool()
-    pool.seed_failure(InitError("broken", b"{}"))
+    task = ask(pool)
+    await turns()
+    house.spawner.fail(InitError("broken", b"{}"))
+    with pytest.raises(InitError):
+        await within(task)
     depths = []
     for _ in range(50):
         with pytest.raises(InitError) as caught:

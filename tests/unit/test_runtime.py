@@ -21,12 +21,13 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import until, within
+from tests.unit.interpreters_here import INTERPRETERS
 from thawd import wire
-from thawd.errors import EnvironmentBuildError, ServiceException
+from thawd.errors import ServiceException
 from thawd.execution.children import Children
 from thawd.execution.ends import Ends
-from thawd.execution.environment import Environment, InitError
-from thawd.execution.interpreters import find_interpreter
+from thawd.execution.environment import Environment
+from thawd.execution.init_phase import InitError
 from thawd.execution.memory import MemoryLimiter
 from thawd.execution.spawner import Spawner
 from thawd.execution.version import Version, variables_of
@@ -36,20 +37,6 @@ from thawd.telemetry.logs import FunctionLog, LogStream, read_lines
 from thawd.telemetry.metrics import Metrics
 
 BOOTSTRAP = Path(__file__).parents[2] / "src" / "thawd" / "runtime" / "bootstrap.py"
-
-
-def interpreters() -> list[str]:
-    """One interpreter of each supported version that is on this machine."""
-    found = {sys.executable}
-    for version in ("3.9", "3.10", "3.12", "3.13"):
-        try:
-            found.add(str(find_interpreter(version).path))
-        except EnvironmentBuildError:
-            continue
-    return sorted(found)
-
-
-INTERPRETERS = interpreters()
 
 
 class Process:

@@ -1,0 +1,46 @@
+"""Every refusal of freeze and thaw is in docs/refusals.md, under the words it is printed with."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+_LITERAL = r'"((?:[^"\\]|\\.)*)"'
+# A refusal ends the statement: refuse(f, "stage", "text…", …), a row of the table of descriptors, or a text that is
+# returned or thrown.
+_REST = r'(?:[^;{}"]|"(?:[^"\\]|\\.)*")*'
+_STATEMENT = re.compile(
+    r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|is_connected\[\] =|\{(?="anon))' + _REST
+)
+_FREEZE = ("descriptors", "pipes", "sockets", "mappings", "plan", "process", "park", "hooks", "pages", "host")
+_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors")
+
+
+def _refusals(name: str) -> list[str]:
+    """The texts of refusals in one file, each up to where the cause is named or the way out begins."""
+    source = (ROOT / "native" / f"{name}.c").read_text().replace('? "', '"').replace('" : "', '"; return "')
+    found = []
+    for statement in _STATEMENT.findall(source):
+        text = "".join(piece for piece in re.findall(_LITERAL, statement) if " " in piece)
+        if text:
+            found.append(re.split(r"[:;,(]", text)[0].strip(" ."))
+    return found
+
+
+@pytest.mark.parametrize("name", [*_FREEZE, *_THAW])
+def test_every_refusal_is_documented_in_its_own_words(name: str) -> None:
+    page = (ROOT / "docs" / "refusals.md").read_text()
+    refusals = _refusals(name)
+    assert refusals
+    assert [text for text in refusals if text not in page] == []
+
+
+def test_the_search_finds_what_it_should() -> None:
+    everything = [text for name in (*_FREEZE, *_THAW) for text in _refusals(name)]
+    assert len(everything) > 60
+    assert "an io_uring cannot be frozen" in everything
+    assert "a connected socket cannot be frozen" in everything
+    assert "the machine was restarted since it was frozen" in everything

@@ -1,0 +1,137 @@
+"""One thawd for all cases, and clients of it that check nothing themselves, so that the server has to."""
+
+from __future__ import annotations
+
+import io
+import itertools
+import json
+import sys
+import tempfile
+import zipfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import boto3
+import pytest
+from botocore.config import Config
+
+sys.path.append(str(Path(__file__).parents[2]))
+
+from tests.integration.conftest import Project, Running
+
+ROLE = "arn:aws:iam::000000000000:role/anybody"
+RUNTIME = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+HANDLER = """
+import os, time
+
+def handler(event, context):
+    if event.get("fail"):
+        raise ValueError("as asked")
+    return {
+        "event": event,
+        "version": os.environ["AWS_LAMBDA_FUNCTION_VERSION"],
+        "arn": context.invoked_function_arn,
+        "variable": os.environ.get("COLOUR"),
+        "initialization": os.environ["AWS_LAMBDA_INITIALIZATION_TYPE"],
+    }
+"""
+_numbers = itertools.count(1)
+
+
+def zipped(**files: str | bytes) -> bytes:
+    """A zip file; names have ``__`` for a dot and ``___`` for a slash."""
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
+        for name, content in files.items():
+            archive.writestr(name.replace("___", "/").replace("__", "."), content)
+    return buffer.getvalue()
+
+
+CODE = zipped(app__py=HANDLER)
+OTHER_CODE = zipped(app__py=HANDLER + "\n# another\n")
+
+
+class Lambda:
+    """What the cases share: the server and a client."""
+
+    def __init__(self, running: Running) -> None:
+        self.running = running
+        self.client = self.make_client("lambda")
+
+    def make_client(self, service: str, **config: Any) -> Any:
+        """A client that validates no parameters and retries nothing."""
+        return boto3.client(
+            service,
+            endpoint_url=self.running.url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"max_attempts": 0}, parameter_validation=False, **config),
+        )
+
+    def name(self) -> str:
+        """A name that no function has."""
+        return f"f{next(_numbers)}"
+
+    def create(self, name: str | None = None, **parameters: Any) -> str:
+        """Make a function and wait until it is active; its name."""
+        name = name or self.name()
+        given = {"Runtime": RUNTIME, "Role": ROLE, "Handler": "app.handler", "Code": {"ZipFile": CODE}, **parameters}
+        self.client.create_function(FunctionName=name, **given)
+        self.client.get_waiter("function_active_v2").wait(FunctionName=name, WaiterConfig={"Delay": 0.05})
+        return name
+
+    def update(self, name: str, **parameters: Any) -> dict[str, Any]:
+        """Change its configuration and wait until that has happened."""
+        self.client.update_function_configuration(FunctionName=name, **parameters)
+        return self.updated(name)
+
+    def updated(self, name: str) -> dict[str, Any]:
+        """Wait until an update has happened; the configuration then."""
+        self.client.get_waiter("function_updated_v2").wait(FunctionName=name, WaiterConfig={"Delay": 0.05})
+        return dict(self.client.get_function_configuration(FunctionName=name))
+
+    def publish(self, name: str, **parameters: Any) -> str:
+        """Publish a version; its number."""
+        number: str = self.client.publish_version(FunctionName=name, **parameters)["Version"]
+        waiter = self.client.get_waiter("published_version_active")
+        waiter.wait(FunctionName=name, Qualifier=number, WaiterConfig={"Delay": 0.05})
+        return number
+
+    def invoke(self, name: str, event: Any = None, **parameters: Any) -> Any:
+        """The answer of an invocation that succeeds."""
+        answer = self.client.invoke(FunctionName=name, Payload=json.dumps(event or {}), **parameters)
+        document = json.loads(answer["Payload"].read())
+        assert "FunctionError" not in answer, document
+        return document
+
+
+@pytest.fixture(scope="session")
+def aws() -> Iterator[Lambda]:
+    """The server, with a function of thawd.toml, a bucket and a table."""
+    with tempfile.TemporaryDirectory() as folder:
+        project = Project(Path(folder))
+        project.code("def handler(event, context):\n    return 'configured'\n", name="own.py")
+        project.config(
+            "max_environments = 12\n"
+            '[functions.configured]\nhandler = "own.handler"\n'
+            '[buckets.code]\npath = "bucket"\n[tables.results]\n'
+        )
+        with project.up() as running:
+            yield Lambda(running)
+
+
+@pytest.fixture(scope="session")
+def shared(aws: Lambda) -> str:
+    """A function with a version 1, an alias `live` of it, tags and a policy; cases do not change it."""
+    name = aws.create("shared", Tags={"team": "vision"}, Environment={"Variables": {"COLOUR": "red"}})
+    aws.publish(name, Description="first")
+    aws.client.create_alias(FunctionName=name, Name="live", FunctionVersion="1")
+    aws.client.add_permission(
+        FunctionName=name, StatementId="s3", Action="lambda:InvokeFunction", Principal="s3.amazonaws.com"
+    )
+    return name
+
+
+Make = Callable[[], str]

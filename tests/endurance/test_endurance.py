@@ -1,0 +1,137 @@
+"""Thousands of copies, one at a time and many at once: each answers exactly as the original did, none fails or hangs.
+
+THAWD_ENDURANCE is the number of copies that a test thaws in each of three ways, 20 unless it is set: one at a time,
+4 at once, 16 at once. ``make endurance`` sets 2,000.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from tests.native.engine import Engine, cases_of, give
+from tests.native.processes import NOBODY, SELF, Identity, Keeper, Outcome, end, end_of, read_until
+
+PROGRAMS = Path(__file__).parent / "programs"
+SOURCES = Path(__file__).resolve().parents[2] / "src"
+COUNT = int(os.environ.get("THAWD_ENDURANCE", "20"))
+AT_ONCE = (1, 4, 16)
+SHOWN = 3
+pytestmark = pytest.mark.timeout(120 + COUNT * len(AT_ONCE))
+
+
+@dataclass(frozen=True, slots=True)
+class Circumstances:
+    """How a program is frozen and thawed.
+
+    Attributes:
+        mode: whether it is ``busy`` at the freeze, with five threads, or ``waiting``.
+        identity: as whom.
+        share: this part of the copies is thawed.
+    """
+
+    mode: str
+    identity: Identity = SELF
+    share: float = 1.0
+
+
+CIRCUMSTANCES = {
+    "waiting": Circumstances("waiting"),
+    "busy": Circumstances("busy"),
+    "busy as nobody": Circumstances("busy", NOBODY, 0.25),
+    "busy in a user namespace": Circumstances(
+        "busy", Identity(options=("--user-namespace", "--no-new-privileges")), 0.25
+    ),
+}
+
+
+def frozen(keeper: Keeper, command: Sequence[object], identity: Identity, environment: dict[str, str]) -> str:
+    """Run a program until it is frozen, and kill it; what a copy is to say."""
+    give(keeper.folder, identity)
+    program = keeper.start(command, identity=identity, environment=environment)
+    said = read_until(program, "frozen\n")
+    assert said.endswith("frozen\n"), f"{said}{end_of(program)}"
+    end(program)
+    return said.removesuffix("frozen\n") + "pass\n"
+
+
+def thaw(start: Callable[[], subprocess.Popen[str]], *, count: int, at_once: int) -> list[Outcome]:
+    """The outcomes of `count` copies, of which `at_once` live at a time."""
+    outcomes: list[Outcome] = []
+    alive: deque[subprocess.Popen[str]] = deque()
+    for _ in range(count):
+        if len(alive) == at_once:
+            outcomes.append(end_of(alive.popleft()))
+        alive.append(start())
+    return outcomes + [end_of(copy) for copy in alive]
+
+
+def check(keeper: Keeper, command: Sequence[object], expected: str, circumstances: Circumstances) -> None:
+    """Thaw copies, and demand that each says what is expected and ends well."""
+
+    def start() -> subprocess.Popen[str]:
+        return keeper.start(command, identity=circumstances.identity)
+
+    right = Outcome(0, expected, "")
+    count = max(1, round(COUNT * circumstances.share))
+    for at_once in AT_ONCE:
+        outcomes = thaw(start, count=count, at_once=at_once)
+        wrong = [outcome for outcome in outcomes if outcome != right]
+        assert len(outcomes) == count
+        assert not wrong, f"{len(wrong)} of {count}, {at_once} at once; expected {right}, got {wrong[:SHOWN]}"
+
+
+def interpreter(keeper: Keeper, identity: Identity, environment: dict[str, str]) -> str:
+    """This interpreter, or another of its version where others may not use this one; the packages are this one's."""
+    name = f"python{sys.version_info[0]}.{sys.version_info[1]}"
+    elsewhere = [str(Path(folder) / name) for folder in ("/usr/bin", "/usr/local/bin")]
+    for candidate in (sys.executable, *elsewhere):
+        tried = end_of(keeper.start([candidate, "-c", "import numpy"], identity=identity, environment=environment))
+        if tried.status == 0:
+            return candidate
+    pytest.skip(f"{identity.user} can use neither {sys.executable} nor {' nor '.join(elsewhere)}: {tried.errors}")
+
+
+@pytest.fixture(scope="session")
+def model(open_folder: Path) -> Path:
+    """What digits.py loads."""
+    path = open_folder / "model.onnx"
+    subprocess.run([sys.executable, PROGRAMS / "make_model.py", path], check=True)
+    return path
+
+
+@pytest.mark.parametrize("name", CIRCUMSTANCES)
+def test_no_copy_of_a_program_in_c_fails(name: str, engine: Engine, keeper: Keeper) -> None:
+    circumstances = CIRCUMSTANCES[name]
+    [case] = (case for case in cases_of("endurance") if case.name == circumstances.mode)
+    image = keeper.folder / "image"
+    expected = frozen(keeper, [engine.program(case.program), case.name, image], circumstances.identity, {})
+    assert expected.startswith("sum ")
+    check(keeper, [engine.thaw, image], expected, circumstances)
+
+
+@pytest.mark.parametrize("name", CIRCUMSTANCES)
+def test_no_copy_of_python_with_onnx_runtime_fails(name: str, model: Path, engine: Engine, keeper: Keeper) -> None:
+    circumstances = CIRCUMSTANCES[name]
+    shutil.copy2(model, keeper.folder)
+    environment = {
+        "PYTHONPATH": f"{SOURCES}:{Path(np.__file__).parents[1]}",
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "THAWD_FREEZE_LIBRARY": str(engine.freezer),
+        "ORT_DISABLE_TELEMETRY": "1",
+        "OPENBLAS_NUM_THREADS": "2",
+    }
+    image = keeper.folder / "image"
+    python = interpreter(keeper, circumstances.identity, environment)
+    command = [python, PROGRAMS / "digits.py", image, circumstances.mode]
+    expected = frozen(keeper, command, circumstances.identity, environment)
+    check(keeper, [engine.thaw, image], expected, circumstances)

@@ -1,0 +1,67 @@
+"""Claims about ephemeral_storage_mb: an environment whose temporary folder holds more is ended, and it is said why."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.integration.conftest import Project, eventually
+from thawd.snapshot.engine import unavailable
+
+CODE = """
+    import os, tempfile, time
+
+    def fill(name, mb):
+        with open(os.path.join(tempfile.gettempdir(), name), "wb") as file:
+            os.posix_fallocate(file.fileno(), 0, mb << 20)
+
+    if os.path.exists("big"):
+        fill("init", 400)
+
+    def handler(event, context):
+        if event["mb"]:
+            fill(event.get("name", "file"), event["mb"])
+        time.sleep(event.get("s", 0))
+        return os.getpid()
+"""
+SAID = "more than ephemeral_storage_mb = 512"
+
+
+@pytest.mark.parametrize("options", ["", "snapshot = false\n"])
+def test_an_invocation_that_writes_too_much_ends_and_is_told_why(project: Project, options: str) -> None:
+    project.code(CODE)
+    project.config(f'[functions.f]\nhandler = "app.handler"\n{options}')
+    with project.up() as server:
+        within, _ = server.invoke("f", {"mb": 400})
+        document, error = server.invoke("f", {"mb": 600, "s": 30})
+        assert error == "Unhandled"
+        assert document["errorType"] == "Runtime.ExitError"
+        assert document["errorMessage"].endswith(f"its temporary folder (/tmp) holds 600 MB, {SAID}")
+        assert SAID in project.command("logs", "f", "--raw").stdout
+        assert server.invoke("f", {"mb": 0})[0] != within
+        eventually(lambda: not list((project.data / "tmp").glob("*/file")), what="the end of the folder")
+
+
+def test_one_that_wrote_too_much_and_answered_is_not_used_for_long(project: Project) -> None:
+    project.code(CODE)
+    project.config('[functions.f]\nhandler = "app.handler"\n')
+    with project.up() as server:
+        first, error = server.invoke("f", {"mb": 600})
+        assert error is None
+        eventually(lambda: not any(server.function("f")["environments"].values()), what="its end")
+        assert server.invoke("f", {"mb": 0})[0] != first
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_what_init_left_counts_and_more_may_be_allowed(project: Project) -> None:
+    project.code(CODE)
+    project.code("", "big")
+    project.config(
+        '[functions.f]\nhandler = "app.handler"\n'
+        '[functions.large]\nhandler = "app.handler"\nephemeral_storage_mb = 1024\n'
+    )
+    with project.up() as server:
+        event = {"mb": 200, "name": "more", "s": 5}
+        assert server.invoke("large", event)[1] is None
+        document, error = server.invoke("f", event)
+        assert (error, SAID in document["errorMessage"]) == ("Unhandled", True)
+        assert server.function("f")["starts"].keys() == {"thaw"}

@@ -1,0 +1,237 @@
+"""What the tests start, and that nothing of it outlives them.
+
+Every process of a session works in the session's folder, or has been told of it by an environment variable that its
+children and thawed copies inherit: so each can be found, whoever its parent is by now. Four things end them. The test
+that started one kills it. native/tests/tied.c has the kernel kill it when the tests die, or when it has used up two
+minutes of processor. And a guard, a process in a session of its own, kills what is left when the tests are gone in any
+way. Run as a program, this module is that guard.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import pwd
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import IO
+
+DEADLINE_S = 60.0
+GRACE_S = 5.0  # until what was killed, or lost its parent, has ended
+LOOK_AGAIN_S = 0.01
+MARK = "THAWD_TESTS_IN"
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """As whom and how programs run.
+
+    Attributes:
+        user: by name; None: as the tests do. Only root can choose.
+        options: of native/tests/tied.c.
+    """
+
+    user: str | None = None
+    options: tuple[str, ...] = ()
+
+    def credentials(self) -> dict[str, object]:
+        """Keyword arguments for subprocess.Popen."""
+        if self.user is None or os.geteuid() != 0:
+            return {}
+        entry = pwd.getpwnam(self.user)
+        return {"user": entry.pw_uid, "group": entry.pw_gid, "extra_groups": []}
+
+
+SELF = Identity()
+NOBODY = Identity(user="nobody", options=("--no-new-privileges",))
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """How a program or a thawed copy ended."""
+
+    status: int
+    output: str
+    errors: str
+
+    @property
+    def passed(self) -> bool:
+        """Whether it checked itself and found all in order."""
+        return self.status == 0 and self.output.splitlines()[-1:] == ["pass"] and not self.errors
+
+
+class Keeper:
+    """Starts programs that work in one folder, and answers for their end."""
+
+    def __init__(self, tied: Path, folder: Path) -> None:
+        self._tied = tied
+        self.folder = folder
+        self._started: list[subprocess.Popen[str]] = []
+
+    def start(
+        self,
+        command: Sequence[object],
+        *,
+        identity: Identity = SELF,
+        environment: dict[str, str] | None = None,
+        stdin: int | IO[str] = subprocess.DEVNULL,
+        pass_fds: Sequence[int] = (),
+    ) -> subprocess.Popen[str]:
+        """Start a program with PATH and `environment` for variables, in a session of its own."""
+        started = subprocess.Popen(  # type: ignore[call-overload]
+            [str(part) for part in (self._tied, os.getpid(), *identity.options, "--", *command)],
+            stdin=stdin,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            pass_fds=pass_fds,
+            text=True,
+            errors="replace",
+            cwd=self.folder,
+            start_new_session=True,
+            env={"PATH": os.environ["PATH"], MARK: str(self.folder), **(environment or {})},
+            **identity.credentials(),
+        )
+        self._started.append(started)
+        return started  # type: ignore[no-any-return]
+
+    def close(self) -> None:
+        """End what still runs.
+
+        Raises:
+            AssertionError: something that was not started here lives, a program's child say; it is killed.
+        """
+        for started in self._started:
+            end(started)
+        self._started.clear()
+        expect_none(self.folder)
+
+
+def end(program: subprocess.Popen[str]) -> None:
+    """Kill a program and all of its session that has not left it, unless it has ended; free what it took here."""
+    if program.poll() is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(program.pid, signal.SIGKILL)
+        program.wait()
+    for stream in (program.stdin, program.stdout, program.stderr):
+        if stream is not None:
+            with contextlib.suppress(BrokenPipeError):
+                stream.close()
+
+
+def end_of(program: subprocess.Popen[str], *, deadline_s: float = DEADLINE_S) -> Outcome:
+    """Wait for the end of a program, whose input ends at once; one that does not end is killed and fails the test."""
+    try:
+        output, errors = program.communicate("" if program.stdin else None, timeout=deadline_s)
+    except subprocess.TimeoutExpired as hung:
+        state = states_of(program.pid)
+        raise AssertionError(
+            f"{program.args!r} did not end; it said {hung.stdout!r} {hung.stderr!r}\n{state}"
+        ) from None
+    finally:
+        end(program)
+    return Outcome(program.returncode, output, errors)
+
+
+def read_until(program: subprocess.Popen[str], ending: str, *, deadline_s: float = DEADLINE_S) -> str:
+    """What the program says up to `ending`, or all of it when it ends before; one that says nothing is killed."""
+    assert program.stdout is not None
+    said = b""
+    until_s = time.monotonic() + deadline_s
+    while not said.endswith(ending.encode()):
+        if not select.select([program.stdout], [], [], max(0.0, until_s - time.monotonic()))[0]:
+            state = states_of(program.pid)
+            end(program)
+            raise AssertionError(f"{program.args!r} did not say {ending!r}; it said {said!r}\n{state}")
+        got = os.read(program.stdout.fileno(), 1)
+        if not got:
+            break
+        said += got
+    return said.decode(errors="replace")
+
+
+def states_of(pid: int) -> str:
+    """What the threads of a process wait in, for the report of a hang."""
+    lines = []
+    for task in sorted(Path(f"/proc/{pid}/task").glob("*")):
+        try:
+            call = (task / "syscall").read_text().strip()
+            lines.append(f"{task.name} {(task / 'comm').read_text().strip()}: {call}")
+        except OSError as error:
+            lines.append(f"{task.name}: {error}")
+    return "\n".join(lines)
+
+
+def _belongs(process: str, folder: str) -> bool:
+    """Whether a process of /proc is one of `folder`; one that has ended is not, waited for or not."""
+    try:
+        for place in (os.readlink(f"/proc/{process}/exe"), os.readlink(f"/proc/{process}/cwd")):  # noqa: PTH115
+            if f"{place}/".startswith(f"{folder}/"):
+                return True
+        with open(f"/proc/{process}/environ", "rb", buffering=0) as file:
+            variables = b"\0" + file.read()
+    except OSError:  # it has ended, is a thread of the kernel, or another user's and so none of ours
+        return False
+    marked = os.fsencode(f"\0{MARK}={folder}")
+    return marked + b"\0" in variables or marked + b"/" in variables
+
+
+def living(folder: Path) -> Iterator[int]:
+    """Ids of the processes that belong to `folder`, whoever started them; without the caller's own.
+
+    Called after every test, so it makes few calls and no objects of paths.
+    """
+    own = str(os.getpid())
+    for process in os.listdir("/proc"):  # noqa: PTH208
+        if process.isdigit() and process != own and _belongs(process, str(folder)):
+            yield int(process)
+
+
+def expect_none(folder: Path) -> None:
+    """Wait until no process belongs to `folder`.
+
+    Raises:
+        AssertionError: some still do after GRACE_S; they are killed.
+    """
+    until_s = time.monotonic() + GRACE_S
+    while left := list(living(folder)):
+        if time.monotonic() > until_s:
+            states = "\n".join(f"{pid}:\n{states_of(pid)}" for pid in left)
+            kill_all(folder)
+            raise AssertionError(f"processes were left behind in {folder}:\n{states}")
+        time.sleep(LOOK_AGAIN_S)
+
+
+def kill_all(folder: Path) -> None:
+    """Kill what belongs to `folder` until nothing does: what is killed may have started more."""
+    while left := list(living(folder)):
+        for pid in left:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        time.sleep(LOOK_AGAIN_S)
+
+
+@contextlib.contextmanager
+def guarded(folder: Path) -> Iterator[None]:
+    """A guard over `folder` within the block; at its end, normal or not, the folder is gone with its processes."""
+    guard = subprocess.Popen(
+        [sys.executable, "-I", __file__, folder], stdin=subprocess.PIPE, start_new_session=True, cwd="/", env={}
+    )
+    assert guard.stdin is not None
+    try:
+        yield
+    finally:
+        guard.stdin.close()
+        guard.wait()
+
+
+if __name__ == "__main__":
+    sys.stdin.read()  # until the tests have closed it, or are no more
+    kill_all(Path(sys.argv[1]))
+    shutil.rmtree(sys.argv[1], ignore_errors=True)

@@ -1,0 +1,157 @@
+"""What whoever thaws hands to a copy arrives: arguments, environment, descriptors; and copies of copies are whole."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.native.engine import Case, Engine, Trial, cases_of, require
+
+CASES = {case.name: case for case in cases_of("delivery", "generations")}
+ONLY_OPEN = next(case for case in cases_of("files") if case.name == "only_what_was_open")
+
+
+def frozen(trial: Callable[..., Trial], case: Case) -> Trial:
+    one = trial(case)
+    ended = one.freeze()
+    assert ended is None, ended
+    return one
+
+
+def opened(folder: Path, number: int) -> int:
+    """A descriptor of a file whose one line is the number that the copy is to find it under."""
+    path = folder / f"for {number}"
+    path.write_text(f"{number}\n")
+    return os.open(path, os.O_RDONLY)
+
+
+def test_arguments_and_environment_arrive(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["arguments"])
+    for _ in range(3):
+        outcome = one.thaw("first", "second argument", "", environment={"THAWED_BY": "runner"})
+        require(one.case, outcome)
+
+
+def test_a_thousand_arguments_arrive(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["many_arguments"])
+    require(one.case, one.thaw(*(f"argument {i}" for i in range(1000))))
+
+
+def test_arguments_that_are_too_long_are_refused(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["many_arguments"])
+    outcome = one.thaw(*["x" * 100_000] * 3)
+    assert outcome.status == 120
+    assert outcome.errors.startswith("thawd: cannot thaw here: arguments and environment")
+
+
+@pytest.mark.parametrize("order", [(40, 41, 42, 500), (500, 42, 41, 40)], ids=["in order", "in reverse"])
+def test_descriptors_arrive_under_their_numbers(trial: Callable[..., Trial], order: tuple[int, ...]) -> None:
+    one = frozen(trial, CASES["descriptors"])
+    inside = {number: opened(one.folder, number) for number in order}
+    options = [word for number in order for word in ("--fd", f"{number}={inside[number]}")]
+    require(one.case, one.thaw(thaw_options=options, pass_fds=tuple(inside.values())))
+    for fd in inside.values():
+        os.close(fd)
+
+
+def test_descriptors_whose_numbers_are_swapped_arrive(trial: Callable[..., Trial]) -> None:
+    """40 outside is 41 inside, 41 is 42, 42 is 40, and 500 is itself: no order of dup2 alone can do it."""
+    one = frozen(trial, CASES["descriptors"])
+    outside = {41: 40, 42: 41, 40: 42, 500: 500}
+    held = []
+    for number, place in outside.items():
+        fd = opened(one.folder, number)
+        os.dup2(fd, place)
+        os.close(fd)
+        held.append(place)
+    try:
+        options = [word for number, place in outside.items() for word in ("--fd", f"{number}={place}")]
+        for _ in range(3):
+            require(one.case, one.thaw(thaw_options=options, pass_fds=tuple(held)))
+    finally:
+        for place in held:
+            os.close(place)
+
+
+def test_a_descriptor_that_was_to_be_passed_and_was_not_is_a_refusal(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["descriptors"])
+    outcome = one.thaw()
+    assert outcome.status == 120
+    assert outcome.output == ""
+    assert outcome.errors == "thawd: cannot thaw here: a descriptor was not passed (--fd OLD=NEW): 40\n"
+
+
+def test_a_passed_descriptor_is_watched_by_an_older_epoll_set(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["socket_in_epoll"])
+    reading, writing = os.pipe()
+    os.write(writing, b"x")
+    require(one.case, one.thaw(thaw_options=["--fd", f"50={reading}"], pass_fds=(reading,)))
+    os.close(reading)
+    os.close(writing)
+
+
+def test_standard_input_can_be_passed_too(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["standard"])
+    fd = opened(one.folder, 0)
+    require(one.case, one.thaw(thaw_options=["--fd", f"0={fd}"], pass_fds=(fd,)))
+    os.close(fd)
+
+
+def test_descriptors_that_thaw_inherits_do_not_reach_the_copy(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, ONLY_OPEN)
+    strange = [opened(one.folder, number) for number in range(20)]
+    os.dup2(strange[0], 900)
+    require(one.case, one.thaw(pass_fds=(*strange, 900)))
+    for fd in (*strange, 900):
+        os.close(fd)
+
+
+def test_copies_of_copies_are_whole_down_to_the_limit(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["again"])
+    images = [one.image]
+    while len(images) < 12:
+        following = one.folder / f"image{len(images)}"
+        copy = one.start_copy(str(following), image=images[-1])
+        ended = one.await_freeze(copy)
+        if ended is not None:
+            break
+        images.append(following)
+        for outcome in one.thaw_many(serial=1, parallel=1, image=following):
+            require(one.case, outcome)
+    assert len(images) == 8
+    assert ended is not None
+    assert "refused: the process was frozen and thawed too often, eight times at most; start one cold" in ended.output
+    assert ended.passed, "the process that was refused goes on"
+    require(one.case, one.thaw())  # the first image is as good as ever
+
+
+def test_an_older_generation_may_be_deleted_only_when_no_younger_one_needs_it(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["again"])
+    second = one.folder / "second"
+    assert one.await_freeze(one.start_copy(str(second))) is None
+    assert second.stat().st_blocks < one.image.stat().st_blocks, "the second holds only what changed"
+    one.image.unlink()
+    outcome = one.thaw(image=second)
+    assert outcome.status == 120
+    assert str(one.image) in outcome.errors
+
+
+def test_the_child_of_a_copy_can_be_frozen(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial, CASES["forked_copy"])
+    second = one.folder / "second"
+    assert one.await_freeze(one.start_copy(str(second))) is None
+    for _ in range(2):
+        require(one.case, one.thaw(image=second))
+
+
+@pytest.mark.parametrize(
+    "arguments", [(), ("--fd",), ("--fd", "x=3", "image"), ("--fd", "3", "image"), ("--new", "image")]
+)
+def test_a_misused_thaw_says_how_to_use_it(engine: Engine, arguments: tuple[str, ...]) -> None:
+    done = subprocess.run([engine.thaw, *arguments], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "usage: thawd-thaw" in done.stderr

@@ -1,0 +1,37 @@
+"""What cannot be brought back faithfully is refused, with the cause and the way out, and the process goes on unharmed.
+
+Each case of native/tests/refused_*.c makes such a state, is refused, checks that nothing has changed, removes the
+cause, and freezes then. So a case here is a claim about the refusal and about the freeze after it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+
+import pytest
+
+from tests.native.engine import Case, Trial, cases_of, require
+
+# What a way out may say; each refusal's own words are checked by its case.
+WAY_OUT = re.compile(
+    r"before the freeze|after the freeze|first invocation|afterwards|from another|main thread lives|folder|space"
+    r"|version"
+)
+
+
+@pytest.mark.parametrize("case", cases_of("refused_descriptors", "refused_states"), ids=str)
+def test_is_refused_and_the_process_goes_on(case: Case, trial: Callable[..., Trial]) -> None:
+    one = trial(case)
+    ended = one.freeze()
+    said = ended.output if ended is not None else one.said
+    if ended is not None:
+        require(case, ended)
+    refusals = re.findall(r"^refused: (.*)$", said, re.M)
+    assert refusals or case.name == "two_at_once"
+    for text in refusals:
+        assert WAY_OUT.search(text), text
+        assert 20 < len(text) < 512
+    if ended is None:
+        for outcome in one.thaw_many(parallel=0):
+            require(case, outcome)

@@ -1,0 +1,25 @@
+"""The interpreters that this machine has, for tests of what runs on all of them."""
+
+from __future__ import annotations
+
+import sys
+
+from thawd.errors import EnvironmentBuildError
+from thawd.execution.interpreters import find_interpreter
+
+VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
+
+
+def _found() -> list[str]:
+    found = {sys.executable}
+    for version in VERSIONS:
+        if version != f"{sys.version_info[0]}.{sys.version_info[1]}":
+            try:
+                found.add(str(find_interpreter(version).path))
+            except EnvironmentBuildError:
+                continue
+    return sorted(found)
+
+
+INTERPRETERS = _found()
+"""One of each supported version that is here; paths."""

@@ -1,0 +1,64 @@
+"""Claims about `thawd.control` that no client can see from outside."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+from thawd.control.aliases import Aliases
+from thawd.control.configured import Configured
+from thawd.control.records import Alias, Family, Record
+from thawd.control.registry import Registry
+from thawd.resources import LATEST, Function
+
+
+class Catalog:
+    """Stores nothing."""
+
+    async def change(self, **changes: Any) -> None:
+        return
+
+
+class Deployments:
+    """Notes what it is told of provisioned environments."""
+
+    def __init__(self) -> None:
+        self.provisioned: list[tuple[str, int | None]] = []
+
+    def provision(self, family: Family, qualifier: str, count: int | None) -> None:
+        alias = family.aliases.get(qualifier)
+        self.provisioned.append((qualifier if alias is None else alias.version, count))
+
+    def knows(self, family: Family) -> bool:
+        return False
+
+    def __getattr__(self, name: str) -> Any:
+        return lambda *arguments: None
+
+
+def family_of(*numbers: str) -> Family:
+    function = Function(name="f", handler="app.handler", code=Path("/nowhere"))
+    records = {number: Record(function, "python3.11", "", 0, f"package-{number}", version=number) for number in numbers}
+    return Family("f", versions=records)
+
+
+def test_provisioned_environments_leave_the_version_that_an_alias_leaves() -> None:
+    registry, deployments = Registry(Catalog()), Deployments()  # type: ignore[arg-type]
+    family = registry.families["f"] = family_of(LATEST, "1", "2")
+    family.aliases["live"] = Alias("live", "1")
+    family.provisioned["live"] = 3
+    aliases = Aliases(registry, deployments)  # type: ignore[arg-type]
+    asyncio.run(aliases.update({"FunctionName": "f", "Name": "live", "FunctionVersion": "2"}))
+    assert deployments.provisioned == [("1", None), ("2", 3)]
+
+
+def test_the_code_of_a_function_that_the_file_covers_is_kept() -> None:
+    registry = Registry(Catalog())  # type: ignore[arg-type]
+    registry.families["f"] = family_of(LATEST)
+    configured = Configured(registry, Deployments(), complain=lambda text: None)  # type: ignore[arg-type]
+    configured.declare({"f": Function(name="f", handler="own.handler", code=Path("/nowhere"))})
+    assert f"package-{LATEST}" in registry.packages()
+    configured.declare({})
+    assert registry.families["f"].versions[LATEST].package == f"package-{LATEST}"
+    assert registry.shadowed == {}

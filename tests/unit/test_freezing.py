@@ -1,0 +1,197 @@
+"""Claims about a runtime process that is to be frozen: what it says at each step, also when it cannot be frozen."""
+
+from __future__ import annotations
+
+import json
+import socket
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_runtime import INTERPRETERS, Process, ready, running
+from thawd import wire
+from thawd.snapshot.engine import LIBRARY_NAME, native_folder, unavailable
+
+pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+
+CODE = """
+import os
+CALLS = []
+def handler(event, context):
+    CALLS.append(event)
+    print("called", context.aws_request_id)
+    return event
+"""
+
+
+@contextmanager
+def frozen(
+    folder: Path, code: str, *, prime: Any = None, python: str = sys.executable
+) -> Iterator[tuple[Process, Path]]:
+    """A process that has been asked to freeze itself into a file."""
+    image = folder / "image"
+    with running(folder, code, mode="snapshot", python=python) as process:
+        ready(process)
+        head = {
+            "path": str(image),
+            "library": str(Path(native_folder() or "") / LIBRARY_NAME),
+            "ids": [] if prime is None else ["one", "two"],
+            "arn": "arn:f",
+            "left_ms": 5000,
+            "disk": None,
+        }
+        process.control.sendall(wire.encode(wire.FREEZE, head, json.dumps(prime).encode()))
+        yield process, image
+
+
+def stages(process: Process) -> tuple[list[str], wire.Frame]:
+    """The stages it goes through, and the frame after them."""
+    passed = []
+    while True:
+        frame = process.receive()
+        assert frame is not None, process.printed()
+        if frame.kind != wire.STAGE:
+            return passed, frame
+        passed.append(frame.head["stage"])
+
+
+@pytest.mark.parametrize("python", INTERPRETERS)
+def test_it_freezes_itself_and_tells_each_stage(tmp_path: Path, python: str) -> None:
+    with frozen(tmp_path, CODE, prime={"x": 1}, python=python) as (process, image):
+        passed, frame = stages(process)
+        assert passed == ["hooks", "priming", "freezing"]
+        assert frame.kind == wire.FROZEN
+        assert frame.head["refused"] is None
+        assert frame.head["fork_refused"] is None
+        assert frame.head["answers_differ"] is False
+        assert json.loads(frame.body) == {"x": 1}
+        assert image.stat().st_size == frame.head["image_bytes"] > frame.head["data_bytes"] > 0
+        assert image.stat().st_mode & 0o777 == 0o600
+        assert process.invoke({"y": 2}) == (False, {"y": 2}), "the original answers on"
+        printed = process.printed().split("\n")
+        assert printed[0] == "PRIME_START RequestId: one"
+        assert printed[1] == "called one"
+        assert printed[2].startswith("PRIME_END RequestId: one\tDuration: ")
+        assert printed[3:5] == ["PRIME_START RequestId: two", "called two"]
+        process.control.sendall(wire.encode(wire.GO_ON, {}))
+        frame = process.receive()
+        assert frame is not None
+        assert (frame.kind, frame.head) == (wire.STAGE, {"stage": "template"})
+        assert forks(process)
+
+
+def forks(process: Process) -> bool:
+    """Whether it is a template."""
+    ours, theirs = socket.socketpair()
+    with ours, theirs, open("/dev/null", "w") as nothing:
+        frame = wire.encode(wire.FORK, {"n": 1, "environ": {}})
+        fds = [theirs.fileno(), theirs.fileno(), theirs.fileno(), nothing.fileno()]
+        socket.send_fds(process.control, [frame], fds)
+        answer = process.receive()
+        return answer is not None and answer.kind == wire.FORKED and "pid" in answer.head
+
+
+def test_without_a_priming_event_it_runs_none(tmp_path: Path) -> None:
+    with frozen(tmp_path, CODE) as (process, _):
+        passed, frame = stages(process)
+        assert passed == ["hooks", "freezing"]
+        assert (frame.head["refused"], frame.body) == (None, b"")
+        assert "called" not in process.printed()
+
+
+LOOP = """
+import asyncio, threading
+{imports}
+started = threading.Event()
+
+async def forever():
+    started.set()
+    await asyncio.sleep(1000)
+
+def work():
+    {run}
+
+threading.Thread(target=work, daemon=True).start()
+started.wait()
+
+def handler(event, context):
+    return 1
+"""
+
+
+@pytest.mark.parametrize(
+    ("imports", "run", "kind"),
+    [
+        ("", "asyncio.run(forever())", "_UnixSelectorEventLoop"),
+        ("import uvloop", "asyncio.Runner(loop_factory=uvloop.new_event_loop).run(forever())", "Loop"),
+    ],
+    ids=["asyncio", "uvloop"],
+)
+def test_a_running_event_loop_is_a_reason_in_any_thread(tmp_path: Path, imports: str, run: str, kind: str) -> None:
+    with frozen(tmp_path, LOOP.format(imports=imports, run=run)) as (process, image):
+        _, frame = stages(process)
+        assert frame.kind == wire.FROZEN
+        assert f"an asyncio event loop is running ({kind}, in some thread)" in frame.head["refused"]
+        assert "first invocation" in frame.head["refused"]
+        assert not image.exists()
+        assert process.invoke({}) == (False, 1)
+
+
+def test_a_loop_that_has_ended_is_no_reason(tmp_path: Path) -> None:
+    code = "import asyncio\nasyncio.run(asyncio.sleep(0))\nLOOP = asyncio.new_event_loop()\nLOOP.close()\n" + CODE
+    with frozen(tmp_path, code) as (process, image):
+        _, frame = stages(process)
+        assert frame.head["refused"] is None
+        assert image.exists()
+
+
+def test_an_image_that_cannot_be_written_is_told_and_the_process_lives(tmp_path: Path) -> None:
+    (tmp_path / "image").mkdir()
+    with frozen(tmp_path, CODE) as (process, image):
+        _, frame = stages(process)
+        assert frame.kind == wire.FROZEN
+        assert "image" in frame.head["refused"]
+        assert not list(image.iterdir())
+        assert process.invoke({"y": 2}) == (False, {"y": 2})
+
+
+def test_a_handler_that_forks_while_it_is_primed_freezes_once(tmp_path: Path) -> None:
+    code = """
+        import os
+        def handler(event, context):
+            pid = os.fork()
+            if pid:
+                os.waitpid(pid, 0)
+            return "parent" if pid else "child"
+    """
+    with frozen(tmp_path, code, prime={}) as (process, _):
+        _, frame = stages(process)
+        assert (frame.head["refused"], json.loads(frame.body)) == (None, "parent")
+
+
+def test_the_descriptors_of_the_platform_are_under_known_numbers(tmp_path: Path) -> None:
+    code = """
+        import os
+        def handler(event, context):
+            return sorted(int(fd) for fd in os.listdir("/proc/self/fd"))
+    """
+    with frozen(tmp_path, code) as (process, _):
+        stages(process)
+        _, numbers = process.invoke({})
+        # The last one is that of the folder itself, while it is listed.
+        assert numbers == [0, 1, 2, *wire.DESCRIPTORS, 6]
+
+
+def test_it_ends_when_the_platform_is_gone_before_and_after_the_freeze(tmp_path: Path) -> None:
+    with running(tmp_path, CODE, mode="snapshot") as process:
+        ready(process)
+        process.control.shutdown(socket.SHUT_RDWR)
+        assert process.process.wait(20) == 0
+    with frozen(tmp_path, CODE) as (process, _):
+        stages(process)
+        process.control.shutdown(socket.SHUT_RDWR)
+        assert process.process.wait(20) == 0

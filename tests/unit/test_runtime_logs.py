@@ -1,0 +1,88 @@
+"""Claims about `thawd.runtime.logs`: the variables decide, again in a copy; no record is too odd."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import thawd
+
+SOURCE = str(Path(thawd.__file__).parents[1])
+
+
+def run(code: str, **variables: str) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(code)],
+        env={**os.environ, "PYTHONPATH": SOURCE, **variables},
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    )
+    assert done.stderr == ""
+    return done.stdout.split("\n")[:-1]
+
+
+def test_a_copy_takes_format_and_level_from_its_own_variables() -> None:
+    lines = run(
+        """
+        import logging, os
+        from thawd.runtime import logs
+        logs.install()
+        logging.info("left out"); logging.warning("text")
+        os.environ.update(AWS_LAMBDA_LOG_FORMAT="JSON", AWS_LAMBDA_LOG_LEVEL="TRACE")
+        logs.configure()
+        logging.debug("json")
+        os.environ["AWS_LAMBDA_LOG_FORMAT"] = "Text"
+        logs.configure()
+        logging.info("left out"); logging.warning("text again")
+        """
+    )
+    assert [line.endswith(text) for line, text in zip(lines, ("text", "}", "text again"), strict=True)] == [True] * 3
+    assert json.loads(lines[1])["message"] == "json"
+
+
+def test_a_level_that_init_chose_is_kept_where_the_variables_are_the_same() -> None:
+    lines = run(
+        """
+        import logging
+        from thawd.runtime import logs
+        logs.install()
+        logging.getLogger().setLevel(logging.DEBUG)
+        logs.configure()
+        logging.debug("kept")
+        """,
+        AWS_LAMBDA_LOG_FORMAT="JSON",
+    )
+    assert json.loads(lines[0])["message"] == "kept"
+
+
+def test_no_value_is_too_odd_for_a_line() -> None:
+    lines = run(
+        """
+        import logging
+        from thawd.runtime import logs
+        logs.install()
+        own = []; own.append(own)
+        logging.error("a\\nb \\u2028 \\ud800", extra={"own": own, "keys": {(1, 2): 3}, "b": b"x", "message_": 1})
+        logging.error("%s", logging)
+        logging.error("bare", exc_info=True)
+        """,
+        AWS_LAMBDA_LOG_FORMAT="JSON",
+        PYTHONIOENCODING="utf-8:backslashreplace",
+    )
+    assert len(lines) == 3
+    odd = json.loads(lines[0])
+    assert odd["message"].startswith("a\nb")
+    assert odd["own"] == "[[...]]"
+    assert odd["message_"] == 1
+    assert "errorType" not in json.loads(lines[2])
+
+
+def test_text_loads_none_of_what_json_needs() -> None:
+    code = "import sys\nfrom thawd.runtime import logs\nlogs.install()\nprint('thawd.runtime.json_logs' in sys.modules)"
+    assert run(code) == ["False"]
