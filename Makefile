@@ -3,12 +3,15 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
+NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h)
+# The large libraries have an environment of their own; `make bench` finds it here, too.
+LIBRARIES := .venv-libraries
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test check format bench clean
+.PHONY: help setup demo test test-libraries endurance check format bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-8s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
 	@echo
 	@echo "  PYTHON=python3.12 VENV=.venv-3.12 choose the interpreter and the environment."
 
@@ -23,26 +26,38 @@ $(STAMP): $(VENV)/bin/python pyproject.toml CMakeLists.txt $(wildcard native/*.c
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,check]'
 	@touch $@
 
+$(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
+	@$(PYTHON) -m venv $(LIBRARIES)
+	@echo "installing thawd and the large libraries into $(LIBRARIES)"
+	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,libraries]'
+	@touch $@
+
 demo: setup  ## train, serve, classify 360 images, print what happened
 	$(BIN)/python examples/digits/demo.py
 
-test: setup  ## all tests
+test: setup  ## all tests but those of the large libraries, and the long runs
 	$(BIN)/python -m pytest
+
+test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, pandas, polars and others (1.5 GB on disk)
+	$(LIBRARIES)/bin/python -m pytest tests/libraries
+
+endurance: setup  ## 2,000 thaws, serial and parallel, with every output compared
+	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance --timeout 3600
 
 check: setup  ## formatting, lints, types, layers
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports --no-cache
-	$(BIN)/clang-format --dry-run --Werror $(wildcard native/*.c native/*.h)
+	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 
 format: setup  ## format Python and C in place
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
-	$(BIN)/clang-format -i $(wildcard native/*.c native/*.h)
+	$(BIN)/clang-format -i $(NATIVE)
 
 bench: setup  ## measure; prints ratios against their bounds
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/digits/.thawd
+	rm -rf $(VENV) $(LIBRARIES) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/digits/.thawd

@@ -10,10 +10,32 @@ import sys
 import time
 from collections.abc import Sequence
 
-from benchmarks import backlog, idle, overhead, report, serving, starts
-from benchmarks.report import BenchmarkError, Figure
+from benchmarks import (
+    backlog,
+    engine,
+    engine_libraries,
+    idle,
+    overhead,
+    report,
+    runtime_api,
+    serving,
+    starts,
+    streaming,
+    thawing,
+)
+from benchmarks.report import BenchmarkError, Figure, Skipped
 
-BENCHMARKS = {"overhead": overhead, "starts": starts, "idle": idle, "backlog": backlog}
+BENCHMARKS = {
+    "overhead": overhead,
+    "runtime-api": runtime_api,
+    "streaming": streaming,
+    "starts": starts,
+    "idle": idle,
+    "backlog": backlog,
+    "engine": engine,
+    "thawing": thawing,
+    "engine-libraries": engine_libraries,
+}
 RESULTS = serving.BUILD / "bench.json"
 
 
@@ -30,6 +52,9 @@ def main(arguments: Sequence[str]) -> int:
         module = BENCHMARKS[name]
         try:
             results[name] = module.measure()
+        except Skipped as reason:
+            print(f"{module.TITLE}\n  skipped: {reason}", flush=True)
+            continue
         except BenchmarkError as error:
             print(f"{module.TITLE}\n  FAILS: {error}", flush=True)
             failed.append(name)

@@ -50,6 +50,10 @@ class BenchmarkError(Exception):
     """A measurement could not be made, or what was measured did not do its work."""
 
 
+class Skipped(Exception):
+    """What a measurement needs is not installed here; says what, and where it would come from."""
+
+
 def show(title: str, figures: Sequence[Figure]) -> str:
     """The figures of one benchmark as aligned lines."""
     lines = [title]

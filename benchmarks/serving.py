@@ -95,6 +95,8 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
         for path, text in {**files, "thawd.toml": configuration}.items():
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
             (folder / path).write_text(text)
+            if text.startswith("#!"):
+                (folder / path).chmod(0o755)
         ready = folder / "ready.json"
         command = [sys.executable, "-m", "thawd", "up", "--config", str(folder / "thawd.toml")]
         with _process([*command, "--port", "0", "--ready-file", str(ready)], folder / "server.log") as process:
@@ -105,11 +107,24 @@ def thawd(configuration: str, files: dict[str, str]) -> Iterator[Served]:
 @contextmanager
 def bare_echo() -> Iterator[Served]:
     """The echo of `benchmarks.echo` on uvicorn; stopped at the end."""
+    with _program("benchmarks.echo") as served:
+        yield served
+
+
+@contextmanager
+def runtime_endpoint() -> Iterator[Served]:
+    """The endpoint of `benchmarks.runtime_endpoint`; stopped at the end."""
+    with _program("benchmarks.runtime_endpoint") as served:
+        yield served
+
+
+@contextmanager
+def _program(module: str) -> Iterator[Served]:
     BUILD.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="bench-", dir=BUILD) as name:
         folder = Path(name)
         ready = folder / "ready.json"
-        command = [sys.executable, "-m", "benchmarks.echo", str(ready)]
+        command = [sys.executable, "-m", module, str(ready)]
         with _process(command, folder / "server.log") as process:
             announced = await_ready(ready, process, folder / "server.log")
             yield Served(announced["url"], announced["pid"], folder)

@@ -2,7 +2,7 @@
 
 What: the time from asking for an execution environment to its being ready, and the time a caller waits for
 the first answer when no environment is alive; with ``snapshot = false`` (a cold start each time) divided by
-the same from the template.
+the same from the template. Snapshots are off, as where the engine does not run; `thawing` measures them.
 
 How: one server, the same code twice, as ``forked`` and as ``cold``, in the interpreter that runs the
 benchmark. Each invocation is made when the function's environments are gone (they are ended as soon as they
@@ -43,6 +43,9 @@ def handler(event, context):
 """
 
 CONFIGURATION = """
+[server]
+snapshots = "off"
+
 [functions.forked]
 handler = "heavy.handler"
 code = "function"

@@ -8,6 +8,7 @@ the function's packages), stops what it started and removes what it put into the
 
 from __future__ import annotations
 
+import base64
 import fcntl
 import json
 import os
@@ -40,6 +41,7 @@ FEWEST_RIGHT = 350
 ROWS_SHOWN = 5
 START_S = 900.0  # the first start downloads the function's packages
 STALLED_S = 60.0
+ROUNDS = 3
 STOP_S = 45.0
 POLL_S = 0.05
 
@@ -116,6 +118,7 @@ def main() -> int:
                 score(screen, labels)
                 show_starts(screen, server)
                 ask(screen, server, labels)
+                compare_starts(screen, server, labels)
         finally:
             empty_bucket(labels)
     except DemoError as error:
@@ -227,9 +230,9 @@ def check_published(server: Server) -> None:
     Raises:
         DemoError: the function is not usable.
     """
-    function = server.get("/_thawd/status")["functions"]["classify"]
-    if function["state"] != "Active":
-        raise DemoError(f"the function is {function['state']}: {function['reason']}")
+    for name, function in server.get("/_thawd/status")["functions"].items():
+        if function["state"] != "Active":
+            raise DemoError(f"the function {name} is {function['state']}: {function['reason']}")
 
 
 def stop(process: subprocess.Popen[bytes], log: Path) -> None:
@@ -327,12 +330,9 @@ def show_starts(screen: Screen, server: Server) -> None:
     """How the environments came to be and what each kind served; medians of becoming ready and of answering."""
     function = server.get("/_thawd/status")["functions"]["classify"]
     screen.line(f"    {'start':<6} {'environments':>13} {'ready, p50':>12} {'invocations':>13} {'answer, p50':>12}")
-    for kind in ("cold", "fork", "warm"):
+    for kind in ("cold", "thaw", "fork", "warm"):
         ready, answered = (_count_and_p50(function[what].get(kind)) for what in ("starts", "invocations"))
         screen.line(f"    {kind:<6} {ready[0]:>13} {ready[1]:>12} {answered[0]:>13} {answered[1]:>12}")
-    init_ms = function["template_init_ms"]
-    if init_ms is not None:
-        screen.line(f"    Each fork was spared the init phase, which took its template {init_ms:.0f} ms, once.")
     screen.line()
 
 
@@ -351,6 +351,49 @@ def ask(screen: Screen, server: Server, labels: dict[str, int]) -> None:
     screen.step("HTTP", f"POST /classify with {name}: {status} {json.dumps(answer)} in {taken_ms:.1f} ms")
     if status != 200 or set(answer) != {"digit", "confidence"}:
         raise DemoError(f"POST /classify was answered {status} {answer}")
+
+
+def compare_starts(screen: Screen, server: Server, labels: dict[str, int]) -> None:
+    """From a request that finds no environment to its answer: with a snapshot, and with init each time.
+
+    Raises:
+        DemoError: an environment did not start as it should, or they answered differently.
+    """
+    picture = base64.b64encode((HELD_OUT / next(iter(labels))).read_bytes()).decode()
+    event = json.dumps({"isBase64Encoded": True, "body": picture}).encode()
+    taken_ms: dict[str, float] = {}
+    answers = set()
+    for name, kind in (("classify-cold", "cold"), ("classify", "thaw")):
+        rounds = []
+        for n in range(ROUNDS):
+            screen.working("from zero", f"{name}, {n + 1} of {ROUNDS}: waiting until no environment is left ...")
+            before = await_none(server, name).get(kind, {"count": 0})["count"]
+            began_s = time.monotonic()
+            status, answer = server.post(f"/2015-03-31/functions/{name}/invocations", event)
+            rounds.append((time.monotonic() - began_s) * 1000)
+            answers.add((status, json.dumps(answer)))
+            if server.get("/_thawd/status")["functions"][name]["starts"].get(kind, {"count": 0})["count"] == before:
+                raise DemoError(f"{name} was not started by {kind}; `thawd logs {name}` says why")
+        taken_ms[kind] = sorted(rounds)[ROUNDS // 2]
+    if len(answers) != 1:
+        raise DemoError(f"cold and thawed environments answered differently: {answers}")
+    screen.step(
+        "from zero",
+        f"request to answer with no environment alive: cold {taken_ms['cold']:,.0f} ms, "
+        f"thawed {taken_ms['thaw']:,.0f} ms, {taken_ms['cold'] / taken_ms['thaw']:.0f} times faster",
+    )
+
+
+def await_none(server: Server, name: str) -> dict[str, Any]:
+    """Wait until the function has no environment; its starts so far."""
+    deadline = time.monotonic() + STALLED_S
+    while time.monotonic() < deadline:
+        function = server.get("/_thawd/status")["functions"][name]
+        if not any(function["environments"][state] for state in ("idle", "busy", "starting")):
+            starts: dict[str, Any] = function["starts"]
+            return starts
+        time.sleep(POLL_S)
+    raise DemoError(f"{name} still had environments after {STALLED_S:.0f} s without a request")
 
 
 def shown(path: Path) -> str:

@@ -82,6 +82,8 @@ def fit(digits: Digits) -> bytes:
         target_opset=OPSETS,
         name="digits",
     )
+    # The converter takes them from a set, whose order is not the same in each process.
+    onnx.opset_import.sort(key=lambda opset: opset.domain)
     return bytes(onnx.SerializeToString())
 
 

@@ -1,0 +1,116 @@
+"""The snapshot engine by itself: a process with a 1 GB model, frozen, and thawed again and again.
+
+What: from the exec of the program that thaws to the end of the first inference, against the same process's next
+inference, a cold start, a fork of the loaded process, and CRIU where there is one that works; the memory of 16 copies
+and the time until 16 copies started at once have answered; the time of a freeze against a plain write of as much.
+
+How: ONNX Runtime with 1 GiB of weights (`programs/onnx_stack.py`), one thread, everything in the page cache. Cold
+starts, forks and thaws take turns, each is timed by the process itself (`engine_processes`), each must come to the
+result of the first one. "Warm" is the median of the later inferences of the same copy. For the 16 copies "warm" is one
+inference of each of them, all asked for at once. The plain write goes to the folder of the image, in pieces of 64 MB,
+with an fsync at the end, right after each freeze. Medians throughout.
+
+Why: it is what thawd exists for.
+"""
+
+from __future__ import annotations
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import engine_copies, engine_criu, engine_models
+from benchmarks.engine_processes import Subject, started
+from benchmarks.engine_starts import Rounds, median, take_turns
+from benchmarks.report import AT_MOST, BenchmarkError, Figure
+
+TITLE = "engine: ONNX Runtime with a 1 GB model, frozen and thawed"
+
+MOST_OVER_WARM_MS = 15.0
+LEAST_TIMES_LESS_OVERHEAD = 100.0
+MOST_RESTORE_MS = 3.0
+MOST_MEMORY = 1.15
+MOST_BURST = 2.0
+MOST_FREEZE = 1.5
+
+TIMES = Rounds(rounds=3, forks=2, thaws=7)
+FREEZES = 5
+PIECE_BYTES = 64 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Freeze:
+    """One freeze, and a plain write of as much right after it.
+
+    Attributes:
+        taken_ms: the freeze, milliseconds.
+        plain_ms: the write with its fsync, milliseconds.
+        written_bytes: on the disk.
+    """
+
+    taken_ms: float
+    plain_ms: float
+    written_bytes: int
+
+
+def measure() -> Sequence[Figure]:
+    """All figures of the engine with ONNX Runtime.
+
+    Raises:
+        BenchmarkError: a library is missing, a freeze was refused, a copy failed or came to another result.
+    """
+    lacking = engine_models.missing(sys.executable, ["numpy", "onnx", "onnxruntime"])
+    if lacking:
+        raise BenchmarkError(f"{', '.join(lacking)} is not installed; install the extra `demo`")
+    workload = engine_models.with_model("onnx_stack", sys.executable)
+    with engine_models.image_folder() as folder:
+        image = folder / "image"
+        with started(workload.command, engine_models.environment()) as original:
+            result = str(original.answer()["result"])
+            freezes = [_freeze(original, image) for _ in range(FREEZES)]
+            starts = take_turns(workload, image, original, result, times=TIMES)
+        copies = engine_copies.figures(image, result, most_memory=MOST_MEMORY, most_time=MOST_BURST)
+        image.unlink()
+        criu = engine_criu.figure(workload, folder / "criu", result)
+    return [
+        starts.over_warm(MOST_OVER_WARM_MS),
+        starts.overhead_against_cold(LEAST_TIMES_LESS_OVERHEAD),
+        starts.overhead_against_fork(),
+        Figure("restore step", median(starts.thaw, "restore_ms"), "ms", AT_MOST, MOST_RESTORE_MS),
+        *copies,
+        _freeze_figure(freezes),
+        criu,
+    ]
+
+
+def _freeze(original: Subject, image: Path) -> Freeze:
+    """Freeze `original` to `image`, in place of what is there, and write as many bytes plainly beside it."""
+    image.unlink(missing_ok=True)
+    taken_ms = float(original.ask(f"freeze {image}")["took_ms"])
+    written_bytes = image.stat().st_blocks * 512
+    piece = memoryview(os.urandom(PIECE_BYTES))
+    plain = image.with_name("plain")
+    begun_s = time.monotonic()
+    with plain.open("wb", buffering=0) as file:
+        for offset in range(0, written_bytes, PIECE_BYTES):
+            file.write(piece[: written_bytes - offset])
+        os.fsync(file.fileno())
+    plain_ms = (time.monotonic() - begun_s) * 1000
+    plain.unlink()
+    return Freeze(taken_ms, plain_ms, written_bytes)
+
+
+def _freeze_figure(freezes: list[Freeze]) -> Figure:
+    taken_ms, plain_ms = (statistics.median(getattr(one, name) for one in freezes) for name in ("taken_ms", "plain_ms"))
+    return Figure(
+        "freeze, of a plain write and fsync of as much",
+        statistics.median(one.taken_ms / one.plain_ms for one in freezes),
+        "x",
+        AT_MOST,
+        MOST_FREEZE,
+        f"{taken_ms:,.0f} ms against {plain_ms:,.0f} ms for {freezes[-1].written_bytes >> 20:,} MiB",
+    )

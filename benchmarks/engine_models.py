@@ -1,0 +1,115 @@
+"""What the snapshot benchmarks run: models, made once and kept under ``build/``, and the commands that load them.
+
+ONNX Runtime is taken from the interpreter that runs the benchmarks (the extra `demo`), torch and transformers from
+``.venv-libraries`` or the interpreter that ``BENCH_LIBRARIES_PYTHON`` names.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from benchmarks import serving
+from benchmarks.report import BenchmarkError
+from thawd.snapshot import engine
+
+PROGRAMS = Path(__file__).parent / "programs"
+MODELS = serving.BUILD / "bench-models"
+LIBRARIES_VARIABLE = "BENCH_LIBRARIES_PYTHON"
+MAKE_S = 120.0
+
+
+@dataclass(frozen=True, slots=True)
+class Workload:
+    """A program of `PROGRAMS` with what it loads.
+
+    Attributes:
+        name: module in `PROGRAMS`.
+        python: path of the interpreter.
+        argument: given to its `load`: the folder of its model, as a rule.
+    """
+
+    name: str
+    python: str
+    argument: str
+
+    @property
+    def command(self) -> list[str]:
+        """Starts it from nothing."""
+        return [self.python, str(PROGRAMS / "subject.py"), self.name, self.argument]
+
+
+def environment() -> dict[str, str]:
+    """Environment variables of a process under measurement; its interpreter need not have thawd installed."""
+    return {
+        **os.environ,
+        "PYTHONPATH": str(serving.REPOSITORY / "src"),
+        engine.LIBRARY_VARIABLE: str(_native(engine.LIBRARY_NAME)),
+        "HF_HUB_OFFLINE": "1",
+    }
+
+
+def thaw_command(image: Path) -> list[str]:
+    """Starts a copy of the process in `image`."""
+    return [str(_native(engine.PROGRAM_NAME)), str(image)]
+
+
+def _native(name: str) -> Path:
+    folder = engine.native_folder()
+    reason = engine.unavailable(folder)
+    if folder is None or reason is not None:
+        raise BenchmarkError(reason or "thawd is not installed with its compiled parts")
+    return Path(folder) / name
+
+
+def missing(python: str, needed: Sequence[str]) -> list[str]:
+    """Those of the modules `needed` that the interpreter `python` does not find; all where there is none."""
+    look = "import importlib.util as u, sys; print(*[n for n in sys.argv[1:] if u.find_spec(n) is None])"
+    try:
+        done = subprocess.run([python, "-c", look, *needed], capture_output=True, text=True, timeout=30, check=True)
+    except (OSError, subprocess.CalledProcessError):
+        return list(needed)
+    return done.stdout.split()
+
+
+def libraries_python() -> str:
+    """The interpreter that has torch and transformers, or ought to."""
+    return os.environ.get(LIBRARIES_VARIABLE, str(serving.REPOSITORY / ".venv-libraries/bin/python"))
+
+
+def with_model(name: str, python: str) -> Workload:
+    """The workload `name`, its model made unless that has been done before.
+
+    Raises:
+        BenchmarkError: the model could not be made.
+    """
+    source = PROGRAMS / f"{name}.py"
+    folder = MODELS / f"{name}-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}"
+    if not folder.exists():
+        for outdated in MODELS.glob(f"{name}-*"):
+            shutil.rmtree(outdated)
+        MODELS.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(prefix="partial-", dir=MODELS) as partial:
+            model = Path(partial) / "model"
+            model.mkdir()
+            command = [python, str(source), str(model)]
+            done = subprocess.run(command, capture_output=True, text=True, timeout=MAKE_S, check=False)
+            if done.returncode:
+                raise BenchmarkError(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+            model.rename(folder)
+    return Workload(name, python, str(folder))
+
+
+@contextmanager
+def image_folder() -> Iterator[Path]:
+    """A folder for images on the disk the repository is on; removed at the end."""
+    serving.BUILD.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="bench-", dir=serving.BUILD) as name:
+        yield Path(name)

@@ -1,0 +1,139 @@
+"""The processes of the snapshot benchmarks: started from nothing or thawed from an image, timed from the exec on.
+
+A process is started by posix_spawn, which does not copy the caller's page tables; the time just before that call is
+where every start is clocked from. The process's own clock reading after its inference is where it ends: how fast its
+answer is read does not count. See `programs/subject.py` for what the processes do.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import IO, Any
+
+from benchmarks.report import BenchmarkError
+
+ANSWER_S = 120.0
+END_S = 10.0
+
+
+@dataclass(frozen=True, slots=True)
+class Subject:
+    """A running process that takes commands.
+
+    Attributes:
+        pid: of the process.
+        begun_ns: CLOCK_MONOTONIC before it was started.
+        commands: descriptor its commands are written to.
+        answers: descriptor its answers come from.
+        errors: what it wrote to standard error.
+    """
+
+    pid: int
+    begun_ns: int
+    commands: int
+    answers: int
+    errors: IO[bytes]
+    _unread: bytearray = field(default_factory=bytearray)
+
+    def answer(self) -> dict[str, Any]:
+        """The next answer.
+
+        Raises:
+            BenchmarkError: the process ended, or said nothing for `ANSWER_S` seconds.
+        """
+        deadline = time.monotonic() + ANSWER_S
+        while b"\n" not in self._unread:
+            if not select.select([self.answers], [], [], max(0.0, deadline - time.monotonic()))[0]:
+                raise BenchmarkError(f"process {self.pid} did not answer within {ANSWER_S:.0f} s: {self._said()}")
+            data = os.read(self.answers, 65536)
+            if not data:
+                raise BenchmarkError(f"process {self.pid} ended instead of answering: {self._said()}")
+            self._unread.extend(data)
+        line, _, rest = bytes(self._unread).partition(b"\n")
+        self._unread[:] = rest
+        answer: dict[str, Any] = json.loads(line)
+        return answer
+
+    def send(self, command: str) -> None:
+        """Give a command and do not wait."""
+        os.write(self.commands, command.encode() + b"\n")
+
+    def ask(self, command: str) -> dict[str, Any]:
+        """Give a command and wait for its answer."""
+        self.send(command)
+        return self.answer()
+
+    def first_ms(self, answer: Mapping[str, Any]) -> float:
+        """From before the start to the end of the inference of `answer`, milliseconds."""
+        return float(answer["at_ns"] - self.begun_ns) / 1e6
+
+    def pss_mib(self) -> float:
+        """Its memory, where what several processes share counts in equal parts for each of them, MiB."""
+        for line in Path(f"/proc/{self.pid}/smaps_rollup").read_text().splitlines():
+            if line.startswith("Pss:"):
+                return int(line.split()[1]) / 1024
+        raise BenchmarkError(f"/proc/{self.pid}/smaps_rollup has no Pss; it needs Linux 4.14")
+
+    def _said(self) -> str:
+        self.errors.seek(0)
+        return self.errors.read().decode(errors="replace").strip()[-2000:] or "it wrote no error"
+
+
+@contextmanager
+def started(command: list[str], environment: Mapping[str, str]) -> Iterator[Subject]:
+    """A process that runs `command`; its input is closed at the end, and it is killed if that does not end it."""
+    _keep_descriptors()
+    with tempfile.TemporaryFile() as errors:
+        commands, answers = os.pipe(), os.pipe()
+        actions = [
+            (os.POSIX_SPAWN_DUP2, commands[0], 0),
+            (os.POSIX_SPAWN_DUP2, answers[1], 1),
+            (os.POSIX_SPAWN_DUP2, errors.fileno(), 2),
+        ]
+        begun_ns = time.monotonic_ns()
+        try:
+            pid = os.posix_spawn(command[0], command, environment, file_actions=actions)
+        finally:
+            os.close(commands[0])
+            os.close(answers[1])
+        try:
+            yield Subject(pid, begun_ns, commands[1], answers[0], errors)
+        finally:
+            os.close(commands[1])
+            _end(pid)
+            os.close(answers[0])
+
+
+def inference_ms(answer: Mapping[str, Any]) -> float:
+    """How long the inference of `answer` took, or the fork and its inference, milliseconds."""
+    return float(answer["at_ns"] - answer["begun_ns"]) / 1e6
+
+
+def _keep_descriptors() -> None:
+    """What a shell or a build tool left open here is not passed on: a process with a stray pipe cannot be frozen."""
+    for number in [int(entry.name) for entry in Path("/proc/self/fd").iterdir()]:
+        try:
+            if number > 2 and os.get_inheritable(number):
+                os.set_inheritable(number, False)
+        except OSError:
+            # The descriptor that the listing itself was read by, closed by now.
+            continue
+
+
+def _end(pid: int) -> None:
+    pidfd = os.pidfd_open(pid)
+    try:
+        if not select.select([pidfd], [], [], END_S)[0]:
+            os.kill(pid, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
+        os.waitpid(pid, 0)

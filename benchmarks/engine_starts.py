@@ -1,0 +1,156 @@
+"""Starts of one workload in three ways, in turns: from nothing, by a fork of the loaded process, by a thaw."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from benchmarks import engine_models
+from benchmarks.engine_models import Workload
+from benchmarks.engine_processes import Subject, inference_ms, started
+from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """One start of a process, however it was made.
+
+    Attributes:
+        first_ms: from before the start to the end of the first inference, milliseconds.
+        warm_ms: a later inference of the same process, milliseconds.
+        restore_ms: what thaw took of it by its own account, milliseconds; 0 for other starts.
+    """
+
+    first_ms: float
+    warm_ms: float
+    restore_ms: float = 0.0
+
+    @property
+    def overhead_ms(self) -> float:
+        """What the start added to an inference, milliseconds."""
+        return self.first_ms - self.warm_ms
+
+
+@dataclass(frozen=True, slots=True)
+class Rounds:
+    """How often a workload is started.
+
+    Attributes:
+        rounds: of one cold start and so many `forks` and `thaws`.
+        warm: later inferences of each process, of which the median counts.
+    """
+
+    rounds: int
+    forks: int
+    thaws: int
+    warm: int = 3
+
+
+@dataclass(slots=True)
+class Starts:
+    """All starts of one workload, by kind."""
+
+    cold: list[Start] = field(default_factory=list)
+    fork: list[Start] = field(default_factory=list)
+    thaw: list[Start] = field(default_factory=list)
+
+    def over_warm(self, bound_ms: float) -> Figure:
+        """Thaw to first result, less a warm inference of the same copy."""
+        first_ms, warm_ms = median(self.thaw, "first_ms"), median(self.thaw, "warm_ms")
+        return Figure(
+            "thaw to first result, over a warm inference",
+            median(self.thaw, "overhead_ms"),
+            "ms",
+            AT_MOST,
+            bound_ms,
+            f"{first_ms:.1f} ms against {warm_ms:.1f} ms",
+        )
+
+    def overhead_against_cold(
+        self, bound: float, *, pick: Callable[[Iterable[float]], float] = statistics.median
+    ) -> Figure:
+        """How many times less a thaw adds to an inference than a cold start does.
+
+        Args:
+            bound: the least ratio.
+            pick: what stands for several times; `min` where an inference takes so long that what else the machine does
+                varies it by more than a thaw adds.
+        """
+        cold_ms, thaw_ms = (
+            pick(one.first_ms for one in kind) - pick(one.warm_ms for one in kind) for kind in (self.cold, self.thaw)
+        )
+        return Figure(
+            "overhead of a start, cold against thaw",
+            cold_ms / thaw_ms,
+            "x",
+            AT_LEAST,
+            bound,
+            f"{cold_ms:,.0f} ms against {thaw_ms:.1f} ms",
+        )
+
+    def overhead_against_fork(self) -> Figure:
+        """The same for a fork of the loaded process, which needs that process to be there; not judged."""
+        fork_ms, thaw_ms = median(self.fork, "overhead_ms"), median(self.thaw, "overhead_ms")
+        return Figure(
+            "overhead of a start, fork against thaw",
+            fork_ms / thaw_ms,
+            "x",
+            note=f"{fork_ms:.1f} ms against {thaw_ms:.1f} ms",
+        )
+
+
+def median(starts: Sequence[Start], attribute: str) -> float:
+    """Median of one attribute of several starts."""
+    return statistics.median(getattr(one, attribute) for one in starts)
+
+
+def take_turns(workload: Workload, image: Path, original: Subject, result: str, *, times: Rounds) -> Starts:
+    """Starts from nothing, forks of `original` and thaws of `image`, each of which must come to `result`.
+
+    Raises:
+        BenchmarkError: one of them did not start or came to another result.
+    """
+    thaw = engine_models.thaw_command(image)
+    starts = Starts()
+    # The first thaw finds the page cache as the write left it, and is not counted: what is measured is a hot one.
+    start(thaw, result, warm=1)
+    for _ in range(times.rounds):
+        starts.cold.append(start(workload.command, result, warm=times.warm))
+        starts.fork += [_fork(original, result, warm=times.warm) for _ in range(times.forks)]
+        starts.thaw += [start(thaw, result, warm=times.warm) for _ in range(times.thaws)]
+    return starts
+
+
+def start(command: list[str], result: str, *, warm: int) -> Start:
+    """Run `command` up to its first inference, then `warm` more.
+
+    Raises:
+        BenchmarkError: it came to another result than `result`.
+    """
+    with started(command, engine_models.environment()) as subject:
+        first = subject.answer()
+        check(first["result"], result)
+        return Start(subject.first_ms(first), _warm_ms(subject, warm), first.get("restore_ms", 0.0))
+
+
+def check(found: str, expected: str) -> None:
+    """Hold the digest of one result against that of another.
+
+    Raises:
+        BenchmarkError: they differ.
+    """
+    if found != expected:
+        raise BenchmarkError(f"a copy's result has the SHA-256 {found}, the original's has {expected}")
+
+
+def _fork(original: Subject, result: str, *, warm: int) -> Start:
+    warm_ms = _warm_ms(original, warm)
+    forked = original.ask("fork")
+    check(forked["result"], result)
+    return Start(inference_ms(forked), warm_ms)
+
+
+def _warm_ms(subject: Subject, inferences: int) -> float:
+    return statistics.median(inference_ms(subject.ask("infer")) for _ in range(inferences))

@@ -1,0 +1,105 @@
+"""What freeze and thaw cost as a process grows: a table in Markdown for the docs. Judges nothing.
+
+    python -m benchmarks.growth
+
+What: heap from 10 MB to 4 GB, threads from 1 to 64, mappings from 100 to 20,000, one of them at a time. For each: the
+freeze, the restore step, the time from exec to the end of the first pass over the heap, and a later pass.
+
+How: `programs/heap.py`, page cache hot; medians of several freezes and thaws.
+
+Why: to see which part is paid for by what, and that nothing grows faster than what it is paid for.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+from dataclasses import dataclass
+
+from benchmarks import engine_models
+from benchmarks.engine_models import Workload
+from benchmarks.engine_processes import started
+from benchmarks.engine_starts import Start, median, start
+
+HEAPS_MB = (10, 100, 1000, 4000)
+THREADS = (1, 8, 64)
+MAPPINGS = (100, 1000, 20_000)
+SMALLEST = (HEAPS_MB[0], THREADS[0], MAPPINGS[0])
+FREEZES = 3
+THAWS = 7
+
+HEAD = """\
+| heap | threads | mappings | image | freeze | restore | exec to first pass | a later pass |
+|---|---|---|---|---|---|---|---|"""
+
+
+@dataclass(frozen=True, slots=True)
+class Size:
+    """Of one process: its heap, its waiting threads, its mappings of one page."""
+
+    heap_mb: int
+    threads: int
+    mappings: int
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What a process of one size cost.
+
+    Attributes:
+        size: of the process.
+        image_mib: on the disk, MiB.
+        freeze_ms: median, milliseconds.
+        thaws: all of them.
+    """
+
+    size: Size
+    image_mib: float
+    freeze_ms: float
+    thaws: list[Start]
+
+    def markdown(self) -> str:
+        """A line of the table."""
+        first_ms, warm_ms, restore_ms = (median(self.thaws, name) for name in ("first_ms", "warm_ms", "restore_ms"))
+        return (
+            f"| {self.size.heap_mb:,} MB | {self.size.threads} | {self.size.mappings:,} | {self.image_mib:,.0f} MiB "
+            f"| {self.freeze_ms:,.1f} ms | {restore_ms:.1f} ms | {first_ms:.1f} ms | {warm_ms:.1f} ms |"
+        )
+
+
+def sizes() -> list[Size]:
+    """The smallest process, and those that differ from it in one respect."""
+    smallest = Size(*SMALLEST)
+    return [
+        smallest,
+        *(Size(heap_mb, smallest.threads, smallest.mappings) for heap_mb in HEAPS_MB[1:]),
+        *(Size(smallest.heap_mb, threads, smallest.mappings) for threads in THREADS[1:]),
+        *(Size(smallest.heap_mb, smallest.threads, mappings) for mappings in MAPPINGS[1:]),
+    ]
+
+
+def measure(size: Size) -> Row:
+    """Freeze and thaw a process of this size.
+
+    Raises:
+        BenchmarkError: it could not be frozen, or a copy came to another result.
+    """
+    workload = Workload("heap", sys.executable, f"{size.heap_mb}:{size.threads}:{size.mappings}")
+    with engine_models.image_folder() as folder:
+        image = folder / "image"
+        with started(workload.command, engine_models.environment()) as original:
+            result = str(original.answer()["result"])
+            freeze_ms = []
+            for _ in range(FREEZES):
+                image.unlink(missing_ok=True)
+                freeze_ms.append(float(original.ask(f"freeze {image}")["took_ms"]))
+        image_mib = image.stat().st_blocks * 512 / 2**20
+        thaw = engine_models.thaw_command(image)
+        thaws = [start(thaw, result, warm=3) for _ in range(THAWS + 1)][1:]
+    return Row(size, image_mib, statistics.median(freeze_ms), thaws)
+
+
+if __name__ == "__main__":
+    print(HEAD)
+    for each in sizes():
+        print(measure(each).markdown(), flush=True)

@@ -1,0 +1,56 @@
+"""A process of a given size: a heap, threads that wait, and mappings of one page each.
+
+Its "folder" is a description, ``HEAP_MB:THREADS:MAPPINGS``; an inference reads a byte of every page of the heap.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import mmap
+import os
+import threading
+from collections.abc import Callable
+
+PAGE = mmap.PAGESIZE
+CHUNK_BYTES = 1 << 20
+
+
+def load(folder: str) -> Callable[[], bytes]:
+    """A process as described; its pages hold random bytes, so that none is left out as empty."""
+    heap_mb, threads, mappings = map(int, folder.split(":"))
+    heap = mmap.mmap(-1, heap_mb * 1_000_000 // PAGE * PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+    chunk = os.urandom(CHUNK_BYTES)
+    for offset in range(0, len(heap), CHUNK_BYTES):
+        piece = chunk[: len(heap) - offset]
+        heap[offset : offset + len(piece)] = piece
+    _wait_in_threads(threads)
+    kept = _mappings(mappings)
+
+    def infer() -> bytes:
+        assert len(kept) == mappings
+        return bytes(memoryview(heap)[::PAGE])
+
+    return infer
+
+
+def _wait_in_threads(count: int) -> None:
+    never = threading.Event()
+    for _ in range(count):
+        threading.Thread(target=never.wait, daemon=True).start()
+
+
+def _mappings(count: int) -> list[mmap.mmap]:
+    """So many written pages, each protected unlike its neighbours, so that the kernel does not join them."""
+    made = []
+    protect = ctypes.CDLL(None, use_errno=True).mprotect
+    for number in range(count):
+        page = mmap.mmap(-1, PAGE, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+        page[:8] = number.to_bytes(8, "little")
+        if number % 2:
+            view = ctypes.c_char.from_buffer(page)
+            address = ctypes.c_void_p(ctypes.addressof(view))
+            del view
+            if protect(address, ctypes.c_size_t(PAGE), mmap.PROT_READ):
+                raise OSError(ctypes.get_errno(), "mprotect")
+        made.append(page)
+    return made

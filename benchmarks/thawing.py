@@ -1,0 +1,139 @@
+"""What a sleeping function costs its caller: a request when no environment is alive, with a 1 GB model.
+
+What: the time from the HTTP request to its answer when the function has no execution environment and one is thawed,
+less the time the same request takes right afterwards, when the environment is there.
+
+How: one server, a function that holds ONNX Runtime and `programs/onnx_stack.py`'s model of 1 GiB, one thread, frozen at
+the start and primed with the event. Its environments end as soon as they are idle for half a second; each round waits
+for that, then sends one request and, at once, some more. Medians; page cache hot.
+
+Why: between the engine's figure (`benchmarks.engine`) and this one lies what the platform adds to a start.
+"""
+
+from __future__ import annotations
+
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from benchmarks import engine_models, serving
+from benchmarks.report import AT_MOST, BenchmarkError, Figure
+
+TITLE = "thawing: a function with a 1 GB model that slept"
+
+MOST_OVER_WARM_MS = 25.0
+ROUNDS = 9
+WARM_REQUESTS = 3
+FUNCTION = "model"
+FROZEN_S = 120.0
+
+HANDLER = """
+import hashlib
+import os
+import sys
+
+sys.path.insert(0, os.environ["PROGRAMS"])
+import onnx_stack
+
+infer = onnx_stack.load(os.environ["MODEL"])
+
+
+def handler(event, context):
+    return hashlib.sha256(infer()).hexdigest()
+"""
+
+CONFIGURATION = """
+[functions.model]
+handler = "model.handler"
+code = "function"
+memory_mb = 4096
+timeout_s = 60
+init_timeout_s = 120
+idle_timeout_s = 0.5
+prime = {{}}
+environment = {{ PROGRAMS = "{programs}", MODEL = "{model}" }}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """One request to a function that slept, and the next ones.
+
+    Attributes:
+        thawed_ms: from request to answer with no environment alive, milliseconds.
+        warm_ms: the same right afterwards, median, milliseconds.
+    """
+
+    thawed_ms: float
+    warm_ms: float
+
+
+def measure() -> Sequence[Figure]:
+    """The time a thaw adds to a request.
+
+    Raises:
+        BenchmarkError: a library is missing, or the environments were not thawed.
+    """
+    lacking = engine_models.missing(sys.executable, ["numpy", "onnx", "onnxruntime"])
+    if lacking:
+        raise BenchmarkError(f"{', '.join(lacking)} is not installed; install the extra `demo`")
+    model = engine_models.with_model("onnx_stack", sys.executable).argument
+    configuration = CONFIGURATION.format(programs=engine_models.PROGRAMS, model=model)
+    with serving.thawd(configuration, {"function/model.py": HANDLER}) as served:
+        _await_snapshot(served)
+        expected = serving.invoke(served, FUNCTION, {})
+        rounds = [_round(served, expected) for _ in range(ROUNDS)]
+        starts = served.function(FUNCTION)["starts"]
+    if starts["thaw"]["count"] < ROUNDS:
+        raise BenchmarkError(f"{ROUNDS} environments should have been thawed; there were {starts}")
+    thawed_ms, warm_ms = (statistics.median(getattr(one, name) for one in rounds) for name in ("thawed_ms", "warm_ms"))
+    return [
+        Figure(
+            "request to a function that slept, over a warm one",
+            statistics.median(one.thawed_ms - one.warm_ms for one in rounds),
+            "ms",
+            AT_MOST,
+            MOST_OVER_WARM_MS,
+            f"{thawed_ms:.1f} ms against {warm_ms:.1f} ms",
+        ),
+        Figure("start to ready of a thaw", starts["thaw"]["p50_ms"], "ms"),
+    ]
+
+
+def _await_snapshot(served: serving.Served) -> None:
+    """Start environments until one is thawed: the function is frozen beside its first requests."""
+
+    def thawed() -> bool | None:
+        serving.invoke(served, FUNCTION, {})
+        if "thaw" in served.function(FUNCTION)["starts"]:
+            return True
+        _asleep(served)
+        return None
+
+    serving.wait_for(thawed, "a first thaw", within_s=FROZEN_S)
+
+
+def _round(served: serving.Served, expected: object) -> Round:
+    _asleep(served)
+    first, *others = (_request_ms(served, expected) for _ in range(1 + WARM_REQUESTS))
+    return Round(first, statistics.median(others))
+
+
+def _asleep(served: serving.Served) -> None:
+    """Wait until the function has no environment."""
+
+    def none_alive() -> bool | None:
+        return None if any(served.function(FUNCTION)["environments"].values()) else True
+
+    serving.wait_for(none_alive, f"the environments of {FUNCTION} to end", within_s=30.0)
+
+
+def _request_ms(served: serving.Served, expected: object) -> float:
+    begun_s = time.perf_counter()
+    answer = serving.invoke(served, FUNCTION, {})
+    taken_ms = (time.perf_counter() - begun_s) * 1000
+    if answer != expected:
+        raise BenchmarkError(f"a thawed environment answered {answer}, another one {expected}")
+    return taken_ms
