@@ -13,7 +13,6 @@ import time
 from collections.abc import Callable
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
-from thawd.events import destinations
 from thawd.events.destinations import Destinations
 from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result
@@ -238,7 +237,7 @@ class AsyncInvoker:
     async def _succeed(self, event: Event, function: Function, result: Result) -> None:
         if function.on_success is not None:
             try:
-                await self._stores.succeeded(function.on_success, event, result, arn=function.arn)
+                await self._stores.deliver(self._stores.success(function.on_success, event, result, arn=function.arn))
             except ThawdError as error:
                 if error.retryable:
                     raise
@@ -265,9 +264,11 @@ class AsyncInvoker:
         if error is None:
             error = result.payload.decode(errors="replace") if result is not None else condition
         if function.on_failure is not None:
-            made = destinations.record(event, arn=function.arn, condition=condition, result=result, attempts=attempts)
+            made = self._stores.failure(
+                function.on_failure, event, arn=function.arn, condition=condition, result=result, attempts=attempts
+            )
             try:
-                await self._stores.failed(function.on_failure, event, made)
+                await self._stores.deliver(made)
             except ThawdError as refusal:
                 if refusal.retryable:
                     raise
