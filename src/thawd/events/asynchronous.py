@@ -13,7 +13,7 @@ import time
 from collections.abc import Callable
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
-from thawd.events.destinations import Destinations
+from thawd.events.destinations import Delivery, Destinations
 from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
@@ -237,7 +237,7 @@ class AsyncInvoker:
     async def _succeed(self, event: Event, function: Function, result: Result) -> None:
         if function.on_success is not None:
             try:
-                await self._stores.deliver(self._stores.success(function.on_success, event, result, arn=function.arn))
+                await self._bring(self._stores.success(function.on_success, event, result, arn=function.arn))
             except ThawdError as error:
                 if error.retryable:
                     raise
@@ -245,6 +245,14 @@ class AsyncInvoker:
                 await self._give_up(event, function, condition="DestinationRefused", result=result, error=str(error))
                 return
         await self._queue.done([event.id])
+
+    async def _bring(self, delivery: Delivery) -> None:
+        event = self._stores.as_event(delivery)
+        if event is None:
+            await self._stores.deliver(delivery)
+        else:
+            await self._queue.put([event])
+            self.wake({event.function})
 
     def _tell(self, line: str) -> None:
         try:
@@ -263,16 +271,13 @@ class AsyncInvoker:
         attempts = event.attempts + (result is not None)
         if error is None:
             error = result.payload.decode(errors="replace") if result is not None else condition
-        if function.on_failure is not None:
-            made = self._stores.failure(
-                function.on_failure, event, arn=function.arn, condition=condition, result=result, attempts=attempts
-            )
+        for made in self._stores.failures(function, event, condition=condition, result=result, attempts=attempts):
             try:
-                await self._stores.deliver(made)
+                await self._bring(made)
             except ThawdError as refusal:
                 if refusal.retryable:
                     raise
-                error = f"{error}; and {function.on_failure} refused the record: {refusal}"
+                error = f"{error}; and {made.destination} refused the record: {refusal}"
         await self._queue.bury(event.id, error=error, condition=condition, counts=result is not None)
         self._tell(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
 
