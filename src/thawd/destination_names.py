@@ -61,6 +61,12 @@ def parse_arn(arn: str) -> Destination | None:
     return Destination(service, arn) if all(place) else None
 
 
+def parse_dead_letter(arn: str) -> Destination | None:
+    """The queue or topic that an ARN names; None when it names something else."""
+    found = parse_arn(arn)
+    return found if found is not None and found.kind in ("sqs", "sns") else None
+
+
 def address_of(destination: Destination) -> SplitResult | None:
     """The parts of a webhook's address; None when it is none that can be called."""
     try:

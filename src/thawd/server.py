@@ -31,7 +31,7 @@ from thawd.errors import (
 )
 from thawd.events.asynchronous import AsyncInvoker
 from thawd.events.buckets import BucketWatcher
-from thawd.events.destinations import Destinations, Outside
+from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
@@ -480,6 +480,8 @@ class Server:
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
+        for line in missing_extras(settings.functions.values()):
+            complain(f"thawd: {line}")
         say(f"thawd serves {self.url}")
         for name, entry in self._dispatcher.status().items():
             is_well = entry["state"] == "Active" or name not in settings.functions

@@ -10,7 +10,7 @@ from thawd.config.settings import Settings
 from thawd.destination_names import address_of, function_of, is_fifo
 from thawd.resources import Destination
 
-_OPTIONS = ("on_success", "on_failure")
+_OPTIONS = ("on_success", "on_failure", "dead_letter")
 
 
 def check_destinations(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:

@@ -71,6 +71,9 @@ RUNTIME_NAME = kinds.pattern(
 
 _REQUIRED = "required"
 _DESTINATION = kinds.text(destination_names.FORMS, lambda text: destination_names.parse(text) is not None)
+_DEAD_LETTER = kinds.text(
+    "the ARN of an SQS queue or an SNS topic", lambda text: destination_names.parse_dead_letter(text) is not None
+)
 _FOLDER = kinds.text("a path of a folder", len)
 _FILE = kinds.text("a path of a file", len)
 _NO_LEADING_SLASH = kinds.text("a text; keys do not begin with a slash", lambda value: not value.startswith("/"))
@@ -261,7 +264,8 @@ FUNCTION = (
         "An asynchronous event older than this is not tried again, in seconds.",
     ),
     Option("on_success", _DESTINATION, "Where results of asynchronous events go.", "none"),
-    Option("on_failure", _DESTINATION, "Where asynchronous events go that are given up.", "none"),
+    Option("on_failure", _DESTINATION, "Where the records of asynchronous events go that are given up.", "none"),
+    Option("dead_letter", _DEAD_LETTER, "Where the payloads of asynchronous events go that are given up.", "none"),
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),

@@ -170,7 +170,7 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
             values["prime"] = _event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
-        for outcome in ("on_success", "on_failure"):
+        for outcome in ("on_success", "on_failure", "dead_letter"):
             if outcome in values:
                 values[outcome] = destination_names.parse(values[outcome])
         functions[name] = Function(name=name, **values)

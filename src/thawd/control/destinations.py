@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from thawd.destination_names import function_of, is_fifo, parse_arn
+from thawd.destination_names import function_of, is_fifo, parse_arn, parse_dead_letter
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
 from thawd.resources import Destination
 
@@ -82,8 +82,7 @@ def _spelled(arns: Mapping[str, str]) -> list[str]:
 def dead_letter_of(shown: Mapping[str, Any]) -> Destination | None:
     """The dead-letter queue or topic among the parameters of a function that are shown as they were given."""
     arn = (shown.get("DeadLetterConfig") or {}).get("TargetArn")
-    destination = parse_arn(arn) if arn else None
-    return destination if destination is not None and destination.kind in ("sqs", "sns") else None
+    return parse_dead_letter(arn) if arn else None
 
 
 def check_dead_letter(given: Mapping[str, Any]) -> None:

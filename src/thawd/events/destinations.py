@@ -8,9 +8,10 @@ an event for the queue, which whoever acknowledges the outcome stores in the sam
 from __future__ import annotations
 
 import asyncio
+import importlib.util
 import os
 import secrets
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -39,6 +40,13 @@ LIMIT_S: Mapping[str, float] = {
     "events": 15.0,
 }
 """How long one delivery may take, by kind, seconds, the wait for a slot included."""
+# Library and extra that a kind needs. An S3 ARN needs none where the bucket is ours.
+_EXTRAS = {
+    "http": ("httpx", "webhook"),
+    "sqs": ("boto3", "aws"),
+    "sns": ("boto3", "aws"),
+    "events": ("boto3", "aws"),
+}
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
@@ -244,6 +252,18 @@ class Destinations:
     async def close(self) -> None:
         """Drop all connections."""
         await self._webhooks.close()
+
+
+def missing_extras(functions: Iterable[Function]) -> list[str]:
+    """What of thawd's extras the destinations of these functions need and is not installed, a line each."""
+    lines: dict[str, str] = {}
+    for function in functions:
+        for destination in filter(None, (function.on_success, function.on_failure, function.dead_letter)):
+            library, extra = _EXTRAS.get(destination.kind, ("", ""))
+            if library and importlib.util.find_spec(library) is None:
+                way_out = f"which is not installed; install it with: pip install 'thawd[{extra}]'"
+                lines.setdefault(library, f"{function.name}: its destination {destination} needs {library}, {way_out}")
+    return list(lines.values())
 
 
 def _delivery(destination: Destination, event: Event, body: bytes, *, success: bool) -> Delivery:
