@@ -26,7 +26,7 @@ from thawd.events.destinations_slots import Slots
 from thawd.events.destinations_webhook import Webhooks
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
 from thawd.resources import Bucket, Destination, Function
-from thawd.state.queue import Event, NewEvent
+from thawd.state.events import Event, NewEvent
 from thawd.state.tables import Tables
 from thawd.telemetry.metrics import DeliveryOutcome, Metrics
 
@@ -137,6 +137,7 @@ class Destinations:
         """All that is to be told of an event that was given up: the record, and the payload as a dead letter.
 
         The arguments are those of `record`; a function may have a destination and a dead-letter queue, as on Lambda.
+        Functions to be told come last: that happens when the event ends.
         """
         made = []
         if function.on_failure is not None:
@@ -154,7 +155,7 @@ class Destinations:
             letter = _delivery(function.dead_letter, event, event.payload, success=False)
             beside = attributes(event, condition=condition, result=result)
             made.append(msgspec.structs.replace(letter, attributes=beside))
-        return made
+        return sorted(made, key=lambda one: one.destination.kind == "function")
 
     def as_event(self, delivery: Delivery) -> NewEvent | None:
         """The event that tells a function of an outcome; None when the destination is no function.

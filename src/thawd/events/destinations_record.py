@@ -14,7 +14,7 @@ import msgspec
 from thawd.errors import InvalidParameterValueException
 from thawd.invocation import Result
 from thawd.resources import LATEST
-from thawd.state.queue import Event
+from thawd.state.events import Event
 
 MAX_ERROR_BYTES = 1024
 """Of an error's message in an attribute of a dead letter."""
