@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from thawd import __version__, snapshot_commands
+from thawd import __version__, data_commands, snapshot_commands
 from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
 from thawd.terminal import item_row, let_go_of_output, print_csv, print_log_lines, print_status, print_text, sigpipe
@@ -64,6 +64,8 @@ def main() -> None:
 
 
 main.add_command(snapshot_commands.group)
+main.add_command(data_commands.backup)
+main.add_command(data_commands.restore)
 
 
 @main.command()
