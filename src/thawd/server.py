@@ -32,7 +32,7 @@ from thawd.errors import (
 )
 from thawd.events.asynchronous import LONGEST_WAIT_S, AsyncInvoker
 from thawd.events.buckets import BucketWatcher
-from thawd.events.destinations import Destinations
+from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.events.outcomes import Outcomes
 from thawd.events.upkeep import Upkeep
@@ -123,6 +123,7 @@ class Server:
         self.settings = settings
         self._aws_mode = aws
         self._aws_proxy: AwsProxy | None = None
+        self._aws_endpoint: str | None = None
         self.url = ""
         self._environ = environ
         self._metrics = Metrics()
@@ -262,12 +263,22 @@ class Server:
         self._publisher = Publisher(server.data, own=self._environ)
         self._publisher.runtimes = self.settings.runtimes
         await self._set_up_aws()
-        destinations = Destinations(self._tables, self.settings.buckets)
+        self._destinations = Destinations(
+            self._tables,
+            self.settings.buckets,
+            Outside(
+                exists=self._dispatcher.entry,
+                may_loop=self._may_loop,
+                aws_endpoint=self._aws_endpoint,
+                webhook_secret=server.webhook_secret,
+                metrics=self._metrics,
+            ),
+        )
         self._invoker = AsyncInvoker(
             self._queue,
             self._dispatcher,
-            destinations,
-            Outcomes(self._queue, Outbox(self._state), destinations),
+            self._destinations,
+            Outcomes(self._queue, Outbox(self._state), self._destinations),
             retry_wait_s=server.retry_wait_s,
         )
         self._upkeep = Upkeep(
@@ -329,6 +340,7 @@ class Server:
             environ=self._environ, children=self._spawner.children, lost=self._emulator_lost
         )
         self._closing.callback(emulator.stop)
+        self._aws_endpoint = emulator.url
         self._publisher.aws = local_variables(self.url, server.access_keys)
         self._aws_proxy = proxy(
             emulator,
@@ -342,6 +354,9 @@ class Server:
     def _emulator_lost(self) -> None:
         if not self._stop.is_set():
             complain("thawd: the emulator of --aws has ended; start thawd anew")
+
+    def _may_loop(self, function: str) -> bool:
+        return self._room.may_loop(function)
 
     async def _accept(self, invocation: Invocation) -> None:
         await self._invoker.accept(invocation)
@@ -491,6 +506,8 @@ class Server:
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
+        for line in missing_extras(settings.functions.values()):
+            complain(f"thawd: {line}")
         say(f"thawd serves {self.url}")
         for name, entry in self._dispatcher.status().items():
             is_well = entry["state"] == "Active" or name not in settings.functions
@@ -541,6 +558,7 @@ class Server:
             async with asyncio.timeout(_KILL_WAIT_S):
                 await self._spawner.children.all_ended()
         await self._spawner.sweep_out()
+        await self._destinations.close()
         for task in background[:_BEGINNING]:
             task.cancel()
         web.force_exit = True

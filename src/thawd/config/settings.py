@@ -37,6 +37,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: make and use none.
         snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; those in use stay even beyond it.
         snapshots_max_age_s: a snapshot unused for so long is removed, seconds, 0-31,536,000.
+        webhook_secret: what records for destinations at an address are signed with; None: they are not.
+        webhooks_plain_http: whether addresses of other machines may begin with ``http://``.
         access_keys: secret of each access key id that requests may be signed with; empty: ``test``, ``test``.
     """
 
@@ -60,6 +62,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     snapshots_max_mb: int = 20_480
     # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
     snapshots_max_age_s: float = 1_209_600.0
+    webhook_secret: str | None = None
+    webhooks_plain_http: bool = False
     access_keys: dict[str, str] = {}
 
     def __repr__(self) -> str:

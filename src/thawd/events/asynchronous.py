@@ -71,6 +71,7 @@ class AsyncInvoker:
         self._dispatcher = dispatcher
         self._stores = stores
         self._outcomes = outcomes
+        outcomes.on_follow_ups = self.wake
         self._retry_wait_s = retry_wait_s
         self._report = report
         self._lanes: dict[str, _Lane] = {}
@@ -346,22 +347,13 @@ class AsyncInvoker:
         counts = result is not None
         if error is None:
             error = result.payload.decode(errors="replace") if result is not None else condition
-        told = False
-        if function.on_failure is not None:
-            made = self._stores.failure(
-                function.on_failure,
-                event,
-                arn=function.arn,
-                condition=condition,
-                result=result,
-                attempts=event.attempts + counts,
-            )
-            try:
-                await self._outcomes.settle(event.id, Outcome(made, Burial(error, condition)), counts=counts)
-                told = True
-            except RefusedError as refusal:
-                error = f"{error}; and {function.on_failure} refused the record: {refusal}"
-        if not told:
+        made = self._stores.failures(
+            function, event, condition=condition, result=result, attempts=event.attempts + counts
+        )
+        if made:
+            outcome = Outcome(made[0], Burial(error, condition), rest=tuple(made[1:]))
+            await self._outcomes.settle(event.id, outcome, counts=counts)
+        else:
             await self._queue.bury(event.id, error=error, condition=condition, counts=counts)
         self._tell(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
 
