@@ -59,7 +59,7 @@ from thawd.snapshot.store import SnapshotStore
 from thawd.state.objects import ObjectCatalog
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
-from thawd.state.tables import Tables
+from thawd.state.tables import Tables, require_libraries
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 
@@ -165,6 +165,7 @@ class Server:
         self._closing.callback(self._state.close)
         self._queue = EventQueue(self._state)
         self._objects = ObjectCatalog(self._state)
+        require_libraries(self.settings.tables)
         self._tables = Tables(self.settings.tables)
         self._closing.callback(self._tables.close)
 
@@ -303,6 +304,7 @@ class Server:
         )
         self._closing.callback(emulator.stop)
         self._publisher.aws = local_variables(self.url, server.access_keys)
+        self._tables.aws = emulator.access
         self._aws_proxy = proxy(
             emulator,
             Surroundings(
@@ -480,7 +482,7 @@ class Server:
         for url in self._urls:
             say(f"  url       {url.function:<20} {self.url}{PATH_PREFIX}{url.identifier}/")
         for table in settings.tables.values():
-            say(f"  table     {table.name:<20} {table.path}")
+            say(f"  table     {table.name:<20} {table.place}")
         say(
             f"at most {self._node.max_environments} environments and {self._node.memory_mb} MB; memory limits by "
             f"{self._limiter_kind}; Ctrl-C stops"
