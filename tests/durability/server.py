@@ -58,8 +58,9 @@ class Server:
         self.data = root / ".thawd"
         self.url = f"http://127.0.0.1:{(port := free_port())}"
         self.environ = environ or {}
-        self.log = root / "server.log"
-        self._ready = root / "ready.json"
+        # Beside the project: they do not lie on the disk that the server uses.
+        self.log = root.parent / "server.log"
+        self._ready = root.parent / "ready.json"
         self._process: subprocess.Popen[bytes] | None = None
         (root / "app.py").write_text(textwrap.dedent(code))
         own = f"[server]\nport = {port}\nretry_wait_s = 0.05\n"
