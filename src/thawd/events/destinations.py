@@ -18,7 +18,7 @@ import msgspec
 from thawd.errors import InvalidParameterValueException, ServiceException, StoreError
 from thawd.invocation import Result
 from thawd.resources import Bucket, Destination
-from thawd.state.queue import Event
+from thawd.state.events import Event, NewEvent
 from thawd.state.tables import Tables
 
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -107,6 +107,10 @@ class Destinations:
         """The record of an event that was given up; the arguments are those of `record`."""
         made = record(event, arn=arn, condition=condition, result=result, attempts=attempts)
         return _delivery(destination, event, msgspec.json.encode(made), success=False)
+
+    def as_event(self, delivery: Delivery) -> NewEvent | None:
+        """The event that a delivery to a function is; None for other destinations."""
+        return None
 
     async def deliver(self, delivery: Delivery) -> None:
         """Bring it to its destination; when this returns it is there to stay.
