@@ -2,9 +2,8 @@
 
 The model is that of a disk of 512-byte sectors under a journaling file system. What fsync or fdatasync has confirmed
 stays. Of the rest, each sector holds any of the versions that were written since, the size is any that the file had
-since, and of the changes to a folder (names made, moved, removed) a beginning is there. A new name is kept by a sync of
-its folder, that of a new file also by one of the file, as Linux's file systems have it (SQLite relies on that where the
-sync of a folder fails); a name that was given by rename is kept by a sync of its folder only. After a sync that failed, its pages count as clean (as Linux has it): no later sync brings
+since, and of the changes to a folder (names made, moved, removed) a beginning is there: they are kept by a sync of the
+folder only. After a sync that failed, its pages count as clean (as Linux has it): no later sync brings
 them to the disk, unless they are written again.
 """
 
@@ -214,11 +213,6 @@ class PowerCut:
                 changes.append(_Change(kind, sequence, offset, length, old_size, data))
             elif kind == _SYNC:
                 self._changes[inode] = _after_sync(changes, sequence)
-                self._entries = [
-                    entry
-                    for entry in self._entries
-                    if entry.sequence > sequence or (entry.kind, entry.inode) != (_CREATE, inode)
-                ]
             elif kind == _SYNC_FAILED:
                 for change in changes:
                     if change.sequence <= sequence and change.pages is None:
