@@ -29,10 +29,12 @@ from thawd.emulator import Emulator, Surroundings, local_variables, proxy, real_
 from thawd.errors import (
     ConfigurationError,
 )
-from thawd.events.asynchronous import AsyncInvoker
+from thawd.events.asynchronous import LONGEST_WAIT_S, AsyncInvoker
 from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations
 from thawd.events.object_file import install_lease_signal_handler
+from thawd.events.outcomes import Outcomes
+from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
 from thawd.execution.dispatcher import Dispatcher
@@ -56,7 +58,10 @@ from thawd.invocation import Invocation
 from thawd.publication import Publications
 from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
+from thawd.state.dead_letters import DeadLetters
+from thawd.state.marks import Marks
 from thawd.state.objects import ObjectCatalog
+from thawd.state.outbox import Outbox
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 from thawd.state.tables import Tables
@@ -71,7 +76,7 @@ _GUARD_S = 1.0
 # How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
 _SETTLE_S = 2.0
 # Place among the background tasks of the one that publishes at the start; those before it end last.
-_BEGINNING = 3
+_BEGINNING = 4
 
 
 # What uvicorn says when an answer ends before it is complete.
@@ -163,7 +168,9 @@ class Server:
                 raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._state = open_state(server.data / "thawd.db")
         self._closing.callback(self._state.close)
-        self._queue = EventQueue(self._state)
+        marks = Marks(server.data / "running")
+        self._closing.callback(marks.close)
+        self._queue = EventQueue(self._state, marks=marks, max_queued=server.max_queued)
         self._objects = ObjectCatalog(self._state)
         self._tables = Tables(self.settings.tables)
         self._closing.callback(self._tables.close)
@@ -251,15 +258,30 @@ class Server:
         self._publisher = Publisher(server.data, own=self._environ)
         self._publisher.runtimes = self.settings.runtimes
         await self._set_up_aws()
+        destinations = Destinations(self._tables, self.settings.buckets)
         self._invoker = AsyncInvoker(
             self._queue,
             self._dispatcher,
-            Destinations(self._tables, self.settings.buckets),
+            destinations,
+            Outcomes(self._queue, Outbox(self._state), destinations),
             retry_wait_s=server.retry_wait_s,
+        )
+        self._upkeep = Upkeep(
+            self._state,
+            self._queue,
+            DeadLetters(self._state),
+            names=self._dispatcher.names,
+            retention_s=server.dead_letter_retention_s,
             report=complain,
         )
         self._watchers = {
-            name: BucketWatcher(bucket, objects=self._objects, log=complain, on_events=self._invoker.wake)
+            name: BucketWatcher(
+                bucket,
+                objects=self._objects,
+                log=complain,
+                on_events=self._invoker.wake,
+                is_full=lambda: self._queue.full,
+            )
             for name, bucket in self.settings.buckets.items()
         }
         engine_room = control_room.Engine(self._dispatcher, self._publisher, self._node, self._spawn_task)
@@ -275,7 +297,7 @@ class Server:
         await self._room.open()
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
-        recovered = await self._queue.recover()
+        recovered = await self._queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * server.retry_wait_s))
         if recovered:
             say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
         started = asyncio.Event()
@@ -283,6 +305,7 @@ class Server:
             tasks.create_task(self._invoker.run(started)),
             tasks.create_task(self._watch_limits(StorageWatch(disks))),
             tasks.create_task(self._guard_data()),
+            tasks.create_task(self._upkeep.run()),
         ]
         await started.wait()
         self._room.deployments.on_names = self._invoker.declare

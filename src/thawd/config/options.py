@@ -159,6 +159,16 @@ SERVER = (
         "Wait before the first retry of an asynchronous event, in seconds; the second waits twice that.",
     ),
     Option(
+        "max_queued",
+        kinds.whole(1, 1_000_000_000),
+        "With so many asynchronous events waiting, no more are accepted: 429, and objects in buckets wait.",
+    ),
+    Option(
+        "dead_letter_retention_s",
+        kinds.number(60, 315_360_000),
+        "How long an event that was given up is kept, in seconds.",
+    ),
+    Option(
         "private_tmp",
         kinds.flag(),
         "Whether each environment has a `/tmp` of its own, and finds its code read-only, where the kernel allows that.",

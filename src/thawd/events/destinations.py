@@ -18,7 +18,7 @@ import msgspec
 from thawd.errors import InvalidParameterValueException, ServiceException, StoreError
 from thawd.invocation import Result
 from thawd.resources import Bucket, Destination
-from thawd.state.queue import Event
+from thawd.state.events import Event, NewEvent
 from thawd.state.tables import Tables
 
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
@@ -53,47 +53,92 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
     return made
 
 
+class Delivery(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome on its way to its destination. It can be stored and tried again; one that arrives twice leaves one.
+
+    Attributes:
+        destination: where to.
+        function: whose outcome it is.
+        request_id: of the invocation.
+        key: under which a table or a bucket stores it.
+        body: the item or the record, JSON text in UTF-8.
+        success: whether it is an answer, not the record of an event that was given up.
+    """
+
+    destination: Destination
+    function: str
+    request_id: str
+    key: str
+    body: bytes
+    success: bool
+
+
 class Destinations:
-    """Stores outcomes. Storing the same one again replaces it, so that a repeated attempt leaves one."""
+    """Makes deliveries and carries them out."""
 
     def __init__(self, tables: Tables, buckets: Mapping[str, Bucket]) -> None:
         self._tables = tables
         self._buckets = buckets
 
-    async def succeeded(self, destination: Destination, event: Event, result: Result, *, arn: str) -> None:
-        """Store a handler's answer: in a table as the item of the event's row, in a bucket as the whole record.
+    def success(self, destination: Destination, event: Event, result: Result, *, arn: str) -> Delivery:
+        """A handler's answer: for a table the item of the event's row, for others the whole record.
 
         Raises:
-            StoreError: it could not be stored.
+            InvalidParameterValueException: the answer is no JSON.
         """
         if destination.kind == "table":
-            await self._put(destination, event, as_item(result.payload))
+            body = as_item(result.payload)
         else:
             check_json(result.payload)
             made = record(event, arn=arn, condition="Success", result=result, attempts=event.attempts + 1)
-            await self._write(destination, event, msgspec.json.encode(made))
+            body = msgspec.json.encode(made)
+        return _delivery(destination, event, body, success=True)
 
-    async def failed(self, destination: Destination, event: Event, made: Mapping[str, Any]) -> None:
-        """Store the record of an event that was given up.
+    def failure(
+        self,
+        destination: Destination,
+        event: Event,
+        *,
+        arn: str,
+        condition: str,
+        result: Result | None,
+        attempts: int,
+    ) -> Delivery:
+        """The record of an event that was given up; the arguments are those of `record`."""
+        made = record(event, arn=arn, condition=condition, result=result, attempts=attempts)
+        return _delivery(destination, event, msgspec.json.encode(made), success=False)
+
+    def as_event(self, delivery: Delivery) -> NewEvent | None:
+        """The event that a delivery to a function is; None for other destinations."""
+        return None
+
+    async def deliver(self, delivery: Delivery) -> None:
+        """Bring it to its destination; when this returns it is there to stay.
 
         Raises:
-            StoreError: it could not be stored.
+            ThawdError: it was not taken; `ThawdError.retryable` says whether it may be another time.
         """
-        data = msgspec.json.encode(made)
+        destination = delivery.destination
         if destination.kind == "table":
-            await self._put(destination, event, data)
-        else:
-            await self._write(destination, event, data)
-
-    async def _put(self, destination: Destination, event: Event, item: bytes) -> None:
-        table = await self._tables.get(destination.name)
-        await table.put(event.row_key or event.request_id, item)
-
-    async def _write(self, destination: Destination, event: Event, data: bytes) -> None:
+            table = await self._tables.get(destination.name)
+            await table.put(delivery.key, delivery.body)
+            return
         bucket = self._buckets.get(destination.name)
         if bucket is None:
             raise ServiceException(f"there is no bucket {destination.name}")
-        await asyncio.to_thread(write_object, bucket.path, f"{event.request_id}.json", data)
+        await asyncio.to_thread(write_object, bucket.path, delivery.key, delivery.body)
+
+
+def _delivery(destination: Destination, event: Event, body: bytes, *, success: bool) -> Delivery:
+    key = event.row_key or event.request_id if destination.kind == "table" else f"{event.request_id}.json"
+    return Delivery(
+        destination=destination,
+        function=event.function,
+        request_id=event.request_id,
+        key=key,
+        body=body,
+        success=success,
+    )
 
 
 def check_json(payload: bytes) -> None:

@@ -25,8 +25,8 @@ from thawd.events.object_file import Finding, Looker, Patience, State, Trusted
 from thawd.events.pending import Due
 from thawd.invocation import new_request_id
 from thawd.resources import Bucket
+from thawd.state.events import NewEvent
 from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
-from thawd.state.queue import NewEvent
 
 BATCH_KEYS = 100
 """Keys looked at, and recorded, together."""
@@ -34,6 +34,7 @@ LARGE_BYTES = 16 * 1024 * 1024
 """Files larger than this are read apart from the others, and a batch of small ones ends once this much was read."""
 _THREADS = 4
 _STORE_RETRY_S = 2.0
+_FULL = "as many events as server.max_queued allows wait already"
 _REMEMBERED_COMPLAINTS = 1000
 
 
@@ -59,6 +60,7 @@ class Recorder:
         log: takes lines for the operator.
         on_events: told the functions that have new events in the queue.
         settle_s: see `Looker`.
+        is_full: whether the queue takes no events at the moment.
     """
 
     def __init__(
@@ -69,7 +71,9 @@ class Recorder:
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
         settle_s: float,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_full = is_full
         self.root = os.fsencode(bucket.path)
         self.leases = True
         self._bucket = bucket
@@ -127,6 +131,9 @@ class Recorder:
         Raises:
             FolderLost: keys are missing because the folder is.
         """
+        if self._bucket.notify and self._is_full():
+            self._complain_of_full()
+            return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
             findings = await asyncio.get_running_loop().run_in_executor(
@@ -138,7 +145,7 @@ class Recorder:
             return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
         if self._store_complaint:
             self._store_complaint = ""
-            self._log(f"bucket {self._bucket.name}: the state file can be written again")
+            self._log(f"bucket {self._bucket.name}: objects are recorded again")
         again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
         again += [Again(key, 0.0, None) for key in conflicts]
         again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is State.UNFINISHED]
@@ -159,6 +166,11 @@ class Recorder:
         if error.message != self._store_complaint:
             self._store_complaint = error.message
             self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {error.message}")
+
+    def _complain_of_full(self) -> None:
+        if self._store_complaint != _FULL:
+            self._store_complaint = _FULL
+            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
 
     def close(self) -> None:
         """Let the threads end; what they are reading is given up."""
@@ -212,9 +224,7 @@ class Recorder:
         if not changes:
             return []
         at_s = time.time()
-        applied = await self._objects.apply(
-            self._bucket.name, changes, events_for=partial(self._events_for, at_s=at_s), now=at_s
-        )
+        applied = await self._objects.apply(self._bucket.name, changes, events_for=partial(self._events_for, at_s=at_s))
         if applied.functions:
             self._on_events(applied.functions)
         return applied.conflicts

@@ -25,7 +25,7 @@ from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID, REGION
 from thawd.resources import Schedule as Declared
 from thawd.schedule_expressions import utc_text
-from thawd.state.queue import NewEvent
+from thawd.state.events import NewEvent
 from thawd.state.schedules import ScheduleState, ScheduleStore
 
 # Source: EventBridge Scheduler: "invoke their targets with 60 second precision": what is later than that was missed.
@@ -110,10 +110,10 @@ class Schedules:
                 state = self._states.get(name)
                 definition = f"{schedule.schedule} {schedule.timezone}"
                 if state is None or state.definition != definition:
-                    await self._advance(state, ScheduleState(name, definition, anchor=now, done_until=now), now=now)
+                    await self._advance(state, ScheduleState(name, definition, anchor=now, done_until=now))
                 elif name in resting or name in rested:
                     done_until = max(now, state.done_until)
-                    await self._advance(state, msgspec.structs.replace(state, done_until=done_until), now=now)
+                    await self._advance(state, msgspec.structs.replace(state, done_until=done_until))
             gone = set(self._states) - set(schedules)
             if gone:
                 await self._store.forget(gone)
@@ -172,7 +172,7 @@ class Schedules:
                 f"thawd: schedule {schedule.name} ran until {utc_text(state.done_until)} by a clock that was "
                 "wrong; it goes on from now"
             )
-            await self._advance(state, msgspec.structs.replace(state, done_until=now), now=now)
+            await self._advance(state, msgspec.structs.replace(state, done_until=now))
             return False
         first = parsed.after(state.done_until, anchor=state.anchor)
         if first is None or first > now:
@@ -189,7 +189,7 @@ class Schedules:
         if wanted:
             changes |= {"last_run": wanted[-1], "last_late_s": now - wanted[-1], "runs": state.runs + len(wanted)}
         after = msgspec.structs.replace(state, **changes)
-        await self._advance(state, after, [_event(schedule, at) for at in wanted], now=now)
+        await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
             self._report(f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for")
         if wanted:
@@ -201,12 +201,10 @@ class Schedules:
         before: ScheduleState | None,
         after: ScheduleState,
         events: list[NewEvent] | None = None,
-        *,
-        now: float,
     ) -> None:
         if before == after:
             return
-        if await self._store.advance(before, after, events or [], now=now):
+        if await self._store.advance(before, after, events or []):
             self._states[after.name] = after
         else:
             self._states = await self._store.load()

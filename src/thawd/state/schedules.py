@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from thawd.state.database import Database
-from thawd.state.queue import NewEvent, insert
+from thawd.state.events import NewEvent, insert
 
 _COLUMNS = "name, definition, anchor, done_until, last_run, last_late_s, runs"
 
@@ -53,7 +53,7 @@ class ScheduleStore:
         return {row[0]: ScheduleState(*row) for row in rows}
 
     async def advance(
-        self, before: ScheduleState | None, after: ScheduleState, events: Sequence[NewEvent] = (), *, now: float
+        self, before: ScheduleState | None, after: ScheduleState, events: Sequence[NewEvent] = ()
     ) -> bool:
         """Store a schedule's progress and accept the events of its runs, both or none.
 
@@ -61,7 +61,6 @@ class ScheduleStore:
             before: as it was loaded or stored last; None: it is new.
             after: as it is from now on.
             events: of the runs that lie between.
-            now: when they are accepted, seconds since the epoch.
 
         Returns:
             Whether it was stored; not when somebody else has changed it since.
@@ -78,7 +77,7 @@ class ScheduleStore:
                 f"INSERT OR REPLACE INTO schedules ({_COLUMNS}) VALUES (?, ?, ?, ?, ?, ?, ?)",
                 msgspec.structs.astuple(after),
             )
-            insert(connection, events, now=now)
+            insert(connection, events)
             return True
 
         return await self._db.write(work)

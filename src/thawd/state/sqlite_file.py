@@ -48,6 +48,7 @@ def open_writer(
     connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=len(migrations))
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file; another's is as it was made
         _require_log(connection, path)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")
