@@ -61,7 +61,6 @@ class Pattern:
 
     Attributes:
         text: as it was given.
-        keys: names of the fields at its top, those within ``$or`` included.
     """
 
     def __init__(self, text: str) -> None:
@@ -80,7 +79,6 @@ class Pattern:
             raise PatternError("it must be a JSON object")
         self.text = text
         self._alternatives = _compiled(document, "", 0)
-        self.keys = frozenset(_names(document))
         self._document = document
 
     def matches(self, event: Any) -> bool:
@@ -90,15 +88,6 @@ class Pattern:
     def forms_of(self, name: str) -> frozenset[str]:
         """What it asks of its field `name`: ``object`` for fields of it, ``list`` for the field itself, or nothing."""
         return frozenset(_forms(self._document, name))
-
-
-def _names(document: Mapping[str, Any]) -> Iterator[str]:
-    for name, asked in document.items():
-        if name == "$or":
-            for choice in asked:
-                yield from _names(choice)
-        else:
-            yield name
 
 
 def _forms(document: Mapping[str, Any], name: str) -> Iterator[str]:

@@ -53,11 +53,13 @@ from thawd.gateway.logs_api import LogsApi
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.routes import RoutesApi
 from thawd.gateway.signed_api import Gate
+from thawd.gateway.sources_api import SourcesApi
 from thawd.gateway.url_table import PATH_PREFIX, UrlTable
 from thawd.invocation import Invocation
 from thawd.publication import Publications
 from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
+from thawd.sources_room import SourcesRoom
 from thawd.state.dead_letters import DeadLetters
 from thawd.state.marks import Marks
 from thawd.state.objects import ObjectCatalog
@@ -119,6 +121,7 @@ class Server:
         self.settings = settings
         self._aws_mode = aws
         self._aws_proxy: AwsProxy | None = None
+        self._aws_endpoint: str | None = None
         self.url = ""
         self._environ = environ
         self._metrics = Metrics()
@@ -208,6 +211,7 @@ class Server:
         """Publish everything, then let the buckets in, then say so; cancelled by a stop that comes meanwhile."""
         await self._publications.publish_all(self.settings.functions)
         install_lease_signal_handler()
+        background.append(tasks.create_task(self._sources.run()))
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
         if watch:
             background.append(tasks.create_task(CodeWatcher(lambda: self.settings, self.catch_up).run()))
@@ -295,6 +299,15 @@ class Server:
             elsewhere=None if self._aws_proxy is None else self._aws_proxy.read,
         )
         await self._room.open()
+        self._sources = SourcesRoom(
+            self._room.mappings,
+            self._room.registry,
+            self._dispatcher,
+            self._state,
+            settings=lambda: self.settings,
+            wake=self._invoker.wake,
+            sqs=self._aws_endpoint,
+        )
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
         recovered = await self._queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * server.retry_wait_s))
@@ -325,6 +338,7 @@ class Server:
             environ=self._environ, children=self._spawner.children, lost=self._emulator_lost
         )
         self._closing.callback(emulator.stop)
+        self._aws_endpoint = emulator.url
         self._publisher.aws = local_variables(self.url, server.access_keys)
         self._aws_proxy = proxy(
             emulator,
@@ -393,7 +407,12 @@ class Server:
             ),
             invoke_stream=InvokeStreamApi(self._dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             routes=RoutesApi(
-                settings.routes, self._dispatcher, queue_timeout_s=wait_s, budget=self._budget, http=settings.http
+                settings.routes,
+                self._dispatcher,
+                queue_timeout_s=wait_s,
+                budget=self._budget,
+                http=settings.http,
+                accept=self._invoker.accept,
             ),
             objects=ObjectApi(settings.buckets, self._watchers),
             logs=LogsApi(settings.server.data / "logs", flush=self._spawner.flush_logs),
@@ -402,6 +421,7 @@ class Server:
             metrics=self._exposition,
             control=self._room.api,
             aws=self._aws_proxy,
+            sources=SourcesApi(self._sources),
             key=settings.server.key,
             gate=Gate(keys, budget=self._budget) if (keys := settings.server.access_keys) else None,
             urls=FunctionUrlApi(
@@ -484,6 +504,7 @@ class Server:
         self._room.configured.declare(self.settings.functions)
         self._application.parts = self._parts()
         await self._publications.publish_all(self.settings.functions)
+        await self._sources.declare()
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
@@ -500,6 +521,11 @@ class Server:
             say(f"  bucket    {bucket.name:<20} {bucket.path} -> {targets}")
         for route in settings.routes:
             say(f"  route     {route.key:<20} -> {route.function}")
+        for function, sources in settings.sources.items():
+            for source in sources:
+                say(f"  queue     {source.sqs.rpartition('/')[2].rpartition(':')[2]:<20} -> {function}")
+        for schedule in settings.schedules.values():
+            say(f"  schedule  {schedule.name:<20} {schedule.schedule} -> {schedule.function}")
         for url in self._urls:
             say(f"  url       {url.function:<20} {self.url}{PATH_PREFIX}{url.identifier}/")
         for table in settings.tables.values():
@@ -522,12 +548,14 @@ class Server:
     ) -> None:
         say("stopping")
         self._invoker.stop()
+        self._sources.stop()
         web.should_exit = True
         background[_BEGINNING].cancel()
         left = await self._dispatcher.drain(self.settings.server.grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
         await self._invoker.settled(_SETTLE_S)
+        await self._sources.settled(_SETTLE_S)
         for task in background[_BEGINNING:]:
             task.cancel()
         self._dispatcher.stopping = True
@@ -574,6 +602,7 @@ class Server:
             for state, count in entry["environments"].items():
                 self._metrics.set_gauge("environments", function=name, state=state, value=count)
             self._metrics.set_gauge("waiting", function=name, value=entry["waiting"])
+        self._sources.measure(self._metrics)
         return self._metrics.exposition()
 
 
