@@ -8,8 +8,9 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
 from thawd.events import sqs_receiver
+from thawd.events.sqs_batch import Batching, Letter, Progress
 from thawd.events.sqs_client import QueueLook, RawMessage, SourceError
-from thawd.events.sqs_receiver import Batching, Letter, Progress, Receiver, Throttled
+from thawd.events.sqs_receiver import Receiver, Throttled
 
 
 class Queue:

@@ -11,7 +11,8 @@ import pytest
 
 from thawd.control.mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
-from thawd.events.sqs_receiver import Letter, Progress, Throttled
+from thawd.events.sqs_batch import Letter, Progress
+from thawd.events.sqs_receiver import Throttled
 from thawd.events.sqs_source import SqsPoller
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function

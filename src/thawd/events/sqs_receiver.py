@@ -16,9 +16,9 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 
 from thawd.control.mapping_records import UNPROCESSED
+from thawd.events.sqs_batch import Batch, Batching, Letter, Progress
 from thawd.events.sqs_client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
 
 # What a batch's messages are kept from others for, each time; at least the queue's own visibility timeout.
@@ -34,77 +34,6 @@ _SOON_S = 0.2
 
 class Throttled(Exception):
     """What `handle` raises when nothing was done for want of room: the messages go back, and come again later."""
-
-
-@dataclass(slots=True)
-class Letter:
-    """A message that was received.
-
-    Attributes:
-        raw: as boto3 gives it.
-        content: what is made of it.
-        received_at: ``time.monotonic()`` seconds.
-        held_until: until when nobody else receives it, ``time.monotonic()`` seconds.
-        hold_s: for how long that was, seconds.
-    """
-
-    raw: RawMessage
-    content: bytes
-    received_at: float = field(default_factory=time.monotonic)
-    held_until: float = 0.0
-    hold_s: float = 0.0
-
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        return str(self.raw["MessageId"])
-
-    @property
-    def handle(self) -> str:
-        """What it is deleted by."""
-        return str(self.raw["ReceiptHandle"])
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How messages are gathered.
-
-    Attributes:
-        most: messages of a batch.
-        window_s: how long to gather, seconds from the first message; 0: what comes first goes.
-        most_bytes: of the contents of a batch together; a message that is larger goes alone.
-    """
-
-    most: int = MOST_AT_ONCE
-    window_s: float = 0.0
-    most_bytes: int = 6_000_000
-
-
-@dataclass(slots=True)
-class Progress:
-    """What has come of a source so far.
-
-    Attributes:
-        received: messages received, those that are not wanted included.
-        filtered: of these, those that are not wanted.
-        failed: messages that were handled and failed.
-        troubles: times that the queue could not be read.
-        trouble: why it cannot be read now; None: it can.
-        last_result: of the last batch, in the words of ``LastProcessingResult``.
-        waiting: about how many messages wait; None: not known.
-        in_flight: about how many are received and not deleted; None: not known.
-        oldest_s: age of the oldest message received last, seconds; 0 when there was none.
-    """
-
-    received: int = 0
-    filtered: int = 0
-    failed: int = 0
-    troubles: int = 0
-    trouble: str | None = None
-    last_result: str = UNPROCESSED
-    waiting: int | None = None
-    in_flight: int | None = None
-    oldest_s: float = 0.0
 
 
 Handle = Callable[[Sequence[Letter]], Awaitable[set[str]]]
@@ -151,7 +80,7 @@ class Receiver:
         self._under_way = 0
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
-        self._behind: list[_Batch] = []  # received with a batch that had no room for them
+        self._behind: list[Batch] = []  # received with a batch that had no room for them
         self._throttle_s = 0.0
 
     def stop(self) -> None:
@@ -238,12 +167,12 @@ class Receiver:
         else:
             batch.over.set()
 
-    def _new_batch(self, batches: asyncio.TaskGroup) -> _Batch:
-        batch = _Batch()
+    def _new_batch(self, batches: asyncio.TaskGroup) -> Batch:
+        batch = Batch()
         batch.holding = batches.create_task(self._hold(batch))
         return batch
 
-    def _give_up(self, given_up: list[_Batch]) -> None:
+    def _give_up(self, given_up: list[Batch]) -> None:
         """Cancelled, or in trouble: better soon handled by another than by us later."""
         given_up += self._behind
         self._behind = []
@@ -253,7 +182,7 @@ class Receiver:
         if messages:
             threading.Thread(target=self._queue.release, args=(messages,), daemon=True).start()
 
-    async def _fill(self, batch: _Batch, batches: asyncio.TaskGroup) -> None:
+    async def _fill(self, batch: Batch, batches: asyncio.TaskGroup) -> None:
         """Receive until the batch is full, or its window over."""
         batching = self._batching
         end = time.monotonic() + batching.window_s if batch.letters else None
@@ -299,7 +228,7 @@ class Receiver:
         sent = [int(message.get("Attributes", {}).get("SentTimestamp", 0)) for message in messages]
         progress.oldest_s = max((time.time() - at / 1000 for at in sent if at), default=0.0)
 
-    async def _hold(self, batch: _Batch) -> None:
+    async def _hold(self, batch: Batch) -> None:
         """Keep the messages of a batch from others until it is over, those included that come to it later."""
         while not batch.over.is_set():
             with contextlib.suppress(TimeoutError):
@@ -315,7 +244,7 @@ class Receiver:
                 for letter in due:
                     letter.held_until, letter.hold_s = now + hold_s, hold_s
 
-    async def _deal(self, batch: _Batch) -> None:
+    async def _deal(self, batch: Batch) -> None:
         """Have a batch handled, delete what was, let go of what was not."""
         letters = batch.letters
         try:
@@ -368,34 +297,3 @@ class Receiver:
             handles = [letter.handle for letter, wanted_s in waits if wanted_s == wait_s]
             with contextlib.suppress(SourceError):  # they come again by themselves, later
                 await self._queue.set_visibility(handles, wait_s)
-
-
-class _Batch:
-    """Messages that go together.
-
-    Attributes:
-        letters: they, in the order of their reception.
-        over: set when nobody needs to hold them any more.
-        holding: what holds them.
-    """
-
-    def __init__(self) -> None:
-        self.letters: list[Letter] = []
-        self.over = asyncio.Event()
-        self.holding: asyncio.Task[None] | None = None
-        self._size_bytes = 0
-
-    def takes(self, content: bytes, batching: Batching) -> bool:
-        """Whether there is room for one more."""
-        return not self.letters or self._size_bytes + len(content) + 1 <= batching.most_bytes
-
-    def add(self, letter: Letter) -> None:
-        """One more."""
-        self.letters.append(letter)
-        self._size_bytes += len(letter.content) + 1
-
-    async def let_go(self) -> None:
-        """Hold them no longer; when this returns nothing of that is under way."""
-        self.over.set()
-        if self.holding is not None:
-            await asyncio.wait({self.holding})

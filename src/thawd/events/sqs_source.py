@@ -18,8 +18,9 @@ from thawd.control.mapping_records import UNPROCESSED, SourceMapping
 from thawd.errors import ResourceNotFoundException, ThawdError
 from thawd.event_patterns import Pattern
 from thawd.events import sqs_records
+from thawd.events.sqs_batch import Batching, Letter, Progress
 from thawd.events.sqs_client import Endpoint, RawMessage, SourceError, SqsQueue
-from thawd.events.sqs_receiver import Batching, Letter, Progress, Receiver, Throttled
+from thawd.events.sqs_receiver import Receiver, Throttled
 from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 
