@@ -289,8 +289,26 @@ def _key(destination: Destination, event: Event, *, success: bool) -> str:
     return f"{event.request_id}-{'success' if success else 'failure'}"
 
 
+def _make_folder(folder: Path) -> None:
+    """Make a folder and those above it; each name is on the disk."""
+    if folder.is_dir():
+        return
+    _make_folder(folder.parent)
+    folder.mkdir(exist_ok=True)
+    _sync_folder(folder.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Have the names in a folder on the disk: syncing a file does not keep its name."""
+    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)
+
+
 def write_object(folder: Path, key: str, data: bytes) -> None:
-    """Write an object so that it appears at once and whole.
+    """Write an object so that it appears at once and whole; when this returns, it and its name are on the disk.
 
     Raises:
         StoreError: it could not be written.
@@ -299,7 +317,7 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
     # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
     staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folder(path.parent)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -310,5 +328,6 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
+        _sync_folder(path.parent)
     except OSError as error:
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error
