@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from thawd import folders
 from thawd.destination_names import function_of
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreError, ThawdError
 from thawd.events import destinations_lineage as lineage
@@ -289,24 +290,6 @@ def _key(destination: Destination, event: Event, *, success: bool) -> str:
     return f"{event.request_id}-{'success' if success else 'failure'}"
 
 
-def _make_folder(folder: Path) -> None:
-    """Make a folder and those above it; each name is on the disk."""
-    if folder.is_dir():
-        return
-    _make_folder(folder.parent)
-    folder.mkdir(exist_ok=True)
-    _sync_folder(folder.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Have the names in a folder on the disk: syncing a file does not keep its name."""
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def write_object(folder: Path, key: str, data: bytes) -> None:
     """Write an object so that it appears at once and whole; when this returns, it and its name are on the disk.
 
@@ -317,7 +300,7 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
     # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
     staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
-        _make_folder(path.parent)
+        folders.make(path.parent)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -328,6 +311,6 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
-        _sync_folder(path.parent)
+        folders.sync(path.parent)
     except OSError as error:
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error
