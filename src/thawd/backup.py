@@ -21,7 +21,7 @@ from thawd import __version__
 from thawd.claims import lock
 from thawd.config import Settings
 from thawd.errors import StoreError
-from thawd.state import backup, schema, tables
+from thawd.state import backup, schema, table_sqlite
 from thawd.state.database import APPLICATION_ID
 
 MANIFEST = "manifest.json"
@@ -110,17 +110,22 @@ def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
         newest_version=len(schema.MIGRATIONS),
     )
     (staged / "tables").mkdir(mode=0o700)
-    for name, table in settings.tables.items():
-        if not table.path.exists():
+    for name, path in _embedded(settings).items():
+        if not path.exists():
             say(f"table {name}: has no item yet")
             continue
         say(f"table {name}")
         backup.copy_database(
-            table.path,
+            path,
             staged / "tables" / f"{name}.db",
-            application_id=tables.APPLICATION_ID,
-            newest_version=tables.SCHEMA_VERSION,
+            application_id=table_sqlite.APPLICATION_ID,
+            newest_version=table_sqlite.SCHEMA_VERSION,
         )
+
+
+def _embedded(settings: Settings) -> dict[str, Path]:
+    """Files of the tables that are files."""
+    return {name: table.path for name, table in settings.tables.items() if table.path is not None}
 
 
 def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
@@ -249,7 +254,7 @@ def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
     """What goes where; the state file last, so that a restore that was interrupted is none."""
     for kind, wanted, known in (
-        ("table", manifest.tables, settings.tables),
+        ("embedded table", manifest.tables, _embedded(settings)),
         ("bucket", manifest.buckets, settings.buckets),
     ):
         for name in wanted:
@@ -258,7 +263,7 @@ def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[
                     f"the backup holds the {kind} {name}, and {settings.path} does not name it; "
                     f"compare it with {folder / _CONFIGURATION}"
                 )
-    places = [(folder / "tables" / f"{name}.db", settings.tables[name].path) for name in manifest.tables]
+    places = [(folder / "tables" / f"{name}.db", _embedded(settings)[name]) for name in manifest.tables]
     places += [(folder / "buckets" / name, settings.buckets[name].path) for name in manifest.buckets]
     if (folder / "code").is_dir():
         places.append((folder / "code", settings.server.data / "code"))

@@ -154,7 +154,7 @@ def _pages(settings: Settings, function: str | None, limit: int | None) -> Itera
 
 
 def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
-    error = letter["error"]
+    error = _spoken(letter["error"])
     age_s = (datetime.now(UTC) - datetime.fromisoformat(letter["buried_at"])).total_seconds()
     qualifier = letter["qualifier"]
     return {
@@ -165,6 +165,17 @@ def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
         "given up": f"{_age(max(0.0, age_s))} ago",
         "error": error if len(error) <= _ERROR_SHOWN else error[:_ERROR_SHOWN] + "...",
     }
+
+
+def _spoken(error: str) -> str:
+    """An error in one line: of Lambda's error document its type and message."""
+    try:
+        document = json.loads(error)
+    except ValueError:
+        return error
+    if not isinstance(document, dict) or "errorMessage" not in document:
+        return error
+    return f"{document.get('errorType', 'Error')}: {document['errorMessage']}"
 
 
 @dead.command()

@@ -148,16 +148,54 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     notify: tuple[Notification, ...] = ()
 
 
+class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store is. What is printed of it holds no secret.
+
+    Attributes:
+        text: the URL, complete; it may hold a password.
+        shown: the same for people: passwords are left out, environment variables stand by name.
+        secrets: what may appear nowhere.
+    """
+
+    text: str
+    shown: str
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def scheme(self) -> str:
+        """What stands before ``://``, in lower case."""
+        return self.text.partition("://")[0].lower()
+
+    def conceal(self, said: str) -> str:
+        """`said`, which others have worded, without the secrets."""
+        for secret in self.secrets:
+            said = said.replace(secret, "***")
+        return said
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def __repr__(self) -> str:
+        return f"StoreUrl({self.shown!r})"
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table: items (JSON objects) by key.
 
     Attributes:
         name: 1-255 letters, digits, dots, hyphens, underscores.
-        path: the SQLite file behind it, absolute.
+        path: the SQLite file behind it, absolute; None: it is elsewhere.
+        url: where it is, when it is no SQLite file.
     """
 
     name: str
-    path: Path
+    path: Path | None = None
+    url: StoreUrl | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return str(self.path if self.url is None else self.url)
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

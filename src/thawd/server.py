@@ -67,7 +67,7 @@ from thawd.state.objects import ObjectCatalog
 from thawd.state.outbox import Outbox
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
-from thawd.state.tables import Tables
+from thawd.state.tables import Tables, require_libraries
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 
@@ -179,6 +179,7 @@ class Server:
         self._closing.callback(marks.close)
         self._queue = EventQueue(self._state, marks=marks, max_queued=server.max_queued)
         self._objects = ObjectCatalog(self._state)
+        require_libraries(self.settings.tables)
         self._tables = Tables(self.settings.tables)
         self._closing.callback(self._tables.close)
 
@@ -347,6 +348,7 @@ class Server:
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         self._publisher.aws = local_variables(self.url, server.access_keys)
+        self._tables.aws = emulator.access
         self._aws_proxy = proxy(
             emulator,
             Surroundings(
@@ -534,7 +536,7 @@ class Server:
         for url in self._urls:
             say(f"  url       {url.function:<20} {self.url}{PATH_PREFIX}{url.identifier}/")
         for table in settings.tables.values():
-            say(f"  table     {table.name:<20} {table.path}")
+            say(f"  table     {table.name:<20} {table.place}")
         say(
             f"at most {self._node.max_environments} environments and {self._node.memory_mb} MB; memory limits by "
             f"{self._limiter_kind}; Ctrl-C stops"

@@ -90,6 +90,7 @@ def test_dead_letters_are_listed_without_their_payloads_and_shown_with_them(fail
         assert [one["id"] for one in letters(failing, "-n", "2")] == [one["id"] for one in letters(failing)][:2]
         listed = failing.command("dead", "list")
         assert len(listed.stdout.splitlines()) == 4
+        assert " ValueError: broken as asked: 1\n" in listed.stdout
         shown = failing.command("dead", "show", str(letter["id"]))
         assert json.loads(shown.stdout)["payload"] == {"n": 1, "secret": "hidden"}
         assert "hidden" not in listed.stdout + json.dumps(letters(failing))

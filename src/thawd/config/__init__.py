@@ -70,7 +70,7 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
         server=server,
         functions=sections.read_functions(document, reader),
         buckets=sections.read_buckets(document, reader),
-        tables=sections.read_tables(document, reader, data=server.data),
+        tables=sections.read_tables(document, reader, data=server.data, environ=environ),
         routes=http_sections.read_routes(document, reader),
         http=http_sections.read_http(document, reader),
         urls=http_sections.read_urls(document, reader),

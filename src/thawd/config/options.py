@@ -350,7 +350,17 @@ NOTIFICATION = (
     Option("suffix", kinds.text("a text"), "Only keys that end so.", '""'),
 )
 
-TABLE = (Option("path", _FILE, "The SQLite file that is the table; made when missing.", "tables/NAME.db in `data`"),)
+TABLE = (
+    Option("path", _FILE, "The SQLite file that is the table; made when missing.", "tables/NAME.db in `data`"),
+    Option(
+        "url",
+        kinds.text(
+            'a URL such as "postgresql://user@host/db" or "dynamodb://TABLE?region=eu-west-1"', len, secret=True
+        ),
+        "Where the table is instead: PostgreSQL or DynamoDB. `${NAME}` stands for an environment variable.",
+        "none: a SQLite file",
+    ),
+)
 
 ROUTE = Option(
     '"METHOD /path"',

@@ -19,6 +19,7 @@ from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
 from thawd.config.settings import Server
+from thawd.config.store_urls import read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Function, Notification, Table
 
@@ -252,11 +253,21 @@ def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notificati
     return Notification(**values)
 
 
-def read_tables(document: Mapping[str, object], reader: Reader, *, data: Path) -> dict[str, Table]:
-    """The ``[tables.*]`` tables; `data` is the folder for those without a path."""
+def read_tables(
+    document: Mapping[str, object], reader: Reader, *, data: Path, environ: Mapping[str, str]
+) -> dict[str, Table]:
+    """The ``[tables.*]`` tables; `data` is the folder for those without path and URL."""
     tables = {}
     for name, table in reader.named(document, "tables", names=options.TABLE_NAME):
-        values = reader.table(table, path=("tables", name), known=options.TABLE)
+        path = ("tables", name)
+        values = reader.table(table, path=path, known=options.TABLE)
+        if "url" in values:
+            if "path" in values:
+                reader.findings.add((*path, "path"), found="a path beside a URL", allowed="one of path and url")
+            url = read_table_url(values["url"], reader.findings, path=(*path, "url"), table=name, environ=environ)
+            if url is not None:
+                tables[name] = Table(name=name, url=url)
+            continue
         file = reader.absolute(values["path"]) if "path" in values else data / "tables" / f"{name}.db"
         if len(file.name.encode()) > _LONGEST_TABLE_FILE:
             found = f"a file name of {len(file.name.encode())} bytes"

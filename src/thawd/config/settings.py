@@ -101,6 +101,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         What a running server writes would otherwise be copied with the code, and pass for a change of it.
         """
         written = {self.server.data, *(bucket.path for bucket in self.buckets.values())}
-        for table in self.tables.values():
-            written |= {table.path.with_name(table.path.name + suffix) for suffix in _SQLITE_SUFFIXES}
+        for file in (table.path for table in self.tables.values() if table.path is not None):
+            written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
         return frozenset(written)
