@@ -35,6 +35,7 @@ from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.events.outcomes import Outcomes
+from thawd.events.queue_desk import QueueDesk
 from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
@@ -52,6 +53,7 @@ from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import LogsApi
 from thawd.gateway.objects import ObjectApi
+from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
 from thawd.gateway.signed_api import Gate
 from thawd.gateway.url_table import PATH_PREFIX, UrlTable
@@ -275,21 +277,24 @@ class Server:
                 metrics=self._metrics,
             ),
         )
+        self._outcomes = Outcomes(self._queue, Outbox(self._state), self._destinations)
         self._invoker = AsyncInvoker(
             self._queue,
             self._dispatcher,
             self._destinations,
-            Outcomes(self._queue, Outbox(self._state), self._destinations),
+            self._outcomes,
             retry_wait_s=server.retry_wait_s,
         )
+        dead_letters = DeadLetters(self._state)
         self._upkeep = Upkeep(
             self._state,
             self._queue,
-            DeadLetters(self._state),
+            dead_letters,
             names=self._dispatcher.names,
             retention_s=server.dead_letter_retention_s,
             report=complain,
         )
+        self._desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake_redriven)
         self._watchers = {
             name: BucketWatcher(
                 bucket,
@@ -357,6 +362,10 @@ class Server:
         if not self._stop.is_set():
             complain("thawd: the emulator of --aws has ended; start thawd anew")
 
+    def _wake_redriven(self, functions: set[str]) -> None:
+        self._invoker.wake(functions)
+        self._outcomes.wake()
+
     def _may_loop(self, function: str) -> bool:
         return self._room.may_loop(function)
 
@@ -422,6 +431,7 @@ class Server:
             count_table=self._count_table,
             metrics=self._exposition,
             control=self._room.api,
+            queue=QueueApi(self._desk),
             aws=self._aws_proxy,
             key=settings.server.key,
             gate=Gate(keys, budget=self._budget) if (keys := settings.server.access_keys) else None,

@@ -33,6 +33,20 @@ class DeadLetter(Event, frozen=True, kw_only=True):
     has_outcome: bool = False
 
 
+class Selection(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters are meant: by id, of a function, or all of them; exactly one of the three.
+
+    Attributes:
+        ids: of them.
+        function: whose they are.
+        all: every one.
+    """
+
+    ids: list[int] | None = None
+    function: str | None = None
+    all: bool = False
+
+
 _SELECT = (
     f"SELECT {COLUMNS}, e.error, e.condition, e.available_at, EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id) "
     "FROM events e JOIN payloads p ON p.event = e.id"
