@@ -105,7 +105,20 @@ CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
 END;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX)
+# How far each schedule has come: all its times up to `done_until` have been dealt with.
+_SCHEDULES = """
+CREATE TABLE schedules (
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    anchor REAL NOT NULL,
+    done_until REAL NOT NULL,
+    last_run REAL,
+    last_late_s REAL NOT NULL DEFAULT 0,
+    runs INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES)
 
 
 def open_state(path: Path) -> Database:
