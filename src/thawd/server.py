@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import config, control_room
+from thawd import config, control_room, folders
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
@@ -170,7 +170,7 @@ class Server:
         server = self.settings.server
         for folder in (server.data / "logs", server.data / "tables", *(b.path for b in self.settings.buckets.values())):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                folders.make(folder)
             except OSError as error:
                 raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._state = open_state(server.data / "thawd.db")

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from thawd import folders
 from thawd.destination_names import function_of
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreError, ThawdError
 from thawd.events import destinations_lineage as lineage
@@ -290,7 +291,7 @@ def _key(destination: Destination, event: Event, *, success: bool) -> str:
 
 
 def write_object(folder: Path, key: str, data: bytes) -> None:
-    """Write an object so that it appears at once and whole.
+    """Write an object so that it appears at once and whole; when this returns, it and its name are on the disk.
 
     Raises:
         StoreError: it could not be written.
@@ -299,7 +300,7 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
     # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
     staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(path.parent)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -310,5 +311,6 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
+        folders.sync(path.parent)
     except OSError as error:
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error
