@@ -601,6 +601,7 @@ class Server:
             depth = depths.get(name)
             entry["queued"] = depth.queued if depth else 0
             entry["leased"] = depth.leased if depth else 0
+            entry["delivering"] = depth.delivering if depth else 0
             entry["dead"] = depth.dead if depth else 0
         return {
             "url": self.url,
