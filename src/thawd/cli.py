@@ -145,7 +145,7 @@ def check(config_path: Path) -> None:
     settings = load(config_path)
     parts = {
         "function": len(settings.functions),
-        "bucket": len(settings.buckets),
+        "bucket": len(settings.buckets) + len(settings.remote_buckets),
         "route": len(settings.routes),
         "table": len(settings.tables),
     }

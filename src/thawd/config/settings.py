@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, Route, Table
+from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Table
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -69,6 +69,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         server: the server's own settings.
         functions: by name, in file order.
         buckets: by name, in file order.
+        remote_buckets: those of the buckets that are elsewhere, by name, in file order.
         tables: by name, in file order.
         routes: in file order.
         http: what the routes have in common.
@@ -85,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpApi = HttpApi()
     urls: dict[str, FunctionUrl] = {}
     runtimes: dict[str, str] = {}
+    remote_buckets: dict[str, RemoteBucket] = {}
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.

@@ -80,7 +80,12 @@ CREATE TABLE catalog (
 ALTER TABLE events ADD COLUMN qualifier TEXT;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG)
+# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
+_LISTINGS = """
+CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _LISTINGS)
 
 
 def open_state(path: Path) -> Database:
