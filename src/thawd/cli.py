@@ -147,7 +147,7 @@ def check(config_path: Path) -> None:
     settings = load(config_path)
     parts = {
         "function": len(settings.functions),
-        "bucket": len(settings.buckets),
+        "bucket": len(settings.buckets) + len(settings.remote_buckets),
         "route": len(settings.routes),
         "queue": sum(map(len, settings.sources.values())),
         "schedule": len(settings.schedules),

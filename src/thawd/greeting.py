@@ -36,6 +36,9 @@ def surroundings(settings: Settings, urls: Iterable[tuple[str, str]]) -> Iterato
     for bucket in settings.buckets.values():
         targets = ", ".join(notification.function for notification in bucket.notify) or "nobody"
         yield f"bucket    {bucket.name:<20} {bucket.path} -> {targets}"
+    for there in settings.remote_buckets.values():
+        targets = ", ".join(notification.function for notification in there.notify) or "nobody"
+        yield f"bucket    {there.name:<20} {there.url} -> {targets}"
     for route in settings.routes:
         yield f"route     {route.key:<20} -> {route.function}"
     for function, sources in settings.sources.items():

@@ -179,6 +179,40 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
         return f"StoreUrl({self.shown!r})"
 
 
+class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket in an object store elsewhere.
+
+    Attributes:
+        name: what it is called here, as `Bucket.name`.
+        url: where it is.
+        bucket: what it is called there; a container, in Azure.
+        prefix: keys of its objects begin so; empty, or with a slash at its end.
+        region: the region that its events name.
+        parameters: what the URL says besides.
+        notify: its notifications.
+        poll_s: seconds between two listings.
+        existing: ``notify``: what the first listing finds gives events; ``skip``: what is newer than that alone.
+        notifications: URL or ARN of an SQS queue that gets the bucket's own notifications; None: it is listed.
+    """
+
+    name: str
+    url: StoreUrl
+    bucket: str
+    prefix: str = ""
+    region: str = REGION
+    parameters: dict[str, str] = {}
+    notify: tuple[Notification, ...] = ()
+    poll_s: float = 60.0
+    existing: str = "notify"
+    notifications: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """Tells it from every other bucket, here and elsewhere; what is recorded of it goes by this name."""
+        place = f"{self.url.scheme}://{self.parameters.get('account', '')}{self.parameters.get('endpoint', '')}"
+        return f"{self.name}={place}/{self.bucket}/{self.prefix}"
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table: items (JSON objects) by key.
 

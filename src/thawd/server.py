@@ -36,6 +36,7 @@ from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.events.outcomes import Outcomes
 from thawd.events.queue_desk import QueueDesk
+from thawd.events.remote_buckets import RemoteBucketWatcher
 from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
@@ -63,7 +64,9 @@ from thawd.publication import Publications
 from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
 from thawd.sources_room import SourcesRoom
+from thawd.state.bucket_store import BucketStores, require_library
 from thawd.state.dead_letters import DeadLetters
+from thawd.state.listings import Listings
 from thawd.state.marks import Marks
 from thawd.state.objects import ObjectCatalog
 from thawd.state.outbox import Outbox
@@ -184,6 +187,9 @@ class Server:
         require_libraries(self.settings.tables)
         self._tables = Tables(self.settings.tables)
         self._closing.callback(self._tables.close)
+        require_library(self.settings.remote_buckets)
+        self._stores = BucketStores(self.settings.remote_buckets)
+        self._closing.callback(self._stores.close)
 
     async def _serve(self, listener: socket.socket, *, watch: bool, ready_file: Path | None) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -220,6 +226,7 @@ class Server:
         install_lease_signal_handler()
         background.append(tasks.create_task(self._sources.run()))
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
+        background += [tasks.create_task(watcher.run()) for watcher in self._remote_watchers.values()]
         if watch:
             background.append(tasks.create_task(CodeWatcher(lambda: self.settings, self.catch_up).run()))
         self._announce(ready_file)
@@ -237,7 +244,7 @@ class Server:
         self._disks = disks = Disks(server.data / "tmp", program=program, needed=self._needed(program))
         await asyncio.to_thread(disks.clean)
         await asyncio.to_thread(disks.confine)
-        self._services = TableServices(self._tables)
+        self._services = TableServices(self._tables, self._stores)
         self._spawner = Spawner(
             limiter=limiter,
             services=self._services,
@@ -275,6 +282,7 @@ class Server:
             Outside(
                 exists=self._dispatcher.entry,
                 may_loop=self._may_loop,
+                bucket=self._stores.get,
                 aws_endpoint=self._aws_endpoint,
                 webhook_secret=server.webhook_secret,
                 metrics=self._metrics,
@@ -308,6 +316,7 @@ class Server:
             )
             for name, bucket in self.settings.buckets.items()
         }
+        self._remote_watchers = self._watch_remote()
         engine_room = control_room.Engine(self._dispatcher, self._publisher, self._node, self._spawn_task)
         self._room = ControlRoom(
             self._state,
@@ -345,6 +354,23 @@ class Server:
         self._invoker.declare(self._dispatcher.names())
         return background
 
+    def _watch_remote(self) -> dict[str, RemoteBucketWatcher]:
+        """Watchers of the buckets elsewhere whose objects invoke a function."""
+        listings = Listings(self._state)
+        watchers = {}
+        for name, bucket in self.settings.remote_buckets.items():
+            store = self._stores.get(name)
+            if bucket.notify and store is not None:
+                watchers[name] = RemoteBucketWatcher(
+                    bucket,
+                    store,
+                    objects=self._objects,
+                    listings=listings,
+                    log=complain,
+                    on_events=self._invoker.wake,
+                )
+        return watchers
+
     async def _set_up_aws(self) -> None:
         """Other AWS services for functions: emulated beside us, or the caller's own."""
         if self._aws_mode == "real":
@@ -360,7 +386,7 @@ class Server:
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         self._publisher.aws = local_variables(self.url, server.access_keys)
-        self._tables.aws = emulator.access
+        self._tables.aws = self._stores.aws = emulator.access
         self._aws_proxy = proxy(
             emulator,
             Surroundings(
@@ -442,7 +468,11 @@ class Server:
                 http=settings.http,
                 accept=self._invoker.accept,
             ),
-            objects=ObjectApi(settings.buckets, self._watchers),
+            objects=ObjectApi(
+                settings.buckets,
+                self._watchers,
+                elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
+            ),
             logs=LogsApi(settings.server.data / "logs", flush=self._spawner.flush_logs),
             status=self._status,
             count_table=self._count_table,
@@ -520,6 +550,7 @@ class Server:
             for what, old, new in (
                 ("server", self.settings.server, settings.server),
                 ("buckets", self.settings.buckets, settings.buckets),
+                ("buckets elsewhere", self.settings.remote_buckets, settings.remote_buckets),
                 ("tables", self.settings.tables, settings.tables),
             )
             if old != new
@@ -527,7 +558,11 @@ class Server:
         if fixed:
             self._complain_once(f"thawd: changes of {', '.join(fixed)} take effect at the next start")
         self.settings = msgspec.structs.replace(
-            settings, server=self.settings.server, buckets=self.settings.buckets, tables=self.settings.tables
+            settings,
+            server=self.settings.server,
+            buckets=self.settings.buckets,
+            remote_buckets=self.settings.remote_buckets,
+            tables=self.settings.tables,
         )
         self._publisher.runtimes = self.settings.runtimes
         self._room.configured.declare(self.settings.functions)

@@ -26,6 +26,7 @@ from thawd.resources import (
     FunctionUrl,
     HttpApi,
     Notification,
+    RemoteBucket,
     Route,
     Schedule,
     SqsSource,
@@ -343,6 +344,25 @@ BUCKET = (
     ),
 )
 
+REMOTE_BUCKET = (
+    Option(
+        "url",
+        kinds.text(
+            'a URL such as "s3://bucket/prefix", "gs://bucket" or "az://container?account=NAME"', len, secret=True
+        ),
+        "Where the bucket is instead: S3 or what speaks it, Google Cloud Storage, Azure.",
+        "none: a folder",
+    ),
+    Option(
+        "poll_s", kinds.number(1, 86_400), "With a URL: time between two listings that look for changes, in seconds."
+    ),
+    Option(
+        "existing",
+        kinds.choice("notify", "skip"),
+        'With a URL: whether objects from before the first listing give events; "skip": they do not.',
+    ),
+)
+
 NOTIFICATION = (
     Option("function", kinds.text("the name of a function of this file"), "Function to invoke.", _REQUIRED),
     Option(
@@ -499,6 +519,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("server", Server, SERVER),
         ("functions.NAME", Function, FUNCTION),
         ("buckets.NAME", Bucket, BUCKET),
+        ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),
         ("buckets.NAME.notify[]", Notification, NOTIFICATION),
         ("functions.NAME.url", FunctionUrl, URL),
         ("tables.NAME", Table, TABLE),
