@@ -9,19 +9,16 @@ import os
 import signal
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from thawd import __version__, snapshot_commands, source_commands
-from thawd.asking import ask, message_of
+from thawd import __version__, data_commands, queue_commands, snapshot_commands, source_commands, table_commands
 from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
-from thawd.terminal import item_row, let_go_of_output, print_csv, print_log_lines, print_status, print_text, sigpipe
+from thawd.server_client import message_of, request
+from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
 from thawd.verbs import config_option, fail, load, warn
-
-if TYPE_CHECKING:
-    pass
 
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
@@ -64,6 +61,11 @@ def main() -> None:
 
 
 main.add_command(snapshot_commands.group)
+main.add_command(data_commands.backup)
+main.add_command(data_commands.restore)
+main.add_command(table_commands.table)
+main.add_command(queue_commands.queue)
+main.add_command(queue_commands.dead)
 main.add_command(source_commands.group)
 
 
@@ -145,7 +147,7 @@ def check(config_path: Path) -> None:
     settings = load(config_path)
     parts = {
         "function": len(settings.functions),
-        "bucket": len(settings.buckets),
+        "bucket": len(settings.buckets) + len(settings.remote_buckets),
         "route": len(settings.routes),
         "queue": sum(map(len, settings.sources.values())),
         "schedule": len(settings.schedules),
@@ -174,7 +176,7 @@ def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_p
     headers = {"X-Amz-Invocation-Type": "Event" if asynchronous else "RequestResponse"}
     if tail and not asynchronous:
         headers["X-Amz-Log-Type"] = "Tail"
-    status, answered, body = ask(
+    status, answered, body = request(
         load(config_path),
         f"/2015-03-31/functions/{quote(os.fsencode(function), safe='')}/invocations",
         _read_payload(payload),
@@ -235,51 +237,11 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
 
 
 @main.command()
-@click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, UTF-8.")
-@click.option("--csv", "as_csv", is_flag=True, help="CSV, UTF-8, with a header line.")
-@click.option("--key", help="Only the item with this key.")
-@click.option("-n", "--limit", type=click.IntRange(1), help="At most so many items.")
-@config_option
-def table(name: str, as_json: bool, as_csv: bool, key: str | None, limit: int | None, config_path: Path) -> None:
-    """Print the items of the table NAME, by key; works whether thawd runs or not.
-
-    An item's key stands first: in JSON as the field `_key`, else as the column `key`. A field of the item's own with
-    that name gets an underscore more: `_key` becomes `_key_` (and `_key_` becomes `_key__`), `key` becomes `key_`.
-
-    Text shows line breaks and control characters escaped; JSON and CSV hold them as they are.
-    """
-    import itertools
-
-    from thawd.state.tables import read_table
-
-    settings = load(config_path)
-    if name not in settings.tables:
-        fail(f"there is no table {name!r}; {config_path} has: {', '.join(settings.tables) or 'none'}")
-    if as_json and as_csv:
-        raise click.UsageError("--json and --csv exclude each other")
-    key_name = "_key" if as_json else "key"
-    try:
-        found = ((k, v) for k, v in read_table(settings.tables[name].path) if key is None or k == key)
-        rows = (item_row(k, v, key_name=key_name) for k, v in itertools.islice(found, limit))
-        if as_json:
-            for row in rows:
-                # What is no Unicode (half a surrogate pair) goes out as the escape that JSON has for it.
-                click.echo(json.dumps(row, ensure_ascii=False).encode(errors="backslashreplace"))
-        elif as_csv:
-            print_csv(list(rows), key_name=key_name)
-        else:
-            print_text(list(rows), key_name=key_name)
-    except ThawdError as error:
-        fail(str(error))
-
-
-@main.command()
 @click.option("--json", "as_json", is_flag=True, help="The whole status document.")
 @config_option
 def status(as_json: bool, config_path: Path) -> None:
     """Show what the running server is doing: environments, starts and latencies by function."""
-    code, _, body = ask(load(config_path), "/_thawd/status", None, {})
+    code, _, body = request(load(config_path), "/_thawd/status", None, {})
     if code != 200:
         fail(f"HTTP {code}: {message_of(body)}")
     try:

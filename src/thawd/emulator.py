@@ -22,6 +22,7 @@ from thawd.gateway.aws_notifications import BucketNotifications, ObjectHappening
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.invocation import Invocation
 from thawd.resources import ACCOUNT_ID
+from thawd.state.tables import AwsAccess
 from thawd.telemetry.console import complain
 
 _START_S = 60.0
@@ -77,6 +78,11 @@ class Emulator:
             raise StartError("the emulator of --aws did not start; what it says of that stands above")
         child.ended.add_done_callback(lambda _: lost())
         return cls(process, f"http://127.0.0.1:{int(line)}")
+
+    @property
+    def access(self) -> AwsAccess:
+        """What thawd's own clients need to speak to it; any key does."""
+        return AwsAccess(endpoint_url=self.url, access_key="test", secret="test")
 
     def stop(self) -> None:
         """Have it end."""

@@ -6,6 +6,7 @@ Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``m
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -25,15 +26,23 @@ class Destination(msgspec.Struct, frozen=True):
     """Where the outcome of an asynchronous invocation goes.
 
     Attributes:
-        kind: ``table`` or ``bucket``.
-        name: which one.
+        kind: ``table``, ``bucket``, ``s3``, ``function``, ``http``, ``sqs``, ``sns`` or ``events``.
+        name: which one: its name; of a function with ``:QUALIFIER`` where one was given; of ``http`` the address; of
+            ``sqs``, ``sns`` and ``events`` the ARN. ``s3`` is a bucket named as AWS does, with AWS's keys of objects.
     """
 
     kind: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
+        """As it may stand in a log: an address without what may be a secret, its path and what follows."""
+        if self.kind == "http":
+            scheme, _, rest = self.name.partition("://")
+            authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+            return f"{scheme}://{authority}" + ("/..." if len(rest) > len(authority) + 1 else "")
+        if self.kind in ("sqs", "sns", "events"):
+            return self.name
+        return f"arn:aws:s3:::{self.name}" if self.kind == "s3" else f"{self.kind}:{self.name}"
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +69,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
         on_failure: destination of events given up, or None.
+        dead_letter: queue or topic that gets the payloads of events given up, or None.
         ephemeral_storage_mb: what an environment's temporary folder may hold, MiB, 512-10,240.
         freeze_idle: stop an environment's processes between invocations, as Lambda does.
         log_format: ``Text`` or ``JSON``: the form of the platform's lines and of ``logging`` records.
@@ -89,6 +99,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     maximum_event_age_s: int = 21_600
     on_success: Destination | None = None
     on_failure: Destination | None = None
+    dead_letter: Destination | None = None
     ephemeral_storage_mb: int = 512
     freeze_idle: bool = True
     log_format: str = "Text"
@@ -137,16 +148,88 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
     notify: tuple[Notification, ...] = ()
 
 
+class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
+    """Where a store is. What is printed of it holds no secret.
+
+    Attributes:
+        text: the URL, complete; it may hold a password.
+        shown: the same for people: passwords are left out, environment variables stand by name.
+        secrets: what may appear nowhere.
+    """
+
+    text: str
+    shown: str
+    secrets: tuple[str, ...] = ()
+
+    @property
+    def scheme(self) -> str:
+        """What stands before ``://``, in lower case."""
+        return self.text.partition("://")[0].lower()
+
+    def conceal(self, said: str) -> str:
+        """`said`, which others have worded, without the secrets."""
+        for secret in self.secrets:
+            said = said.replace(secret, "***")
+        return said
+
+    def __str__(self) -> str:
+        return self.shown
+
+    def __repr__(self) -> str:
+        return f"StoreUrl({self.shown!r})"
+
+
+class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket in an object store elsewhere.
+
+    Attributes:
+        name: what it is called here, as `Bucket.name`.
+        url: where it is.
+        bucket: what it is called there; a container, in Azure.
+        prefix: keys of its objects begin so; empty, or with a slash at its end.
+        region: the region that its events name.
+        parameters: what the URL says besides.
+        notify: its notifications.
+        poll_s: seconds between two listings.
+        existing: ``notify``: what the first listing finds gives events; ``skip``: what is newer than that alone.
+        notifications: URL or ARN of an SQS queue that gets the bucket's own notifications; None: it is listed.
+    """
+
+    name: str
+    url: StoreUrl
+    bucket: str
+    prefix: str = ""
+    region: str = REGION
+    parameters: dict[str, str] = {}
+    notify: tuple[Notification, ...] = ()
+    poll_s: float = 60.0
+    existing: str = "notify"
+    notifications: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """Tells it from every other bucket, here and elsewhere; what is recorded of it goes by this name."""
+        place = f"{self.url.scheme}://{self.parameters.get('account', '')}{self.parameters.get('endpoint', '')}"
+        return f"{self.name}={place}/{self.bucket}/{self.prefix}"
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table: items (JSON objects) by key.
 
     Attributes:
         name: 1-255 letters, digits, dots, hyphens, underscores.
-        path: the SQLite file behind it, absolute.
+        path: the SQLite file behind it, absolute; None: it is elsewhere.
+        url: where it is, when it is no SQLite file.
     """
 
     name: str
-    path: Path
+    path: Path | None = None
+    url: StoreUrl | None = None
+
+    @property
+    def place(self) -> str:
+        """Where it is, for people."""
+        return str(self.path if self.url is None else self.url)
 
 
 class Route(msgspec.Struct, frozen=True, kw_only=True):

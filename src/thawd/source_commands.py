@@ -9,7 +9,7 @@ from urllib.parse import quote
 
 import click
 
-from thawd.asking import ask, message_of
+from thawd.server_client import message_of, request
 from thawd.terminal import print_text
 from thawd.verbs import config_option, fail, load
 
@@ -67,7 +67,7 @@ def resume(name: str, config_path: Path) -> None:
 
 
 def _answer(config_path: Path, path: str, body: bytes | None) -> Any:
-    status, _, answer = ask(load(config_path), path, body, {})
+    status, _, answer = request(load(config_path), path, body, {})
     if status != 200:
         fail(f"HTTP {status}: {message_of(answer)}")
     try:

@@ -6,7 +6,6 @@ Owns the looks, and the process's answer to SIGPIPE; asks nobody for anything.
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import os
 import signal
@@ -18,6 +17,7 @@ from typing import Any
 import click
 
 from thawd.errors import StoreError
+from thawd.table_export import cell
 
 
 @contextlib.contextmanager
@@ -65,17 +65,6 @@ def item_row(key: str, item: bytes, *, key_name: str) -> dict[str, Any]:
     return {key_name: key, **{f"{n}_" if n.rstrip("_") == key_name else n: value for n, value in fields.items()}}
 
 
-def print_csv(rows: list[dict[str, Any]], *, key_name: str) -> None:
-    """Rows as CSV in UTF-8, with a header."""
-    import csv
-
-    for cells in _cells(rows, key_name=key_name):
-        line = io.StringIO()
-        # The writer quotes the characters of its line end, and a lone \r is a line end to readers.
-        csv.writer(line, lineterminator="\r\n").writerow(cells)
-        click.echo(line.getvalue().removesuffix("\r\n").encode(errors="backslashreplace"))
-
-
 def print_text(rows: list[dict[str, Any]], *, key_name: str) -> None:
     """Rows in columns, a line each."""
     cells = [[_on_one_line(cell) for cell in row] for row in _cells(rows, key_name=key_name)]
@@ -87,13 +76,7 @@ def print_text(rows: list[dict[str, Any]], *, key_name: str) -> None:
 def _cells(rows: list[dict[str, Any]], *, key_name: str) -> list[list[str]]:
     """The header and the rows, each with a cell for every column that any row has."""
     columns = list(dict.fromkeys([key_name, *(name for row in rows for name in row)]))
-    return [columns, *([_cell(row.get(name)) for name in columns] for row in rows)]
-
-
-def _cell(value: Any) -> str:
-    if value is None:
-        return ""
-    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return [columns, *([cell(row.get(name)) for name in columns] for row in rows)]
 
 
 def _on_one_line(text: str) -> str:

@@ -16,6 +16,7 @@ from thawd.telemetry.metrics import (
     GAUGES,
     SOURCE_COUNTERS,
     SOURCE_GAUGES,
+    DeliveryOutcome,
     Distribution,
     Fallback,
     Metrics,
@@ -73,6 +74,7 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
     for name in COUNTERS:
         setattr(function, name, 3)
     function.fallbacks[Fallback.THAW_FAILED] += 2
+    function.deliveries["sqs", DeliveryOutcome.REFUSED] += 5
     function.starts[StartKind.FORK].record(12.0)
     function.invocations[StartKind.WARM].record(2.0)
     for name in GAUGES:
@@ -93,12 +95,14 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
         assert families[f"thawd_{name}"].documentation == text
     fallbacks = {s.labels["reason"]: s.value for s in families["thawd_fallbacks"].samples}
     assert fallbacks == {**dict.fromkeys(Fallback, 0), "thaw_failed": 2}
+    deliveries = [(s.labels["kind"], s.labels["outcome"], s.value) for s in families["thawd_deliveries"].samples]
+    assert deliveries == [("sqs", "refused", 5)]
     for name, text in (SOURCE_COUNTERS | SOURCE_GAUGES).items():
         (sample,) = families[f"thawd_{name}"].samples
         assert (sample.value, sample.labels) == (5, {"function": "f", "source": "f/queue"})
         assert families[f"thawd_{name}"].documentation == text
     of_sources = len(SOURCE_COUNTERS) + len(SOURCE_GAUGES)
-    assert len(families) == len(COUNTERS) + 1 + len(DISTRIBUTIONS) + len(GAUGES) + of_sources
+    assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES) + of_sources
     starts = {(s.name, s.labels["kind"]): s.value for s in families["thawd_starts_seconds"].samples}
     assert starts["thawd_starts_seconds_count", "fork"] == 1
     assert starts["thawd_starts_seconds_sum", "fork"] == pytest.approx(0.012)
@@ -110,9 +114,12 @@ def test_every_counter_is_in_the_status_of_its_function() -> None:
     assert set(COUNTERS) <= set(summary)
     assert summary["starts"] == {}
     assert (summary["fallbacks"], summary["fallbacks_by_reason"]) == (0, {})
+    assert summary["deliveries"] == {}
     metrics.function("f").fallbacks[Fallback.FORK_REFUSED] += 3
+    metrics.function("f").deliveries["http", DeliveryOutcome.DELIVERED] += 2
     counted = metrics.function("f").summary()
     assert (counted["fallbacks"], counted["fallbacks_by_reason"]) == (3, {"fork_refused": 3})
+    assert counted["deliveries"] == {"http": {"delivered": 2}}
     metrics.function("f").invocations[StartKind.COLD].record(1.0)
     assert metrics.function("f").summary()["invocations"]["cold"]["count"] == 1
 

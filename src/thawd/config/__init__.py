@@ -65,12 +65,14 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
     absolute = path.absolute()
     reader = sections.Reader(absolute.parent, environ.get("HOME"), findings)
     server = sections.read_server(document, reader, environ=environ)
+    buckets, remote_buckets = sections.read_buckets(document, reader, environ=environ)
     settings = Settings(
         path=absolute,
         server=server,
         functions=sections.read_functions(document, reader),
-        buckets=sections.read_buckets(document, reader),
-        tables=sections.read_tables(document, reader, data=server.data),
+        buckets=buckets,
+        remote_buckets=remote_buckets,
+        tables=sections.read_tables(document, reader, data=server.data, environ=environ),
         routes=http_sections.read_routes(document, reader),
         http=http_sections.read_http(document, reader),
         urls=http_sections.read_urls(document, reader),

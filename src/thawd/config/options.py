@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from thawd import destination_names
 from thawd.config import kinds
 from thawd.config.kinds import Kind
 from thawd.config.settings import Server
@@ -25,6 +26,7 @@ from thawd.resources import (
     FunctionUrl,
     HttpApi,
     Notification,
+    RemoteBucket,
     Route,
     Schedule,
     SqsSource,
@@ -71,7 +73,10 @@ RUNTIME_NAME = kinds.pattern(
 )
 
 _REQUIRED = "required"
-_DESTINATION = kinds.pattern('"table:NAME" or "bucket:NAME"', r"(table|bucket):\S+")
+_DESTINATION = kinds.text(destination_names.FORMS, lambda text: destination_names.parse(text) is not None)
+_DEAD_LETTER = kinds.text(
+    "the ARN of an SQS queue or an SNS topic", lambda text: destination_names.parse_dead_letter(text) is not None
+)
 _FOLDER = kinds.text("a path of a folder", len)
 _FILE = kinds.text("a path of a file", len)
 _NO_LEADING_SLASH = kinds.text("a text; keys do not begin with a slash", lambda value: not value.startswith("/"))
@@ -196,6 +201,23 @@ SERVER = (
         "Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
         "{}",
     ),
+    Option(
+        "webhook_secret",
+        kinds.text(
+            "a text of 8 to 256 printable ASCII characters without spaces",
+            re.compile(r"[!-~]{8,256}").fullmatch,
+            secret=True,
+        ),
+        "What records for destinations at an address are signed with. Better kept out of the file, in "
+        "`THAWD_WEBHOOK_SECRET`.",
+        "none",
+    ),
+    Option(
+        "webhooks_plain_http",
+        kinds.flag(),
+        "Whether destinations at another machine may have an address that begins with http://, which anybody between "
+        "can read.",
+    ),
     Option("snapshots_max_age_s", kinds.number(0, 31_536_000), "A snapshot unused for so long is removed, in seconds."),
 )
 
@@ -255,7 +277,8 @@ FUNCTION = (
         "An asynchronous event older than this is not tried again, in seconds.",
     ),
     Option("on_success", _DESTINATION, "Where results of asynchronous events go.", "none"),
-    Option("on_failure", _DESTINATION, "Where asynchronous events go that are given up.", "none"),
+    Option("on_failure", _DESTINATION, "Where the records of asynchronous events go that are given up.", "none"),
+    Option("dead_letter", _DEAD_LETTER, "Where the payloads of asynchronous events go that are given up.", "none"),
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),
@@ -321,6 +344,25 @@ BUCKET = (
     ),
 )
 
+REMOTE_BUCKET = (
+    Option(
+        "url",
+        kinds.text(
+            'a URL such as "s3://bucket/prefix", "gs://bucket" or "az://container?account=NAME"', len, secret=True
+        ),
+        "Where the bucket is instead: S3 or what speaks it, Google Cloud Storage, Azure.",
+        "none: a folder",
+    ),
+    Option(
+        "poll_s", kinds.number(1, 86_400), "With a URL: time between two listings that look for changes, in seconds."
+    ),
+    Option(
+        "existing",
+        kinds.choice("notify", "skip"),
+        'With a URL: whether objects from before the first listing give events; "skip": they do not.',
+    ),
+)
+
 NOTIFICATION = (
     Option("function", kinds.text("the name of a function of this file"), "Function to invoke.", _REQUIRED),
     Option(
@@ -336,7 +378,17 @@ NOTIFICATION = (
     Option("suffix", kinds.text("a text"), "Only keys that end so.", '""'),
 )
 
-TABLE = (Option("path", _FILE, "The SQLite file that is the table; made when missing.", "tables/NAME.db in `data`"),)
+TABLE = (
+    Option("path", _FILE, "The SQLite file that is the table; made when missing.", "tables/NAME.db in `data`"),
+    Option(
+        "url",
+        kinds.text(
+            'a URL such as "postgresql://user@host/db" or "dynamodb://TABLE?region=eu-west-1"', len, secret=True
+        ),
+        "Where the table is instead: PostgreSQL or DynamoDB. `${NAME}` stands for an environment variable.",
+        "none: a SQLite file",
+    ),
+)
 
 ROUTE = Option(
     '"METHOD /path"',
@@ -456,6 +508,7 @@ ENVIRONMENT_VARIABLES = {
     "THAWD_DATA": "data",
     "THAWD_SNAPSHOTS": "snapshots",
     "THAWD_ACCESS_KEYS": "access_keys",
+    "THAWD_WEBHOOK_SECRET": "webhook_secret",
 }
 """Environment variables that override an option of ``[server]``; an empty one counts as unset."""
 
@@ -466,6 +519,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("server", Server, SERVER),
         ("functions.NAME", Function, FUNCTION),
         ("buckets.NAME", Bucket, BUCKET),
+        ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),
         ("buckets.NAME.notify[]", Notification, NOTIFICATION),
         ("functions.NAME.url", FunctionUrl, URL),
         ("tables.NAME", Table, TABLE),

@@ -44,7 +44,7 @@ def _check_buckets(settings: Settings, findings: Findings) -> None:
     for name, function in settings.functions.items():
         kept_out.setdefault(function.code, f"the code of function {name}")
     for name, table in settings.tables.items():
-        if not _holds(settings.server.data, table.path):
+        if table.path is not None and not _holds(settings.server.data, table.path):
             kept_out[table.path] = f"the file of table {name}"
     seen: list[Bucket] = []
     for name, bucket in settings.buckets.items():
@@ -66,6 +66,8 @@ def _check_tables(settings: Settings, findings: Findings) -> None:
     owners: dict[Path, str] = {}
     for name, table in settings.tables.items():
         path = ("tables", name, "path")
+        if table.path is None:
+            continue
         _check_place(path, table.path, findings, wanted="a file")
         owner = owners.setdefault(_real(table.path), name)
         if owner != name:

@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from thawd import destination_names
 from thawd.config import kinds, options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
 from thawd.config.settings import Server
+from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
-from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Destination, Function, Notification, Table
+from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Function, Notification, RemoteBucket, Table
 
 # Source: Lambda developer guide, "Defined runtime environment variables", the reserved ones.
 _RESERVED_VARIABLES = {
@@ -170,9 +174,9 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
             values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
-        for outcome in ("on_success", "on_failure"):
+        for outcome in ("on_success", "on_failure", "dead_letter"):
             if outcome in values:
-                values[outcome] = Destination(*values[outcome].split(":", 1))
+                values[outcome] = destination_names.parse(values[outcome])
         functions[name] = Function(name=name, **values)
     return functions
 
@@ -226,19 +230,43 @@ def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> 
     return variables
 
 
-def read_buckets(document: Mapping[str, object], reader: Reader) -> dict[str, Bucket]:
-    """The ``[buckets.*]`` tables."""
+def read_buckets(
+    document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]
+) -> tuple[dict[str, Bucket], dict[str, RemoteBucket]]:
+    """The ``[buckets.*]`` tables: those that are folders, and those that are elsewhere."""
     buckets = {}
+    remote = {}
     for name, table in reader.named(document, "buckets", names=options.BUCKET_NAME):
         path = ("buckets", name)
-        values = reader.table(table, path=path, known=options.BUCKET)
+        values = reader.table(table, path=path, known=(*options.BUCKET, *options.REMOTE_BUCKET))
         notify = tuple(
             _notification(entry, reader, path=(*path, "notify", index))
             for index, entry in enumerate(values.get("notify", []))
         )
+        if "url" in values:
+            there = _remote_bucket(name, values, reader, environ=environ)
+            if there is not None:
+                remote[name] = msgspec.structs.replace(there, notify=notify)
+            continue
+        for option in ("poll_s", "existing"):
+            if option in values:
+                reader.findings.add((*path, option), found=option, allowed="nothing: it goes with a url")
         folder = reader.absolute(values.get("path", name))
         buckets[name] = Bucket(name=name, path=folder, notify=notify)
-    return buckets
+    return buckets, remote
+
+
+def _remote_bucket(
+    name: str, values: Mapping[str, Any], reader: Reader, *, environ: Mapping[str, str]
+) -> RemoteBucket | None:
+    path = ("buckets", name)
+    if "path" in values:
+        reader.findings.add((*path, "path"), found="a path beside a URL", allowed="one of path and url")
+    place = read_bucket_url(values["url"], reader.findings, path=(*path, "url"), environ=environ)
+    if place is None:
+        return None
+    given = {option: values[option] for option in ("poll_s", "existing") if option in values}
+    return RemoteBucket(name=name, **place, **given)
 
 
 def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notification:
@@ -252,11 +280,21 @@ def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notificati
     return Notification(**values)
 
 
-def read_tables(document: Mapping[str, object], reader: Reader, *, data: Path) -> dict[str, Table]:
-    """The ``[tables.*]`` tables; `data` is the folder for those without a path."""
+def read_tables(
+    document: Mapping[str, object], reader: Reader, *, data: Path, environ: Mapping[str, str]
+) -> dict[str, Table]:
+    """The ``[tables.*]`` tables; `data` is the folder for those without path and URL."""
     tables = {}
     for name, table in reader.named(document, "tables", names=options.TABLE_NAME):
-        values = reader.table(table, path=("tables", name), known=options.TABLE)
+        path = ("tables", name)
+        values = reader.table(table, path=path, known=options.TABLE)
+        if "url" in values:
+            if "path" in values:
+                reader.findings.add((*path, "path"), found="a path beside a URL", allowed="one of path and url")
+            url = read_table_url(values["url"], reader.findings, path=(*path, "url"), table=name, environ=environ)
+            if url is not None:
+                tables[name] = Table(name=name, url=url)
+            continue
         file = reader.absolute(values["path"]) if "path" in values else data / "tables" / f"{name}.db"
         if len(file.name.encode()) > _LONGEST_TABLE_FILE:
             found = f"a file name of {len(file.name.encode())} bytes"

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, Route, Schedule, SqsSource, Table
+from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Schedule, SqsSource, Table
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -37,6 +37,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: make and use none.
         snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; those in use stay even beyond it.
         snapshots_max_age_s: a snapshot unused for so long is removed, seconds, 0-31,536,000.
+        webhook_secret: what records for destinations at an address are signed with; None: they are not.
+        webhooks_plain_http: whether addresses of other machines may begin with ``http://``.
         access_keys: secret of each access key id that requests may be signed with; empty: ``test``, ``test``.
     """
 
@@ -60,6 +62,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     snapshots_max_mb: int = 20_480
     # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
     snapshots_max_age_s: float = 1_209_600.0
+    webhook_secret: str | None = None
+    webhooks_plain_http: bool = False
     access_keys: dict[str, str] = {}
 
     def __repr__(self) -> str:
@@ -74,6 +78,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         server: the server's own settings.
         functions: by name, in file order.
         buckets: by name, in file order.
+        remote_buckets: those of the buckets that are elsewhere, by name, in file order.
         tables: by name, in file order.
         routes: in file order.
         http: what the routes have in common.
@@ -94,6 +99,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: dict[str, str] = {}
     sources: dict[str, tuple[SqsSource, ...]] = {}
     schedules: dict[str, Schedule] = {}
+    remote_buckets: dict[str, RemoteBucket] = {}
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
@@ -101,6 +107,6 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         What a running server writes would otherwise be copied with the code, and pass for a change of it.
         """
         written = {self.server.data, *(bucket.path for bucket in self.buckets.values())}
-        for table in self.tables.values():
-            written |= {table.path.with_name(table.path.name + suffix) for suffix in _SQLITE_SUFFIXES}
+        for file in (table.path for table in self.tables.values() if table.path is not None):
+            written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
         return frozenset(written)

@@ -20,7 +20,7 @@ from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooM
 from thawd.events.destinations import Destinations
 from thawd.events.outcomes import Burial, Outcome, Outcomes, RefusedError
 from thawd.execution.dispatcher import Dispatcher
-from thawd.invocation import Invocation, Result
+from thawd.invocation import Invocation, Result, in_a_line
 from thawd.resources import Function
 from thawd.state import clock
 from thawd.state.events import Event, NewEvent
@@ -71,6 +71,7 @@ class AsyncInvoker:
         self._dispatcher = dispatcher
         self._stores = stores
         self._outcomes = outcomes
+        outcomes.on_follow_ups = self.wake
         self._retry_wait_s = retry_wait_s
         self._report = report
         self._lanes: dict[str, _Lane] = {}
@@ -346,24 +347,17 @@ class AsyncInvoker:
         counts = result is not None
         if error is None:
             error = result.payload.decode(errors="replace") if result is not None else condition
-        told = False
-        if function.on_failure is not None:
-            made = self._stores.failure(
-                function.on_failure,
-                event,
-                arn=function.arn,
-                condition=condition,
-                result=result,
-                attempts=event.attempts + counts,
-            )
-            try:
-                await self._outcomes.settle(event.id, Outcome(made, Burial(error, condition)), counts=counts)
-                told = True
-            except RefusedError as refusal:
-                error = f"{error}; and {function.on_failure} refused the record: {refusal}"
-        if not told:
+        made = self._stores.failures(
+            function, event, condition=condition, result=result, attempts=event.attempts + counts
+        )
+        if made:
+            outcome = Outcome(made[0], Burial(error, condition), rest=tuple(made[1:]))
+            await self._outcomes.settle(event.id, outcome, counts=counts)
+        else:
             await self._queue.bury(event.id, error=error, condition=condition, counts=counts)
-        self._tell(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
+        self._tell(
+            f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {in_a_line(error)[:200]}"
+        )
 
 
 class _Lane:

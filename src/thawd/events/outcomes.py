@@ -14,6 +14,7 @@ import msgspec
 from thawd.errors import StoreError, ThawdError
 from thawd.events.destinations import Delivery, Destinations
 from thawd.state import clock
+from thawd.state.events import NewEvent
 from thawd.state.outbox import Outbox, Waiting
 from thawd.state.queue import EventQueue
 from thawd.telemetry.console import complain
@@ -36,10 +37,31 @@ class Burial(msgspec.Struct, frozen=True):
 
 
 class Outcome(msgspec.Struct, frozen=True):
-    """What is to be delivered, and how the event ends when it has been: given up, or done."""
+    """What is to be delivered, and how the event ends when it has been: given up, or done.
+
+    Attributes:
+        delivery: what is to be delivered first.
+        burial: how the event is given up; None: it is done.
+        rest: what is to be delivered after that; functions come last, as they are told when the event ends.
+    """
 
     delivery: Delivery
     burial: Burial | None = None
+    rest: tuple[Delivery, ...] = ()
+
+    def after(self, why: str | None = None) -> Outcome | None:
+        """What is left of it once its first delivery has ended; None when nothing is.
+
+        Args:
+            why: why that did not get there; None: it did.
+        """
+        return Outcome(self.rest[0], self.ending(why), self.rest[1:]) if self.rest else None
+
+    def ending(self, why: str | None = None) -> Burial | None:
+        """How the event ends once its first delivery has, `why` as in `after`."""
+        if self.burial is None or why is None:
+            return self.burial
+        return Burial(f"{self.burial.error}; and {why}", self.burial.condition)
 
 
 class RefusedError(Exception):
@@ -58,6 +80,10 @@ class Outcomes:
         outbox: outcomes that wait.
         destinations: take them.
         report: told in one line what an operator should know.
+
+    Attributes:
+        under_way: kept outcomes that are being tried again.
+        on_follow_ups: told of functions for which there are new events.
     """
 
     def __init__(
@@ -75,6 +101,7 @@ class Outcomes:
         self._awake = asyncio.Event()
         self._down: set[str] = set()  # destinations whose trouble has been told
         self.under_way = 0
+        self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
 
     async def settle(self, event_id: int, outcome: Outcome, *, counts: bool = True) -> None:
         """Deliver the outcome of a leased event and end it, or keep the outcome for later.
@@ -85,24 +112,41 @@ class Outcomes:
             counts: whether it is of an attempt made since the event was leased.
 
         Raises:
-            RefusedError: the destination refuses it; the event is as before.
+            RefusedError: the destination refuses the answer; the event is as before.
             StoreError: neither could be stored; the event is as before.
         """
-        follow_up = self._destinations.as_event(outcome.delivery)
-        if follow_up is not None and outcome.burial is None:
-            await self._queue.done([event_id], follow_ups=[follow_up])
-            return
-        try:
-            await self._destinations.deliver(outcome.delivery)
-        except ThawdError as error:
-            if not error.retryable:
-                raise RefusedError(error.message) from error
-            self._tell_down(outcome.delivery, error)
-            at = clock.now() + _BACKOFF_FIRST_S
-            await self._queue.deliver_later(event_id, _encode(outcome), at=at, error=error.message, counts=counts)
-            self._awake.set()
-            return
-        await self._end(event_id, outcome, counts=counts)
+        left: Outcome | None = outcome
+        while left is not None:
+            outcome, why = left, None
+            try:
+                follow_ups = await self._bring(outcome.delivery)
+            except ThawdError as error:
+                if error.retryable:
+                    await self._keep(event_id, outcome, error, counts=counts)
+                    return
+                if outcome.burial is None:
+                    raise RefusedError(error.message) from error
+                follow_ups, why = [], f"{outcome.delivery.destination} refused the record: {error.message}"
+            left = outcome.after(why)
+        await self._end(event_id, outcome.ending(why), follow_ups, counts=counts)
+
+    async def _bring(self, delivery: Delivery) -> list[NewEvent]:
+        """Take it where it goes; the events that are to be stored with the end of its own.
+
+        Raises:
+            ThawdError: it was not taken.
+        """
+        follow_up = self._destinations.as_event(delivery)
+        if follow_up is not None:
+            return [follow_up]
+        await self._destinations.deliver(delivery)
+        return []
+
+    async def _keep(self, event_id: int, outcome: Outcome, error: ThawdError, *, counts: bool) -> None:
+        self._tell_down(outcome.delivery, error)
+        at = clock.now() + _BACKOFF_FIRST_S
+        await self._queue.deliver_later(event_id, _encode(outcome), at=at, error=error.message, counts=counts)
+        self._awake.set()
 
     async def run(self) -> None:
         """Take kept outcomes to their destinations until cancelled."""
@@ -156,7 +200,7 @@ class Outcomes:
     async def _try(self, waiting: Waiting) -> None:
         try:
             outcome = _decode(waiting.document)
-            await self._destinations.deliver(outcome.delivery)
+            follow_ups = await self._bring(outcome.delivery)
         except ThawdError as error:
             if not error.retryable:
                 await self._give_up(waiting, outcome, f"{outcome.delivery.destination} refused it: {error.message}")
@@ -172,29 +216,31 @@ class Outcomes:
             )
         else:
             self._tell_up(outcome.delivery)
-            await self._end(waiting.id, outcome, counts=False)
+            if (left := outcome.after()) is not None:
+                await self._outbox.advance(waiting.id, _encode(left))
+            else:
+                await self._end(waiting.id, outcome.burial, follow_ups, counts=False)
 
     async def _give_up(self, waiting: Waiting, outcome: Outcome, why: str) -> None:
-        if outcome.burial is not None:
-            await self._queue.bury(
-                waiting.id,
-                error=f"{outcome.burial.error}; and {why}",
-                condition=outcome.burial.condition,
-                counts=False,
-            )
+        self._tell(f"thawd: {waiting.function}: the outcome of an event was given up: {why[:300]}")
+        if (left := outcome.after(why)) is not None:
+            await self._outbox.advance(waiting.id, _encode(left))
+        elif outcome.burial is not None:
+            await self._end(waiting.id, outcome.ending(why), [], counts=False)
         else:
             away = clock.now() - waiting.since > _PATIENCE_S
             condition = "DestinationFailed" if away else "DestinationRefused"
             await self._queue.bury(waiting.id, error=why, condition=condition, counts=False, keep_outcome=away)
-        self._tell(f"thawd: {waiting.function}: the outcome of an event was given up: {why[:300]}")
 
-    async def _end(self, event_id: int, outcome: Outcome, *, counts: bool) -> None:
-        if outcome.burial is None:
-            await self._queue.done([event_id])
+    async def _end(self, event_id: int, burial: Burial | None, follow_ups: list[NewEvent], *, counts: bool) -> None:
+        if burial is None:
+            await self._queue.done([event_id], follow_ups=follow_ups)
         else:
             await self._queue.bury(
-                event_id, error=outcome.burial.error, condition=outcome.burial.condition, counts=counts
+                event_id, error=burial.error, condition=burial.condition, counts=counts, follow_ups=follow_ups
             )
+        if follow_ups:
+            self.on_follow_ups({event.function for event in follow_ups})
 
     def _tell_down(self, delivery: Delivery, error: ThawdError) -> None:
         name = str(delivery.destination)

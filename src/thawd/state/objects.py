@@ -189,7 +189,7 @@ def _store(connection: sqlite3.Connection, bucket: str, change: ObjectChange, se
         return
     connection.execute(
         "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (bucket, change.key, _signed(now.inode), now.size, now.mtime_ns, now.ctime_ns, now.etag, sequencer),
+        (bucket, change.key, signed(now.inode), now.size, now.mtime_ns, now.ctime_ns, now.etag, sequencer),
     )
 
 
@@ -205,7 +205,7 @@ def _record(row: tuple[Any, ...]) -> ObjectRecord:
     )
 
 
-def _signed(inode: int) -> int:
+def signed(inode: int) -> int:
     """An unsigned 64-bit inode number as the signed integer SQLite can hold."""
     return inode - (1 << 64) if inode >= 1 << 63 else inode
 

@@ -89,6 +89,25 @@ class Outbox:
         await self._db.write(work)
         self._leased.discard(event_id)
 
+    async def advance(self, event_id: int, document: bytes) -> None:
+        """The outcome got there, or will not; what is left of it is `document`, which is due at once.
+
+        Raises:
+            StoreError: it could not be noted; the outcome will be tried again as it was.
+        """
+        now = clock.now()
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE events SET available_at = ? WHERE id = ? AND state = ?", (now, event_id, DELIVERING)
+            )
+            connection.execute(
+                "UPDATE deliveries SET document = ?, since = ?, tries = 0 WHERE event = ?", (document, now, event_id)
+            )
+
+        await self._db.write(work)
+        self._leased.discard(event_id)
+
     async def next_due(self, *, now: float | None = None) -> float | None:
         """When the next outcome is due to be taken to its destination: `now`, a later time, or None.
 

@@ -191,7 +191,7 @@ class EventQueue:
 
         await self._end_lease(event_id, work)
 
-    async def bury(
+    async def bury(  # noqa: PLR0913 - all of one transaction
         self,
         event_id: int,
         *,
@@ -199,6 +199,7 @@ class EventQueue:
         condition: str,
         counts: bool = True,
         keep_outcome: bool = False,
+        follow_ups: Sequence[NewEvent] = (),
         now: float | None = None,
     ) -> None:
         """Give an event up, one that is leased or whose outcome is; it is kept, with its payload and `error`.
@@ -209,6 +210,7 @@ class EventQueue:
             condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
             counts: whether an attempt was made since it was leased.
             keep_outcome: whether to keep the outcome that waits, too, so that only that is tried again at a redrive.
+            follow_ups: events to be accepted in the same transaction.
             now: when, seconds since the epoch.
 
         Raises:
@@ -224,11 +226,12 @@ class EventQueue:
             ).fetchone()
             if row is not None:
                 count_flow(connection, "buried", [(row[0], 1)])
+                insert(connection, follow_ups)
                 if not keep_outcome:
                     connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
 
         await self._end_lease(event_id, work)
-        self._held -= 1
+        self._held += len(follow_ups) - 1
 
     async def bury_older(self, function: str, before: float, *, error: str, condition: str) -> int:
         """Give up the events of a function that were accepted before that time and are not leased; how many.

@@ -86,7 +86,6 @@ _OUTBOX = """
 UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
 DROP TRIGGER events_inserted;
 DROP TRIGGER events_deleted;
-ALTER TABLE events ADD COLUMN hops INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE events ADD COLUMN interruptions INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE deliveries (
     event INTEGER PRIMARY KEY, document BLOB NOT NULL, since REAL NOT NULL, tries INTEGER NOT NULL
@@ -118,7 +117,12 @@ CREATE TABLE schedules (
 ) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES)
+# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
+_LISTINGS = """
+CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
 def open_state(path: Path) -> Database:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from thawd import folders
 from thawd.errors import StoreError, StoreFullError
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
@@ -41,7 +42,7 @@ def open_writer(
         StoreFullError: the disk is full.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(path.parent)
         _require_header(path)
     except OSError as error:
         raise unusable(path, error) from error
@@ -124,6 +125,10 @@ def explain(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_is_full(path)):
         return StoreFullError(f"{path}: the disk is full ({error}), nothing was stored; free some space and try again")
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreError(
+            f"{path}: the disk failed ({error}), nothing was stored; the kernel's log (`dmesg`) may say why"
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             f"{path}: another process holds it locked ({error}); "

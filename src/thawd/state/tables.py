@@ -1,41 +1,50 @@
-"""Tables: items (JSON objects) by key. Each embedded table is a SQLite file of its own.
+"""Tables: items (JSON objects) by key, in SQLite files, PostgreSQL or DynamoDB; which one is told by a URL.
 
-`TableStore` is the seam for other stores (PostgreSQL): whoever has its methods can be a table. Items are bytes in and
-the same bytes out; this module checks that they are a JSON object and does not look inside.
+`TableStore` is the seam: whoever has its methods can be a table. Items are bytes in and the same bytes out.
 """
 
 from __future__ import annotations
 
 import asyncio
-import sqlite3
+import importlib.util
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 from typing import Protocol
 
-import msgspec
-
-from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
+from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.resources import Table
-from thawd.state import sqlite_file
-from thawd.state.database import Database
+from thawd.state import table_sqlite
+from thawd.state.table_dynamodb import AwsAccess, DynamodbTable
+from thawd.state.table_postgresql import PostgresqlTable
+from thawd.state.table_rules import MAX_ITEM_BYTES, MAX_KEY_BYTES
+from thawd.state.table_sqlite import SqliteTable
+from thawd.state.table_threads import BlockingTable, ThreadedTable
 
-APPLICATION_ID = 0x74687774
-"""Marks the file of a table: "thwt" in ASCII."""
-# Source: DynamoDB quotas: item size 400 KB; partition key 1 to 2,048 bytes.
-MAX_ITEM_BYTES = 400 * 1024
-MAX_KEY_BYTES = 2048
+__all__ = [
+    "MAX_ITEM_BYTES",
+    "MAX_KEY_BYTES",
+    "AwsAccess",
+    "TableStore",
+    "Tables",
+    "read_item",
+    "read_table",
+    "require_libraries",
+]
 
-_MIGRATIONS = (
-    # Not WITHOUT ROWID: items may be large, and rows of such a table should be small.
-    "CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, item TEXT NOT NULL) STRICT;",
-)
-_PAGE = "SELECT key, item FROM items WHERE key > ? ORDER BY key LIMIT ?"
 _PAGE_ITEMS = 500
-_BUSY_TIMEOUT_S = 5.0
+_LIBRARIES = {
+    "postgresql": ("psycopg", "postgresql"),
+    "postgres": ("psycopg", "postgresql"),
+    "dynamodb": ("boto3", "aws"),
+}
+"""By scheme: the module that a store needs, and the extra that brings it."""
 
 
 class TableStore(Protocol):
-    """A table. All methods raise `StoreError` when the store behind it fails."""
+    """A table. All methods raise `StoreError` when the store behind it fails; the next call tries it anew.
+
+    A `put` or `delete` that raised may have been done all the same, where the store was lost before it had answered;
+    done again it has the effect of once.
+    """
 
     async def put(self, key: str, item: bytes) -> None:
         """Store `item` under `key` in place of what was there; when this returns it is durable.
@@ -50,8 +59,11 @@ class TableStore(Protocol):
     async def delete(self, key: str) -> bool:
         """Remove the item under `key`; whether there was one."""
 
-    async def scan(self, *, after: str = "", limit: int = 500) -> list[tuple[str, bytes]]:
-        """Up to `limit` keys and items in the order of the keys' UTF-8 bytes, from after the key `after`."""
+    async def scan(self, *, after: str = "", limit: int = _PAGE_ITEMS) -> list[tuple[str, bytes]]:
+        """Up to `limit` keys and items from after the key `after`; fewer only at the end.
+
+        The order is that of the keys' UTF-8 bytes; in DynamoDB it is its own, and stays the same.
+        """
 
     async def count(self) -> int:
         """How many items there are."""
@@ -60,59 +72,15 @@ class TableStore(Protocol):
         """Finish what is under way and let go of the store. Blocks."""
 
 
-class SqliteTable:
-    """A `TableStore` in a SQLite file."""
-
-    def __init__(self, table: Table) -> None:
-        """Open the file, making it when missing. Blocks.
-
-        Raises:
-            StoreError: the file cannot be used.
-        """
-        self._name = table.name
-        self._db = Database(table.path, migrations=_MIGRATIONS, application_id=APPLICATION_ID)
-
-    async def put(self, key: str, item: bytes) -> None:
-        check_key(key, table=self._name)
-        text = _item_text(item, table=self._name, key=key)
-
-        def work(connection: sqlite3.Connection) -> None:
-            connection.execute(
-                "INSERT INTO items (key, item) VALUES (?, ?) ON CONFLICT (key) DO UPDATE SET item = excluded.item",
-                (key, text),
-            )
-
-        await self._db.write(work)
-
-    async def get(self, key: str) -> bytes | None:
-        check_key(key, table=self._name)
-        row = await self._db.read(
-            lambda connection: connection.execute("SELECT item FROM items WHERE key = ?", (key,)).fetchone()
-        )
-        return None if row is None else row[0].encode()
-
-    async def delete(self, key: str) -> bool:
-        check_key(key, table=self._name)
-        return await self._db.write(
-            lambda connection: connection.execute("DELETE FROM items WHERE key = ?", (key,)).rowcount > 0
-        )
-
-    async def scan(self, *, after: str = "", limit: int = _PAGE_ITEMS) -> list[tuple[str, bytes]]:
-        rows = await self._db.read(lambda connection: connection.execute(_PAGE, (after, limit)).fetchall())
-        return [(key, item.encode()) for key, item in rows]
-
-    async def count(self) -> int:
-        (number,) = await self._db.read(lambda connection: connection.execute("SELECT count(*) FROM items").fetchone())
-        return int(number)
-
-    def close(self) -> None:
-        self._db.close()
-
-
 class Tables:
-    """The tables of a configuration; each is opened when it is first asked for."""
+    """The tables of a configuration; each is opened when it is first asked for.
 
-    def __init__(self, tables: Mapping[str, Table]) -> None:
+    Attributes:
+        aws: an AWS other than the usual one, for those in DynamoDB; None: the usual one.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], *, aws: AwsAccess | None = None) -> None:
+        self.aws = aws
         self._tables = tables
         self._open: dict[str, TableStore] = {}
         self._opening: dict[str, asyncio.Lock] = {}
@@ -122,7 +90,7 @@ class Tables:
 
         Raises:
             ResourceNotFoundException: there is no such table (HTTP 404).
-            StoreError: its file cannot be used (HTTP 500).
+            StoreError: its file cannot be used, or a library that it needs is not installed (HTTP 500).
         """
         store = self._open.get(name)
         if store is not None:
@@ -136,7 +104,7 @@ class Tables:
             )
         async with self._opening.setdefault(name, asyncio.Lock()):
             if name not in self._open:
-                self._open[name] = await asyncio.to_thread(SqliteTable, table)
+                self._open[name] = await asyncio.to_thread(_open, table, self.aws)
         return self._open[name]
 
     def close(self) -> None:
@@ -145,85 +113,69 @@ class Tables:
             self._open.popitem()[1].close()
 
 
-def read_table(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Keys and items of the table in the file `path`, in the order of the keys' UTF-8 bytes.
-
-    For the command line: blocks, changes nothing, works beside a running server. Items are read in pages, so that a
-    slow reader holds nothing up; what is put meanwhile behind the place reached is seen.
+def require_libraries(tables: Mapping[str, Table]) -> None:
+    """See that what the tables need is installed.
 
     Raises:
-        StoreError: there is no such file, it is no table, or it cannot be read. Raised at once, not at the first item.
+        StoreError: a library is missing; the message says which extra brings it.
     """
-    _open_foreign(path).close()
-    return _pages(path)
+    for table in tables.values():
+        if table.url is None:
+            continue
+        module, extra = _LIBRARIES[table.url.scheme]
+        if importlib.util.find_spec(module) is None:
+            raise StoreError(
+                f"table {table.name}: {table.url} needs {module}, which is not installed; install it with: "
+                f"pip install 'thawd[{extra}]'"
+            )
 
 
-def _open_foreign(path: Path) -> sqlite3.Connection:
-    return sqlite_file.open_foreign(
-        path,
-        application_id=APPLICATION_ID,
-        newest_version=len(_MIGRATIONS),
-        busy_timeout_s=_BUSY_TIMEOUT_S,
-    )
+def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
+    """Keys and items of a table, in the order of `TableStore.scan`; whether a server runs or not.
+
+    For the command line: blocks and changes nothing. Items are read in pages, so that a slow reader holds nothing up;
+    what is put meanwhile behind the place reached is seen.
+
+    Raises:
+        StoreError: there is no such table, or it cannot be read. For a SQLite file that is raised at once, not at the
+            first item.
+    """
+    if table.path is not None:
+        return table_sqlite.read_file(table.path)
+    return _pages(table)
 
 
-def _pages(path: Path) -> Iterator[tuple[str, bytes]]:
-    connection = _open_foreign(path)
-    after = ""
+def read_item(table: Table, key: str) -> bytes | None:
+    """The item under `key`, or None; as `read_table`."""
+    if table.path is not None:
+        return table_sqlite.read_item(table.path, key)
+    store = _blocking(table, None, create=False)
     try:
-        while rows := connection.execute(_PAGE, (after, _PAGE_ITEMS)).fetchall():
-            for key, item in rows:
-                yield key, item.encode()
-            after = rows[-1][0]
-    except sqlite3.Error as error:
-        raise sqlite_file.explain(path, error) from error
+        return store.get(key)
     finally:
-        connection.close()
+        store.close()
 
 
-def check_key(key: str, *, table: str) -> None:
-    """Refuse a key that no table may hold.
-
-    Raises:
-        InvalidParameterValueException: it is empty, too long or not text (HTTP 400).
-    """
+def _pages(table: Table) -> Iterator[tuple[str, bytes]]:
+    store = _blocking(table, None, create=False)
     try:
-        size = len(key.encode())
-    except UnicodeEncodeError as error:
-        raise InvalidParameterValueException(
-            f"table {table}: the key {key!r} is not valid Unicode text ({error.reason}); replace its surrogates"
-        ) from None
-    if not 1 <= size <= MAX_KEY_BYTES:
-        raise InvalidParameterValueException(
-            f"table {table}: the key has {size} bytes in UTF-8; allowed are 1 to {MAX_KEY_BYTES}"
-        )
+        after = ""
+        while page := store.scan(after, _PAGE_ITEMS):
+            yield from page
+            after = page[-1][0]
+    finally:
+        store.close()
 
 
-def _item_text(item: bytes, *, table: str, key: str) -> str:
-    where = f"table {table}, key {key!r}"
-    if len(item) > MAX_ITEM_BYTES:
-        raise InvalidParameterValueException(
-            f"{where}: the item has {len(item)} bytes; allowed are {MAX_ITEM_BYTES}. Put large things into a bucket"
-        )
-    try:
-        value = msgspec.json.decode(item)
-        text = item.decode()
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidParameterValueException(
-            f"{where}: the item is not JSON in UTF-8 ({error}); it must be a JSON object such as {{}}"
-        ) from None
-    if not isinstance(value, dict):
-        raise InvalidParameterValueException(
-            f"{where}: the item is a JSON {_JSON_NAMES[type(value)]}; it must be a JSON object such as {{}}"
-        )
-    return text
+def _open(table: Table, aws: AwsAccess | None) -> TableStore:
+    if table.path is not None:
+        return SqliteTable(table.name, table.path)
+    return ThreadedTable(table.name, _blocking(table, aws, create=True))
 
 
-_JSON_NAMES = {
-    list: "array",
-    str: "string",
-    int: "number",
-    float: "number",
-    bool: "boolean",
-    type(None): "null",
-}
+def _blocking(table: Table, aws: AwsAccess | None, *, create: bool) -> BlockingTable:
+    require_libraries({table.name: table})
+    assert table.url is not None, "a table has a path or a URL"
+    if table.url.scheme == "dynamodb":
+        return DynamodbTable(table.name, table.url, aws=aws)
+    return PostgresqlTable(table.name, table.url, create=create)

@@ -1,4 +1,4 @@
-"""Requests of the command line to the running server."""
+"""How the verbs of the command line speak to the running server: one HTTP request, with what lets it in."""
 
 from __future__ import annotations
 
@@ -15,10 +15,20 @@ if TYPE_CHECKING:
     from thawd.config import Settings
 
 
-def ask(
+def request(
     settings: Settings, path: str, body: bytes | None, headers: dict[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request to the running server: status, headers (lower case), body; ends the command when there is none."""
+    """One request to the running server; ends the command when there is none.
+
+    Args:
+        settings: say where it listens, and what it wants to see.
+        path: with the query string, percent-encoded.
+        body: what is posted; None: it is a GET.
+        headers: besides those that let us in.
+
+    Returns:
+        Status, headers (names in lower case), body.
+    """
     import http.client
 
     server = settings.server
@@ -53,8 +63,9 @@ def _signature(keys: Mapping[str, str], address: tuple[str, int], path: str, bod
     host, port = address
     host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     access_key, secret = next(iter(keys.items()))
-    request = Signed("GET" if body is None else "POST", path, "", [(b"host", host.encode())], body or b"")
-    return {"Host": host, **sign(request, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
+    raw_path, _, query = path.partition("?")
+    made = Signed("GET" if body is None else "POST", raw_path, query, [(b"host", host.encode())], body or b"")
+    return {"Host": host, **sign(made, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
 
 
 def _address(settings: Settings) -> tuple[str, int]:
@@ -69,6 +80,7 @@ def _address(settings: Settings) -> tuple[str, int]:
 
 
 def message_of(body: bytes) -> str:
+    """What the body of an answer says is wrong."""
     try:
         return str(json.loads(body)["Message"])
     except (ValueError, KeyError, TypeError):

@@ -1,0 +1,159 @@
+"""URLs of stores: environment variables put in, mistakes told, and what is secret in them kept out of sight."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
+
+from thawd.config.findings import Findings, KeyPath, one_of
+from thawd.resources import REGION, StoreUrl
+
+_VARIABLE = re.compile(r"\$\{([^}]*)\}")
+# As much as may belong to the password: one with an unencoded slash or @ in it must not be shown in part.
+_PASSWORD = re.compile(r"(?<=://)([^:@/?#]*:)(.*)(@)", re.DOTALL)
+_PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)([^&#]*)", re.IGNORECASE)
+_HIDDEN = "***"
+
+_POSTGRESQL = ("postgresql", "postgres")
+_TABLE_SCHEMES = (*_POSTGRESQL, "dynamodb")
+_DYNAMODB_PARAMETERS = ("region", "endpoint", "profile")
+# Source: DynamoDB API reference, CreateTable: TableName.
+_DYNAMODB_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
+# Source: PostgreSQL documentation, "Identifiers and Key Words": longer names are cut, and could then meet.
+_LONGEST_IDENTIFIER_BYTES = 63
+_BUCKET_PARAMETERS = {
+    "s3": ("region", "endpoint", "path_style", "profile", "anonymous"),
+    "gs": ("endpoint", "anonymous"),
+    "az": ("account", "endpoint", "anonymous"),
+}
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
+
+
+def read_table_url(
+    written: str, findings: Findings, *, path: KeyPath, table: str, environ: Mapping[str, str]
+) -> StoreUrl | None:
+    """The URL of a table; None where it is none, and that is noted.
+
+    Args:
+        written: what stands in the file.
+        findings: where mistakes go.
+        path: where it stands.
+        table: name of the table.
+        environ: environment variables that it may name.
+    """
+    url = read_url(written, findings, path=path, schemes=_TABLE_SCHEMES, environ=environ)
+    if url is None:
+        return None
+    parts = urlsplit(url.text)
+    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if url.scheme == "dynamodb":
+        if not _DYNAMODB_NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
+            findings.add(path, found=f'"{url}"', allowed='a URL such as "dynamodb://TABLE?region=eu-west-1"')
+            return None
+        return url if check_parameters(given, findings, path=path, known=_DYNAMODB_PARAMETERS) else None
+    for what in ("table", "schema"):
+        name = given.get(what, table if what == "table" else "public")
+        if not 1 <= len(name.encode()) <= _LONGEST_IDENTIFIER_BYTES or "\0" in name:
+            allowed = f"a name of 1 to {_LONGEST_IDENTIFIER_BYTES} bytes; the URL may give one by ?{what}=NAME"
+            findings.add(path, found=f"a {what} with a name of {len(name.encode())} bytes", allowed=allowed)
+            return None
+    return url
+
+
+def read_bucket_url(
+    written: str, findings: Findings, *, path: KeyPath, environ: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """The fields of `thawd.resources.RemoteBucket` that a URL gives; None where it is none, and that is noted."""
+    url = read_url(written, findings, path=path, schemes=tuple(_BUCKET_PARAMETERS), environ=environ)
+    if url is None:
+        return None
+    parts = urlsplit(url.text)
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not check_parameters(parameters, findings, path=path, known=_BUCKET_PARAMETERS[url.scheme]):
+        return None
+    prefix = unquote(parts.path).strip("/")
+    if not _BUCKET_NAME.fullmatch(parts.netloc) or any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
+        findings.add(path, found=f'"{url}"', allowed='a URL such as "s3://bucket/prefix"')
+        return None
+    if url.scheme == "az" and "account" not in parameters and not environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        allowed = "a URL with ?account=NAME, or the variable AZURE_STORAGE_ACCOUNT_NAME"
+        findings.add(path, found=f'"{url}"', allowed=allowed)
+        return None
+    for name in ("anonymous", "path_style"):
+        if parameters.get(name, "true") not in ("true", "false"):
+            findings.add(path, found=f'{name}="{parameters[name]}"', allowed="true or false")
+            return None
+    own = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") if url.scheme == "s3" else None
+    return {
+        "url": url,
+        "bucket": parts.netloc,
+        "prefix": f"{prefix}/" if prefix else "",
+        "region": parameters.get("region") or own or REGION,
+        "parameters": parameters,
+    }
+
+
+def read_url(
+    written: str, findings: Findings, *, path: KeyPath, schemes: tuple[str, ...], environ: Mapping[str, str]
+) -> StoreUrl | None:
+    """A URL with its variables put in, of one of `schemes`; None where it is none, and that is noted."""
+    missing = [name for name in _VARIABLE.findall(written) if not environ.get(name)]
+    if missing:
+        found = f"{', '.join(f'${{{name}}}' for name in missing)}, which the environment does not have"
+        findings.add(path, found=found, allowed="names of environment variables that are set")
+        return None
+    whole = _VARIABLE.fullmatch(written)
+    if whole is not None:
+        text = environ[whole[1]]
+        shown = _without_passwords(text)
+    else:
+        text = _VARIABLE.sub(lambda match: quote(environ[match[1]], safe=""), written)
+        shown = _without_passwords(written)
+    url = StoreUrl(text=text, shown=shown, secrets=_secrets(text, written, environ))
+    known = ", ".join(f"{scheme}://" for scheme in schemes)
+    if "://" not in text:
+        findings.add(path, found="a text without ://", allowed=f"a URL that begins with one of {known}")
+        return None
+    if url.scheme not in schemes:
+        allowed = one_of(url.scheme, schemes, what="schemes")
+        findings.add(path, found=f'the scheme "{url.scheme}"', allowed=allowed)
+        return None
+    try:
+        is_url = not urlsplit(text).fragment and text.isprintable()
+    except ValueError:
+        is_url = False
+    if not is_url:
+        allowed = "a URL; characters such as # / @ in a password are written %23 %2F %40, or come in by ${NAME}"
+        findings.add(path, found=f'"{shown}"', allowed=allowed)
+        return None
+    return url
+
+
+def check_parameters(given: Mapping[str, str], findings: Findings, *, path: KeyPath, known: tuple[str, ...]) -> bool:
+    """Whether all parameters of a URL are known; where not, that is noted."""
+    for name in given:
+        if name not in known:
+            findings.add(path, found=f'the parameter "{name}"', allowed=one_of(name, known, what="parameters"))
+            return False
+    return True
+
+
+def _without_passwords(text: str) -> str:
+    def hide(match: re.Match[str]) -> str:
+        held = match[2]
+        return (
+            match[1] + (held if _VARIABLE.fullmatch(held) else _HIDDEN) + (match[3] if len(match.groups()) > 2 else "")
+        )
+
+    return _PASSWORD_PARAMETER.sub(hide, _PASSWORD.sub(hide, text))
+
+
+def _secrets(text: str, written: str, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What must not be shown, as it is written and as it is meant; the longest first."""
+    found = {match[2] for pattern in (_PASSWORD, _PASSWORD_PARAMETER) for match in pattern.finditer(text)}
+    if not _VARIABLE.fullmatch(written):
+        found |= {environ[name] for name in _VARIABLE.findall(written)}
+    found |= {unquote(secret) for secret in found} | {quote(secret, safe="") for secret in found}
+    return tuple(sorted((secret for secret in found if secret), key=lambda secret: (-len(secret), secret)))

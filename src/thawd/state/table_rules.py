@@ -1,0 +1,67 @@
+"""What every table holds to, whatever store is behind it: which keys and items it takes, and the words of a refusal.
+
+Items are bytes in and the same bytes out; here it is checked that they are a JSON object, and nothing more.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from thawd.errors import InvalidParameterValueException
+
+# Source: DynamoDB quotas: item size 400 KB; partition key 1 to 2,048 bytes.
+MAX_ITEM_BYTES = 400 * 1024
+MAX_KEY_BYTES = 2048
+
+
+def check_key(key: str, *, table: str) -> None:
+    """Refuse a key that no table may hold.
+
+    Raises:
+        InvalidParameterValueException: it is empty, too long or not text (HTTP 400).
+    """
+    try:
+        size = len(key.encode())
+    except UnicodeEncodeError as error:
+        raise InvalidParameterValueException(
+            f"table {table}: the key {key!r} is not valid Unicode text ({error.reason}); replace its surrogates"
+        ) from None
+    if not 1 <= size <= MAX_KEY_BYTES:
+        raise InvalidParameterValueException(
+            f"table {table}: the key has {size} bytes in UTF-8; allowed are 1 to {MAX_KEY_BYTES}"
+        )
+
+
+def item_text(item: bytes, *, table: str, key: str) -> str:
+    """The item as text, once it is sure to be one.
+
+    Raises:
+        InvalidParameterValueException: it is too large or no JSON object (HTTP 400).
+    """
+    where = f"table {table}, key {key!r}"
+    if len(item) > MAX_ITEM_BYTES:
+        raise InvalidParameterValueException(
+            f"{where}: the item has {len(item)} bytes; allowed are {MAX_ITEM_BYTES}. Put large things into a bucket"
+        )
+    try:
+        value = msgspec.json.decode(item)
+        text = item.decode()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidParameterValueException(
+            f"{where}: the item is not JSON in UTF-8 ({error}); it must be a JSON object such as {{}}"
+        ) from None
+    if not isinstance(value, dict):
+        raise InvalidParameterValueException(
+            f"{where}: the item is a JSON {_JSON_NAMES[type(value)]}; it must be a JSON object such as {{}}"
+        )
+    return text
+
+
+_JSON_NAMES = {
+    list: "array",
+    str: "string",
+    int: "number",
+    float: "number",
+    bool: "boolean",
+    type(None): "null",
+}

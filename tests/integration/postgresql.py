@@ -1,0 +1,104 @@
+"""A private PostgreSQL for tests: made in a folder of its own, on a socket there, ended with the tests."""
+
+from __future__ import annotations
+
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+import pytest
+
+PASSWORD = "p@ss/w:rd%"
+# Commits answer before the disk has them, and it gets them late: what is acknowledged is there after a crash only where
+# the client has asked for more.
+_SETTINGS = """
+listen_addresses = ''
+fsync = off
+synchronous_commit = off
+wal_writer_delay = 10s
+max_connections = 60
+"""
+
+
+class Postgresql:
+    """A server that can be stopped at once and started again."""
+
+    def __init__(self) -> None:
+        self.folder = Path(tempfile.mkdtemp(prefix="thawd-pg-"))
+        self._bin = binaries()
+        # It refuses to be run by root.
+        self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
+        self._process: subprocess.Popen[bytes] | None = None
+
+    def __enter__(self) -> Postgresql:
+        if self._user is not None:
+            os.chown(self.folder, self._user, -1)
+        secret = self.folder / "secret"
+        secret.write_text(PASSWORD)
+        secret.chmod(0o644)
+        made = subprocess.run(
+            [self._bin / "initdb", "-D", self.folder / "data", "-U", "thawd", "-A", "scram-sha-256", "--no-sync"]
+            + ["--pwfile", str(secret), "--encoding", "UTF8", "--locale", "C.UTF-8"],
+            user=self._user,
+            cwd=self.folder,
+            capture_output=True,
+            text=True,
+            env={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
+        )
+        assert made.returncode == 0, made.stderr
+        with open(self.folder / "data" / "postgresql.conf", "a") as settings:
+            settings.write(_SETTINGS)
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.stop()
+        shutil.rmtree(self.folder, ignore_errors=True)
+
+    def start(self) -> None:
+        """Start it and wait until it takes connections."""
+        with open(self.folder / "log", "ab") as log:
+            self._process = subprocess.Popen(
+                [self._bin / "postgres", "-D", self.folder / "data", "-k", self.folder],
+                user=self._user,
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
+            )
+        while subprocess.run([self._bin / "pg_isready", "-q", "-h", self.folder]).returncode:
+            assert self._process.poll() is None, (self.folder / "log").read_text()
+
+    def stop(self) -> None:
+        """End it as a crash would: connections break, nothing is written."""
+        if self._process is not None:
+            self._process.send_signal(signal.SIGQUIT)
+            self._process.wait()
+            self._process = None
+
+    def restart(self) -> None:
+        """A crash, and the start after it."""
+        self.stop()
+        self.start()
+
+    def url(self, *, password: str = PASSWORD, **parameters: str) -> str:
+        """A URL of it."""
+        query = "".join(f"&{name}={quote(value, safe='')}" for name, value in parameters.items())
+        return f"postgresql://thawd:{quote(password, safe='')}@/postgres?host={quote(str(self.folder), safe='')}{query}"
+
+
+def binaries() -> Path:
+    """The folder of PostgreSQL's programs, or the test is skipped."""
+    found = sorted(Path("/usr/lib/postgresql").glob("*/bin/initdb"), key=lambda path: float(path.parts[-3]))
+    on_path = shutil.which("initdb")
+    if not found and on_path is None:
+        pytest.skip("there is no PostgreSQL server here (Debian: apt install postgresql)")
+    return found[-1].parent if found else Path(str(on_path)).resolve().parent

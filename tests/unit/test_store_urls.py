@@ -1,0 +1,149 @@
+"""Claims about the URLs of stores: what they may be, that passwords come from elsewhere and are shown nowhere."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_config import HELLO, load, only_mistake
+from thawd.resources import Notification, RemoteBucket, StoreUrl
+
+
+def url_of(tmp_path: Path, text: str, **environ: str) -> StoreUrl:
+    table = load(tmp_path, f'{HELLO}[tables.labels]\nurl = "{text}"', environ=environ).tables["labels"]
+    assert table.url is not None
+    assert table.path is None
+    return table.url
+
+
+def test_variables_come_from_the_environment_and_may_hold_any_character(tmp_path: Path) -> None:
+    url = url_of(tmp_path, "postgresql://me:${PW}@${HOST}/db?table=a%20b", PW="p@ss/w:rd%", HOST="db.example")
+    assert url.text == "postgresql://me:p%40ss%2Fw%3Ard%25@db.example/db?table=a%20b"
+    assert str(url) == "postgresql://me:${PW}@${HOST}/db?table=a%20b"
+
+
+def test_a_variable_may_be_the_whole_url(tmp_path: Path) -> None:
+    url = url_of(tmp_path, "${DATABASE_URL}", DATABASE_URL="postgres://me:secret@host:5432,other:5433/db")
+    assert url.text == "postgres://me:secret@host:5432,other:5433/db"
+    assert str(url) == "postgres://me:***@host:5432,other:5433/db"
+    assert url.scheme == "postgres"
+
+
+@pytest.mark.parametrize(
+    ("text", "secret", "shown"),
+    [
+        ("postgresql://me:secret@host/db", "secret", "postgresql://me:***@host/db"),
+        ("postgresql://me:se/cr@et@host/db", "se/cr@et", "postgresql://me:***@host/db"),
+        ("postgresql://me:s%65cret@host/db", "secret", "postgresql://me:***@host/db"),
+        ("postgresql://me@host/db?password=secret&a=b", "secret", "postgresql://me@host/db?password=***&a=b"),
+        ("postgresql://host:5432/db", "-", "postgresql://host:5432/db"),
+    ],
+)
+def test_no_password_is_shown(tmp_path: Path, text: str, secret: str, shown: str) -> None:
+    url = url_of(tmp_path, text)
+    assert str(url) == shown
+    settings = load(tmp_path, f'{HELLO}[tables.labels]\nurl = "{text}"')
+    for told in (str(url), repr(url), repr(settings), f"{settings.tables}", settings.tables["labels"].place):
+        assert secret not in told.replace("thawd-", "").replace("test_no_password", "") or secret == "-"
+    assert url.conceal(f"cannot connect with {secret}") != f"cannot connect with {secret}" or secret == "-"
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "allowed"),
+    [
+        ("mysql://me:secret@host/db", 'the scheme "mysql"', "schemes"),
+        ("host/db?password=secret", "a text without ://", "postgresql://"),
+        ("postgresql://me:${NONE}@host/db", "${NONE}, which the environment does not have", "that are set"),
+        ("postgresql://me:secret#1@host/db", '"postgresql://me:***@host/db"', "%23"),
+        (f"postgresql://host/db?table={'x' * 64}", "a table with a name of 64 bytes", "1 to 63 bytes"),
+        ("postgresql://host/db?schema=", "a schema with a name of 0 bytes", "?schema=NAME"),
+        ("dynamodb://", '"dynamodb://"', "dynamodb://TABLE"),
+        ("dynamodb://labels/more", '"dynamodb://labels/more"', "dynamodb://TABLE"),
+        ("dynamodb://labels?regoin=x", 'the parameter "regoin"', '"region" (did you mean that?)'),
+    ],
+)
+def test_what_is_no_url_of_a_table_is_told_without_its_secrets(
+    tmp_path: Path, text: str, found: str, allowed: str
+) -> None:
+    problem = only_mistake(tmp_path, f'{HELLO}[tables.labels]\nurl = "{text}"')
+    assert problem.key == "tables.labels.url"
+    assert found in problem.found
+    assert allowed in problem.allowed
+    assert "secret" not in str(problem)
+
+
+def test_a_long_name_needs_another_one_in_the_url(tmp_path: Path) -> None:
+    name = "n" * 64
+    problem = only_mistake(tmp_path, f"{HELLO}[tables.{name}]\nurl = 'postgresql://host/db'")
+    assert problem.found == "a table with a name of 64 bytes"
+    assert load(tmp_path, f"{HELLO}[tables.{name}]\nurl = 'postgresql://host/db?table=n'").tables[name].url
+
+
+def test_a_path_and_a_url_exclude_each_other(tmp_path: Path) -> None:
+    problem = only_mistake(tmp_path, f"{HELLO}[tables.labels]\npath = 'x.db'\nurl = 'dynamodb://labels'")
+    assert (problem.key, problem.allowed) == ("tables.labels.path", "one of path and url")
+
+
+def test_a_url_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
+    problem = only_mistake(tmp_path, f"{HELLO}[tables.labels]\nurl = ''")
+    assert problem.found == "an empty text (not shown)"
+
+
+def bucket_at(tmp_path: Path, text: str, more: str = "", **environ: str) -> RemoteBucket:
+    return load(tmp_path, f'{HELLO}[buckets.photos]\nurl = "{text}"\n{more}', environ=environ).remote_buckets["photos"]
+
+
+def test_a_bucket_elsewhere_has_what_its_url_says(tmp_path: Path) -> None:
+    bucket = bucket_at(
+        tmp_path,
+        "s3://there/in/ph%20otos/?region=eu-west-1&endpoint=http://127.0.0.1:9000",
+        'poll_s = 5\nexisting = "skip"\nnotify = [{ function = "hello", suffix = ".png" }]',
+    )
+    assert (bucket.name, bucket.bucket, bucket.prefix, bucket.region) == ("photos", "there", "in/ph otos/", "eu-west-1")
+    assert bucket.parameters["endpoint"] == "http://127.0.0.1:9000"
+    assert (bucket.poll_s, bucket.existing) == (5, "skip")
+    assert bucket.notify == (Notification(function="hello", suffix=".png"),)
+    assert load(tmp_path, HELLO + "[buckets.photos]\nurl = 's3://there'").buckets == {}
+
+
+def test_the_region_of_a_bucket_is_the_environments_where_the_url_has_none(tmp_path: Path) -> None:
+    assert bucket_at(tmp_path, "s3://there").region == "us-east-1"
+    assert bucket_at(tmp_path, "s3://there", AWS_REGION="eu-north-1").region == "eu-north-1"
+    assert bucket_at(tmp_path, "gs://there", AWS_REGION="eu-north-1").region == "us-east-1"
+    assert bucket_at(tmp_path, "az://there?account=mine").parameters == {"account": "mine"}
+    assert bucket_at(tmp_path, "az://there", AZURE_STORAGE_ACCOUNT_NAME="mine").bucket == "there"
+
+
+def test_buckets_of_another_place_are_other_buckets(tmp_path: Path) -> None:
+    urls = ["s3://aa", "s3://bb", "s3://aa/in", "gs://aa", "s3://aa?endpoint=http://minio", "az://aa?account=x"]
+    assert len({bucket_at(tmp_path, url).identity for url in urls}) == len(urls)
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "found"),
+    [
+        ("url = 'ftp://there'", "url", 'the scheme "ftp"'),
+        ("url = 's3://'", "url", '"s3://"'),
+        ("url = 's3://there/a//b'", "url", '"s3://there/a//b"'),
+        ("url = 's3://there/../b'", "url", '"s3://there/../b"'),
+        ("url = 's3://there?account=x'", "url", 'the parameter "account"'),
+        ("url = 's3://there?path_style=yes'", "url", 'path_style="yes"'),
+        ("url = 'az://there'", "url", '"az://there"'),
+        ("url = 's3://there'\npath = 'x'", "path", "a path beside a URL"),
+        ("url = 's3://there'\npoll_s = 0", "poll_s", "0"),
+        ("url = 's3://there'\nexisting = 'no'", "existing", '"no"'),
+        ("poll_s = 5", "poll_s", "poll_s"),
+        ("url = 's3://there'\nnotify = [{ function = 'helo' }]", "notify[0].function", '"helo"'),
+    ],
+)
+def test_what_is_wrong_with_a_bucket_elsewhere_is_told(tmp_path: Path, options: str, key: str, found: str) -> None:
+    problem = only_mistake(tmp_path, f"{HELLO}[buckets.photos]\n{options}")
+    assert (problem.key, problem.found) == (f"buckets.photos.{key}", found)
+
+
+def test_a_bucket_elsewhere_may_be_a_destination_and_has_no_name_of_the_api(tmp_path: Path) -> None:
+    text = HELLO + "on_success = 'bucket:photos'\n[buckets.photos]\nurl = 's3://there'"
+    assert load(tmp_path, text).functions["hello"].on_success is not None
+    problem = only_mistake(tmp_path, HELLO + "[buckets.2015-03-31]\nurl = 's3://there'")
+    assert problem.key == "buckets.2015-03-31"
