@@ -240,8 +240,6 @@ def arn_of(service: str, name: str) -> Destination:
     [
         arn_of("sqs", "none"),
         arn_of("sns", "none"),
-        arn_of("sqs", "q.fifo"),
-        arn_of("sns", "t.fifo"),
         Destination("s3", "no-such-bucket"),
         Destination("bucket", "none"),
         Destination("table", "none"),
@@ -252,6 +250,12 @@ def test_what_is_not_there_refuses(aws: EmulatedAws, tmp_path: Path, to: Destina
     with pytest.raises(ThawdError) as refused:
         deliver(to, tmp_path, Outside(aws_endpoint=aws.url))
     assert not refused.value.retryable
+
+
+@pytest.mark.parametrize("to", [arn_of("sqs", "q.fifo"), arn_of("sns", "t.fifo")], ids=str)
+def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Destination) -> None:
+    with pytest.raises(DestinationRefused, match="is FIFO"):
+        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{closed_port()}"))
 
 
 @pytest.mark.parametrize(("service", "most"), [("sqs", 1_048_576), ("sns", 262_144), ("events", 1_048_576)])
@@ -345,21 +349,21 @@ def test_missing_credentials_may_come_and_are_looked_for_again(
     assert len(aws.messages(arn)) == 1
 
 
-def test_a_queue_that_was_deleted_and_made_anew_is_found(aws: EmulatedAws, tmp_path: Path) -> None:
-    arn = aws.queue("anew")
+def test_the_address_of_a_queue_is_asked_for_once_and_again_after_an_error(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.headers = {"content-type": "application/x-amz-json-1.0"}
+    receiver.answer = json.dumps({"QueueUrl": f"{receiver.url}/q", "__type": "QueueDoesNotExist"}).encode()
+    receiver.statuses = [200, 200, 400, 200]
 
     async def work(destinations: Destinations) -> None:
-        made = success(destinations, Destination("sqs", arn))
+        made = success(destinations, arn_of("sqs", "q"))
         await destinations.deliver(made)
-        url = aws.client("sqs").get_queue_url(QueueName="anew")["QueueUrl"]
-        aws.client("sqs").delete_queue(QueueUrl=url)
-        with pytest.raises(DestinationRefused, match="NonExistentQueue"):
+        with pytest.raises(DestinationRefused, match="QueueDoesNotExist"):
             await destinations.deliver(made)
-        aws.queue("anew")
         await destinations.deliver(made)
 
-    run(work, tmp_path, Outside(aws_endpoint=aws.url))
-    assert len(aws.messages(arn)) == 1
+    run(work, tmp_path, Outside(aws_endpoint=receiver.url))
+    asked = [got.headers["x-amz-target"].removeprefix("AmazonSQS.") for got in receiver.got]
+    assert asked == ["GetQueueUrl", "SendMessage", "SendMessage", "GetQueueUrl", "SendMessage"]
 
 
 # Addresses
@@ -496,8 +500,11 @@ def test_a_destination_that_never_answers_is_given_up_after_its_time(
         deliver(to, tmp_path, Outside(aws_endpoint=receiver.url))
 
 
-def test_an_address_that_hangs_takes_its_slots_and_delays_no_other(receiver: Receiver, tmp_path: Path) -> None:
+def test_an_address_that_hangs_takes_its_slots_and_delays_no_other(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver.gate.clear()
+    monkeypatch.setattr(module, "LIMIT_S", within(60.0))
 
     async def work(destinations: Destinations) -> None:
         hanging = success(destinations, Destination("http", receiver.url))
