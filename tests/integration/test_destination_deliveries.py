@@ -24,7 +24,7 @@ from thawd.events.destinations import LIMIT_S, Delivery, Destinations, Outside, 
 from thawd.events.destinations_slots import SLOTS
 from thawd.invocation import Result
 from thawd.resources import Bucket, Destination, Function, Table
-from thawd.state.queue import Event
+from thawd.state.events import Event
 from thawd.state.tables import Tables
 from thawd.telemetry.metrics import Metrics
 

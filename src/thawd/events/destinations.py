@@ -27,6 +27,7 @@ from thawd.events.destinations_slots import Slots
 from thawd.events.destinations_webhook import Webhooks
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
 from thawd.resources import Bucket, Destination, Function
+from thawd.state.bucket_store import ObjectWriter
 from thawd.state.events import Event, NewEvent
 from thawd.state.tables import Tables
 from thawd.telemetry.metrics import DeliveryOutcome, Metrics
@@ -81,6 +82,7 @@ class Outside:
     Attributes:
         exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
         may_loop: whether a function may be invoked by what it caused itself, for ever.
+        bucket: the bucket elsewhere of a name; None: there is none.
         aws_endpoint: address of the emulated AWS; None: AWS as its usual variables and files have it.
         webhook_secret: what records to an address are signed with; None: they are not.
         metrics: counts.
@@ -88,6 +90,7 @@ class Outside:
 
     exists: Callable[[str, str | None], object] = lambda name, qualifier: None
     may_loop: Callable[[str], bool] = lambda name: False
+    bucket: Callable[[str], ObjectWriter | None] = lambda name: None
     aws_endpoint: str | None = None
     webhook_secret: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
@@ -231,6 +234,9 @@ class Destinations:
         elif destination.kind in ("bucket", "s3") and destination.name in self._buckets:
             bucket = self._buckets[destination.name]
             await self._slots.in_thread(destination, lambda: write_object(bucket.path, delivery.key, delivery.body))
+        elif destination.kind == "bucket" and (elsewhere := self._outside.bucket(destination.name)) is not None:
+            async with self._slots.of(destination):
+                await elsewhere.put(delivery.key, delivery.body)
         elif destination.kind == "bucket":
             raise DestinationRefused(f"there is no bucket {destination.name}")
         elif destination.kind == "http":
