@@ -30,6 +30,7 @@ from thawd.telemetry.metrics import Metrics
 
 from .receiving import ACCOUNT, EmulatedAws, Receiver, closed_port, emulated_aws, receiving
 
+PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
 REQUEST_ID = "e4b46cbf-b738-4a2b-8880-a18cdf61200e"
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
 OK = Result(b'{"label": "cat"}', executed_version="7")
@@ -162,6 +163,21 @@ OBJECT = f"aws/lambda/async/f/2019/11/14/2019-11-14T18.16.05-{REQUEST_ID}"
 def test_an_s3_arn_of_an_own_bucket_is_that_folder_with_awss_name_of_the_object(tmp_path: Path) -> None:
     deliver(Destination("s3", "out"), tmp_path, fails=True)
     check_record(json.loads((tmp_path / "bucket" / OBJECT).read_bytes()), fails=True)
+
+
+@pytest.mark.parametrize(("kind", "key"), [("s3", OBJECT), ("bucket", f"{REQUEST_ID}.json")])
+def test_a_bucket_of_the_configuration_that_lies_elsewhere_gets_the_record(tmp_path: Path, kind: str, key: str) -> None:
+    class Elsewhere:
+        def __init__(self) -> None:
+            self.objects: dict[str, bytes] = {}
+
+        async def put(self, key: str, data: bytes) -> None:
+            self.objects[key] = data
+
+    elsewhere = Elsewhere()
+    outside = Outside(bucket=lambda name: elsewhere if name == "remote" else None)
+    deliver(Destination(kind, "remote"), tmp_path, outside, fails=True)
+    check_record(json.loads(elsewhere.objects[key]), fails=True)
 
 
 def test_an_s3_arn_of_another_bucket_is_one_of_awss(aws: EmulatedAws, tmp_path: Path) -> None:
@@ -415,7 +431,13 @@ def test_a_record_is_signed_as_standard_webhooks_says(
     signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
     expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
     assert got.headers["webhook-signature"] == f"v1,{expected}"
-    assert abs(int(got.headers["webhook-timestamp"]) - time.time()) < 60
+    assert abs(int(got.headers["webhook-timestamp"]) - time.time()) < 600
+    documented = re.search(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert documented is not None
+    names: dict[str, Any] = {}
+    exec(documented[1], names)
+    assert names["is_ours"](key, got.headers, got.body)
+    assert not names["is_ours"](key, got.headers, got.body + b" ")
 
 
 @pytest.mark.parametrize(
