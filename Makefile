@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h)
+NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tests/durability/*.c)
 # The large libraries have an environment of their own; `make bench` finds it here, too.
 LIBRARIES := .venv-libraries
 
@@ -41,8 +41,9 @@ test: setup  ## all tests but those of the large libraries, and the long runs
 test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, pandas, polars and others (1.5 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries
 
-endurance: setup  ## 2,000 thaws, serial and parallel, with every output compared
+endurance: setup  ## 2,000 thaws with every output compared; 50 crashes under 10,000 events, each accounted for
 	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance --timeout 3600
+	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 $(BIN)/python -m pytest tests/durability -s --timeout 3600
 
 check: setup  ## formatting, lints, types, layers
 	$(BIN)/ruff format --check .

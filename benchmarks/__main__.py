@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 from benchmarks import (
     backlog,
+    durable,
     engine,
     engine_libraries,
     idle,
@@ -32,6 +33,7 @@ BENCHMARKS = {
     "starts": starts,
     "idle": idle,
     "backlog": backlog,
+    "durable": durable,
     "engine": engine,
     "thawing": thawing,
     "engine-libraries": engine_libraries,

@@ -7,6 +7,7 @@ both servers of a comparison.
 
 from __future__ import annotations
 
+import math
 import re
 import select
 import shutil
@@ -92,19 +93,26 @@ class _Connection:
         head, blank, body = self.received.partition(b"\r\n\r\n")
         if not blank:
             return False
-        if not head.startswith(b"HTTP/1.1 200 "):
-            raise BenchmarkError(f"an answer was not 200: {self.received[:500]!r}")
+        if not head.startswith((b"HTTP/1.1 200 ", b"HTTP/1.1 202 ")):
+            raise BenchmarkError(f"an answer was neither 200 nor 202: {self.received[:500]!r}")
         length = _LENGTH.search(head)
         if length is None:
             raise BenchmarkError(f"an answer has no Content-Length: {head!r}")
         return len(body) >= int(length[1])
 
 
-def _drive_with_epoll(url: str, body: bytes, connections: int, duration_s: float) -> Measured:
+def send(url: str, *, body: bytes, headers: str, connections: int, requests: int) -> Measured:
+    """Send so many requests over so many connections, by the loop over epoll; `headers` are lines that end in CRLF."""
+    return _drive_with_epoll(url, body, connections, math.inf, headers=headers, requests=requests)
+
+
+def _drive_with_epoll(
+    url: str, body: bytes, connections: int, duration_s: float, *, headers: str = "", requests: float = math.inf
+) -> Measured:
     address = urlsplit(url)
     assert address.hostname is not None
     head = (
-        f"POST {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\n"
+        f"POST {address.path} HTTP/1.1\r\nHost: {address.netloc}\r\n{headers}"
         f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n\r\n"
     )
     request = head.encode() + body
@@ -116,17 +124,20 @@ def _drive_with_epoll(url: str, body: bytes, connections: int, duration_s: float
             connected.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
             opened[connected.fileno()] = _Connection(connected)
             poll.register(connected.fileno(), select.EPOLLIN)
-        return _loop(poll, opened, request, duration_s)
+        return _loop(poll, opened, request, duration_s, requests)
     finally:
         poll.close()
         for connection in opened.values():
             connection.socket.close()
 
 
-def _loop(poll: select.epoll, opened: dict[int, _Connection], request: bytes, duration_s: float) -> Measured:
+def _loop(
+    poll: select.epoll, opened: dict[int, _Connection], request: bytes, duration_s: float, requests: float
+) -> Measured:
     clock = time.perf_counter_ns
     begun_ns = clock()
-    end_ns = begun_ns + int(duration_s * 1e9)
+    end_ns = begun_ns + duration_s * 1e9
+    left = requests - len(opened)
     for connection in opened.values():
         connection.sent_ns = clock()
         connection.socket.sendall(request)
@@ -143,9 +154,10 @@ def _loop(poll: select.epoll, opened: dict[int, _Connection], request: bytes, du
             now_ns = clock()
             connection.latencies_ns.append(now_ns - connection.sent_ns)
             connection.received = b""
-            if now_ns >= end_ns:
+            if now_ns >= end_ns or left <= 0:
                 in_flight -= 1
                 continue
+            left -= 1
             connection.sent_ns = now_ns
             connection.socket.sendall(request)
     taken_s = (clock() - begun_ns) / 1e9

@@ -128,6 +128,11 @@ class ControlRoom:
         plane.functions.resume()
         plane.urls.restore()
 
+    def may_loop(self, name: str) -> bool:
+        """Whether the function `name` may be invoked by what it caused itself: its recursion configuration."""
+        family = self._registry.families.get(name)
+        return family is not None and family.recursion == "Allow"
+
     def packages(self) -> set[str]:
         """Names of the packages that must stay."""
         return self._registry.packages() | self._code.recent()

@@ -171,6 +171,19 @@ class StoreFullError(StoreError):
     status = 503
 
 
+class DestinationUnavailable(ThawdError):
+    """A destination did not take a record, and may take it later (HTTP 502)."""
+
+    status = 502
+
+
+class DestinationRefused(ThawdError):
+    """A destination does not take this record, however often it is brought (HTTP 400)."""
+
+    status = 400
+    retryable = False
+
+
 class EnvironmentBuildError(ThawdError):
     """A function's interpreter is missing or its requirements cannot be installed."""
 

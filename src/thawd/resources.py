@@ -6,6 +6,7 @@ Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``m
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import msgspec
@@ -25,15 +26,23 @@ class Destination(msgspec.Struct, frozen=True):
     """Where the outcome of an asynchronous invocation goes.
 
     Attributes:
-        kind: ``table`` or ``bucket``.
-        name: which one.
+        kind: ``table``, ``bucket``, ``s3``, ``function``, ``http``, ``sqs``, ``sns`` or ``events``.
+        name: which one: its name; of a function with ``:QUALIFIER`` where one was given; of ``http`` the address; of
+            ``sqs``, ``sns`` and ``events`` the ARN. ``s3`` is a bucket named as AWS does, with AWS's keys of objects.
     """
 
     kind: str
     name: str
 
     def __str__(self) -> str:
-        return f"{self.kind}:{self.name}"
+        """As it may stand in a log: an address without what may be a secret, its path and what follows."""
+        if self.kind == "http":
+            scheme, _, rest = self.name.partition("://")
+            authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
+            return f"{scheme}://{authority}" + ("/..." if len(rest) > len(authority) + 1 else "")
+        if self.kind in ("sqs", "sns", "events"):
+            return self.name
+        return f"arn:aws:s3:::{self.name}" if self.kind == "s3" else f"{self.kind}:{self.name}"
 
 
 class Function(msgspec.Struct, frozen=True, kw_only=True):
@@ -60,6 +69,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
         on_failure: destination of events given up, or None.
+        dead_letter: queue or topic that gets the payloads of events given up, or None.
         ephemeral_storage_mb: what an environment's temporary folder may hold, MiB, 512-10,240.
         freeze_idle: stop an environment's processes between invocations, as Lambda does.
         log_format: ``Text`` or ``JSON``: the form of the platform's lines and of ``logging`` records.
@@ -89,6 +99,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     maximum_event_age_s: int = 21_600
     on_success: Destination | None = None
     on_failure: Destination | None = None
+    dead_letter: Destination | None = None
     ephemeral_storage_mb: int = 512
     freeze_idle: bool = True
     log_format: str = "Text"

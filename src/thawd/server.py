@@ -13,6 +13,7 @@ import logging
 import os
 import signal
 import socket
+import sys
 from collections.abc import Callable, Coroutine, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import config, control_room
+from thawd import config, control_room, folders
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
@@ -29,11 +30,14 @@ from thawd.emulator import Emulator, Surroundings, local_variables, proxy, real_
 from thawd.errors import (
     ConfigurationError,
 )
-from thawd.events.asynchronous import AsyncInvoker
+from thawd.events.asynchronous import LONGEST_WAIT_S, AsyncInvoker
 from thawd.events.buckets import BucketWatcher
-from thawd.events.destinations import Destinations
+from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
-from thawd.events.remote_buckets import RemoteBucketWatcher
+from thawd.events.outcomes import Outcomes
+from thawd.events.queue_desk import QueueDesk
+from thawd.events.remote_buckets import Books, RemoteBucketWatcher
+from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
 from thawd.execution.dispatcher import Dispatcher
@@ -50,6 +54,7 @@ from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import LogsApi
 from thawd.gateway.objects import ObjectApi
+from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
 from thawd.gateway.signed_api import Gate
 from thawd.gateway.url_table import PATH_PREFIX, UrlTable
@@ -58,8 +63,11 @@ from thawd.publication import Publications
 from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
 from thawd.state.bucket_store import BucketStores, require_library
+from thawd.state.dead_letters import DeadLetters
 from thawd.state.listings import Listings
+from thawd.state.marks import Marks
 from thawd.state.objects import ObjectCatalog
+from thawd.state.outbox import Outbox
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 from thawd.state.tables import Tables, require_libraries
@@ -73,8 +81,11 @@ _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
 # How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
 _SETTLE_S = 2.0
+# How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
+# the rate of durable events.
+_SWITCH_S = 0.0005
 # Place among the background tasks of the one that publishes at the start; those before it end last.
-_BEGINNING = 3
+_BEGINNING = 4
 
 
 # What uvicorn says when an answer ends before it is complete.
@@ -117,6 +128,7 @@ class Server:
         self.settings = settings
         self._aws_mode = aws
         self._aws_proxy: AwsProxy | None = None
+        self._aws_endpoint: str | None = None
         self.url = ""
         self._environ = environ
         self._metrics = Metrics()
@@ -161,12 +173,14 @@ class Server:
         server = self.settings.server
         for folder in (server.data / "logs", server.data / "tables", *(b.path for b in self.settings.buckets.values())):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                folders.make(folder)
             except OSError as error:
                 raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._state = open_state(server.data / "thawd.db")
         self._closing.callback(self._state.close)
-        self._queue = EventQueue(self._state)
+        marks = Marks(server.data / "running")
+        self._closing.callback(marks.close)
+        self._queue = EventQueue(self._state, marks=marks, max_queued=server.max_queued)
         self._objects = ObjectCatalog(self._state)
         require_libraries(self.settings.tables)
         self._tables = Tables(self.settings.tables)
@@ -259,15 +273,44 @@ class Server:
         self._publisher = Publisher(server.data, own=self._environ)
         self._publisher.runtimes = self.settings.runtimes
         await self._set_up_aws()
+        self._destinations = Destinations(
+            self._tables,
+            self.settings.buckets,
+            Outside(
+                exists=self._dispatcher.entry,
+                may_loop=self._may_loop,
+                aws_endpoint=self._aws_endpoint,
+                webhook_secret=server.webhook_secret,
+                elsewhere=self._stores.get,
+                metrics=self._metrics,
+            ),
+        )
+        self._outcomes = Outcomes(self._queue, Outbox(self._state), self._destinations)
         self._invoker = AsyncInvoker(
             self._queue,
             self._dispatcher,
-            Destinations(self._tables, self.settings.buckets),
+            self._destinations,
+            self._outcomes,
             retry_wait_s=server.retry_wait_s,
+        )
+        dead_letters = DeadLetters(self._state)
+        self._upkeep = Upkeep(
+            self._state,
+            self._queue,
+            dead_letters,
+            names=self._dispatcher.names,
+            retention_s=server.dead_letter_retention_s,
             report=complain,
         )
+        self._desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake_redriven)
         self._watchers = {
-            name: BucketWatcher(bucket, objects=self._objects, log=complain, on_events=self._invoker.wake)
+            name: BucketWatcher(
+                bucket,
+                objects=self._objects,
+                log=complain,
+                on_events=self._invoker.wake,
+                is_full=lambda: self._queue.full,
+            )
             for name, bucket in self.settings.buckets.items()
         }
         self._remote_watchers = self._watch_remote()
@@ -284,7 +327,7 @@ class Server:
         await self._room.open()
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
-        recovered = await self._queue.recover()
+        recovered = await self._queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * server.retry_wait_s))
         if recovered:
             say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
         started = asyncio.Event()
@@ -292,6 +335,7 @@ class Server:
             tasks.create_task(self._invoker.run(started)),
             tasks.create_task(self._watch_limits(StorageWatch(disks))),
             tasks.create_task(self._guard_data()),
+            tasks.create_task(self._upkeep.run()),
         ]
         await started.wait()
         self._room.deployments.on_names = self._invoker.declare
@@ -300,7 +344,7 @@ class Server:
 
     def _watch_remote(self) -> dict[str, RemoteBucketWatcher]:
         """Watchers of the buckets elsewhere whose objects invoke a function."""
-        listings = Listings(self._state)
+        books = Books(self._objects, Listings(self._state), lambda: self._queue.full)
         watchers = {}
         for name, bucket in self.settings.remote_buckets.items():
             store = self._stores.get(name)
@@ -308,8 +352,7 @@ class Server:
                 watchers[name] = RemoteBucketWatcher(
                     bucket,
                     store,
-                    objects=self._objects,
-                    listings=listings,
+                    books=books,
                     log=complain,
                     on_events=self._invoker.wake,
                 )
@@ -328,6 +371,7 @@ class Server:
             environ=self._environ, children=self._spawner.children, lost=self._emulator_lost
         )
         self._closing.callback(emulator.stop)
+        self._aws_endpoint = emulator.url
         self._publisher.aws = local_variables(self.url, server.access_keys)
         self._tables.aws = self._stores.aws = emulator.access
         self._aws_proxy = proxy(
@@ -342,6 +386,13 @@ class Server:
     def _emulator_lost(self) -> None:
         if not self._stop.is_set():
             complain("thawd: the emulator of --aws has ended; start thawd anew")
+
+    def _wake_redriven(self, functions: set[str]) -> None:
+        self._invoker.wake(functions)
+        self._outcomes.wake()
+
+    def _may_loop(self, function: str) -> bool:
+        return self._room.may_loop(function)
 
     async def _accept(self, invocation: Invocation) -> None:
         await self._invoker.accept(invocation)
@@ -409,6 +460,7 @@ class Server:
             count_table=self._count_table,
             metrics=self._exposition,
             control=self._room.api,
+            queue=QueueApi(self._desk),
             aws=self._aws_proxy,
             key=settings.server.key,
             gate=Gate(keys, budget=self._budget) if (keys := settings.server.access_keys) else None,
@@ -500,6 +552,8 @@ class Server:
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
+        for line in missing_extras(settings.functions.values()):
+            complain(f"thawd: {line}")
         say(f"thawd serves {self.url}")
         for name, entry in self._dispatcher.status().items():
             is_well = entry["state"] == "Active" or name not in settings.functions
@@ -553,6 +607,7 @@ class Server:
             async with asyncio.timeout(_KILL_WAIT_S):
                 await self._spawner.children.all_ended()
         await self._spawner.sweep_out()
+        await self._destinations.close()
         for task in background[:_BEGINNING]:
             task.cancel()
         web.force_exit = True
@@ -608,6 +663,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     """
     import uvloop
 
+    sys.setswitchinterval(_SWITCH_S)
     _adopt_orphans()
     quieten_uvicorn()
     server = Server(settings, environ=environ, aws=aws)

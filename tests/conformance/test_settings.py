@@ -165,6 +165,40 @@ def test_asynchronous_invocation_is_configured_by_qualifier(aws: Lambda) -> None
     aws.client.delete_function_event_invoke_config(FunctionName=name, Qualifier="1")
 
 
+DESTINATIONS = {
+    "queue": "arn:aws:sqs:eu-west-1:123456789012:done",
+    "topic": "arn:aws:sns:us-east-1:000000000000:done",
+    "bus": "arn:aws:events:us-east-1:000000000000:event-bus/default",
+    "function": f"{ARN}configured",
+    "alias": f"{ARN}shared:live",
+    "table": "arn:aws:dynamodb:us-east-1:000000000000:table/results",
+    "bucket": "arn:aws:s3:::code",
+}
+
+
+@pytest.mark.parametrize("kind", DESTINATIONS)
+def test_destinations_of_every_kind_are_kept_as_they_were_given(aws: Lambda, shared: str, kind: str) -> None:
+    name, arn = aws.create(), DESTINATIONS[kind]
+    outcomes = {"OnFailure": {"Destination": arn}}
+    if kind != "bucket":
+        outcomes["OnSuccess"] = {"Destination": arn}
+    aws.client.put_function_event_invoke_config(FunctionName=name, DestinationConfig=outcomes)
+    kept = aws.client.get_function_event_invoke_config(FunctionName=name)["DestinationConfig"]
+    assert kept == outcomes
+    aws.client.delete_function_event_invoke_config(FunctionName=name)
+
+
+# Source: API_CreateFunction, DeadLetterConfig
+
+
+def test_a_dead_letter_queue_is_kept_and_taken_away_by_an_empty_arn(aws: Lambda) -> None:
+    queue = "arn:aws:sqs:us-east-1:000000000000:dead"
+    name = aws.create(DeadLetterConfig={"TargetArn": queue})
+    assert aws.client.get_function_configuration(FunctionName=name)["DeadLetterConfig"] == {"TargetArn": queue}
+    updated = aws.update(name, DeadLetterConfig={"TargetArn": ""})
+    assert not updated.get("DeadLetterConfig", {}).get("TargetArn")
+
+
 def test_an_event_for_an_alias_that_is_deleted_meanwhile_is_given_up_and_nothing_hangs(aws: Lambda) -> None:
     name = aws.create(Code={"ZipFile": SLOW}, Timeout=30)
     aws.publish(name)

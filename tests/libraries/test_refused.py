@@ -34,10 +34,9 @@ def test_a_process_is_refused_for_what_a_library_holds_and_frozen_once_it_is_let
 
 
 @pytest.mark.parametrize("case", REASONS_WITHOUT_WAY_OUT)
-def test_a_refused_process_goes_on_to_its_end(image: Path, case: str) -> None:
+def test_a_refused_process_goes_on_to_its_end(image: Path, tmp_path_factory: pytest.TempPathFactory, case: str) -> None:
     command = [sys.executable, "-B", PROGRAMS / "refused.py", image, case]
-    home = image.parent / "home"
-    home.mkdir()
+    home = tmp_path_factory.mktemp("home")
     ended = subprocess.run(command, capture_output=True, text=True, env={**os.environ, "HOME": str(home)})
     if ended.returncode == NOTHING_HELD:
         pytest.skip(ended.stderr)

@@ -13,13 +13,25 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import until, within
-from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
-from thawd.events import asynchronous
+from thawd.errors import (
+    InvalidParameterValueException,
+    ResourceNotFoundException,
+    ServiceException,
+    StoreError,
+    ThawdError,
+    TooManyRequestsException,
+)
+from thawd.events import asynchronous, outcomes
 from thawd.events.asynchronous import AsyncInvoker
 from thawd.events.destinations import Destinations
+from thawd.events.outcomes import Outcomes
 from thawd.invocation import Invocation, Result
 from thawd.resources import Bucket, Destination, Function, Table
-from thawd.state.queue import Event, EventQueue
+from thawd.state.dead_letters import DeadLetters
+from thawd.state.events import Depth, Event
+from thawd.state.marks import Marks
+from thawd.state.outbox import Outbox
+from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 from thawd.state.tables import Tables
 
@@ -39,6 +51,7 @@ class FakeDispatcher:
         self.gate.set()
         self.running = 0
         self.most = 0
+        self.broken = ""
 
     def entry(self, name: str) -> Any:
         if name != self.function.name:
@@ -53,6 +66,8 @@ class FakeDispatcher:
 
     async def invoke(self, invocation: Invocation) -> Result:
         self.got.append(invocation)
+        if invocation.request_id == self.broken:
+            raise ValueError("a mistake of ours")
         self.running += 1
         self.most = max(self.most, self.running)
         try:
@@ -68,24 +83,37 @@ class FakeDispatcher:
 class Post:
     """An invoker over a real queue and real destinations."""
 
-    def __init__(self, folder: Path, *, queue: Callable[[Any], EventQueue] = EventQueue, **function: Any) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        queue: Callable[[Any], EventQueue] = EventQueue,
+        stores: Callable[..., Any] = Destinations,
+        marks: bool = False,
+        **function: Any,
+    ) -> None:
         self.state = open_state(folder / "thawd.db")
-        self.queue = queue(self.state)
+        self.queue = EventQueue(self.state, marks=Marks(folder / "running")) if marks else queue(self.state)
         self.tables = Tables({"out": Table(name="out", path=folder / "out.table")})
         (folder / "bucket").mkdir(exist_ok=True)
         self.bucket = folder / "bucket"
         self.function = Function(name="f", handler="m.f", code=folder, **function)
         self.dispatcher = FakeDispatcher(self.function)
         self.told: list[str] = []
+        self.stores = stores(self.tables, {"out-bucket": Bucket(name="out-bucket", path=self.bucket)})
+        self.outcomes = Outcomes(self.queue, Outbox(self.state), self.stores, report=self.told.append)
+        self.dead_letters = DeadLetters(self.state)
         self.invoker = AsyncInvoker(
             self.queue,
             self.dispatcher,  # type: ignore[arg-type]
-            Destinations(self.tables, {"out-bucket": Bucket(name="out-bucket", path=self.bucket)}),
+            self.stores,
+            self.outcomes,
             retry_wait_s=0.01,
             report=self.told.append,
         )
 
     async def __aenter__(self) -> Post:
+        await self.queue.recover()
         started = asyncio.Event()
         self.task = asyncio.get_running_loop().create_task(self.invoker.run(started))
         await within(started.wait())
@@ -107,10 +135,9 @@ class Post:
         end_s = time.monotonic() + 5
         while True:
             now = (await self.queue.depth()).get("f")
-            got = (now.queued, now.leased, now.dead) if now else (0, 0, 0)
-            if got == (depth.get("queued", 0), depth.get("leased", 0), depth.get("dead", 0)):
+            if (now or Depth()) == Depth(**depth):
                 return
-            assert time.monotonic() < end_s, f"queued, leased, dead are {got}"
+            assert time.monotonic() < end_s, now
             await asyncio.sleep(0.002)
 
 
@@ -125,6 +152,7 @@ def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(asynchronous, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(outcomes, "_BACKOFF_FIRST_S", 0.02)
 
 
 def test_an_accepted_event_is_run_and_forgotten(tmp_path: Path) -> None:
@@ -149,7 +177,7 @@ def test_a_function_error_is_retried_as_often_as_configured_then_given_up(
             await post.accept()
             await post.settled(dead=1)
             assert [i.request_id for i in post.dispatcher.got] == ["id-1"] * runs
-            (dead,) = await post.queue.dead_letters("f")
+            (dead,) = await post.dead_letters.page("f")
             assert (dead.condition, dead.attempts) == ("RetriesExhausted", runs)
             record = json.loads(await (await post.tables.get("out")).get("id-1") or b"")
             assert record["requestContext"] == {
@@ -205,7 +233,7 @@ def test_throttles_do_not_use_up_retries(tmp_path: Path) -> None:
             await post.accept()
             await post.settled()
             assert len(post.dispatcher.got) == 5
-            assert await post.queue.dead_letters("f") == []
+            assert await post.dead_letters.page("f") == []
 
     claim(work)
 
@@ -248,7 +276,7 @@ def test_events_run_beside_each_other_and_only_so_many(tmp_path: Path) -> None:
             post.dispatcher.gate.clear()
             for number in range(30):
                 await post.accept(request_id=f"id-{number}")
-            limit = post.invoker._limit("f")
+            limit = post.invoker.most_at_once("f")
             await until(lambda: post.dispatcher.running == limit)
             post.dispatcher.gate.set()
             await post.settled()
@@ -274,8 +302,8 @@ class FailingQueue(EventQueue):
             raise StoreError(f"{name}: the disk is full")
         return await call
 
-    async def done(self, ids: Any) -> None:
-        await self._or_fail("done", super().done(ids))
+    async def done(self, ids: Any, **rest: Any) -> None:
+        await self._or_fail("done", super().done(ids, **rest))
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
         found: list[Event] = await self._or_fail("lease", super().lease(function, limit=limit, now=now))
@@ -288,7 +316,7 @@ class FailingQueue(EventQueue):
         await self._or_fail("bury", super().bury(event_id, **rest))
 
 
-@pytest.mark.parametrize("failing", [["done"], ["lease"], ["retry"], ["bury"], ["done", "retry"]])
+@pytest.mark.parametrize("failing", [["done"], ["lease"], ["retry"], ["bury"], ["done", "done", "done"]])
 def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing: list[str]) -> None:
     async def work() -> None:
         async with Post(tmp_path, queue=FailingQueue, maximum_retry_attempts=1) as post:
@@ -298,10 +326,6 @@ def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing
             post.dispatcher.outcomes = [FAILED] if fails else [Result(b"1")]
             await post.accept()
             await until(lambda: not post.queue.failing)
-            if failing == ["done", "retry"]:
-                await post.settled(leased=1)  # it stays leased, and the next start finds it
-                assert await post.queue.recover() == 1
-                post.invoker.wake({"f"})
             await post.settled(dead=int(fails))
             assert post.told
 
@@ -410,9 +434,174 @@ def test_what_was_under_way_when_the_invoker_was_stopped_runs_again_with_the_sam
             await post.accept()
             await until(lambda: post.dispatcher.running)
         async with Post(tmp_path) as post:
-            assert await post.queue.recover() == 1
-            post.invoker.wake({"f"})
             await post.settled()
             assert post.dispatcher.got[0].request_id == "id-1"
+
+    claim(work)
+
+
+class Away(Destinations):
+    """Destinations that are away until `back` is set, or refuse."""
+
+    def __init__(self, tables: Any, buckets: Any) -> None:
+        super().__init__(tables, buckets)
+        self.back = asyncio.Event()
+        self.error: ThawdError = ServiceException("nobody listens")
+        self.tries = 0
+
+    async def deliver(self, delivery: Any) -> None:
+        self.tries += 1
+        if not self.back.is_set():
+            raise self.error
+        await super().deliver(delivery)
+
+
+def test_while_a_destination_is_away_its_outcome_is_kept_and_the_handler_not_run_again(tmp_path: Path) -> None:
+    async def before() -> None:
+        async with Post(tmp_path, stores=Away, on_success=TABLE) as post:
+            await post.accept()
+            await post.settled(delivering=1)
+            await until(lambda: post.stores.tries >= 3)
+            assert len(post.dispatcher.got) == 1
+            assert len([line for line in post.told if "table:out cannot be reached" in line]) == 1
+
+    async def after() -> None:
+        async with Post(tmp_path, stores=Away, on_success=TABLE) as post:
+            post.stores.back.set()
+            await post.settled()
+            assert await (await post.tables.get("out")).get("id-1") == b'{"label": "cat"}'
+            assert not post.dispatcher.got
+
+    claim(before)
+    claim(after)
+
+
+def test_the_record_of_an_event_given_up_waits_for_its_destination_and_then_it_is_a_dead_letter(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, stores=Away, on_failure=TABLE, maximum_retry_attempts=0) as post:
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(delivering=1)
+            post.stores.back.set()
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.condition, letter.attempts, letter.has_outcome) == ("RetriesExhausted", 1, False)
+            item = json.loads(await (await post.tables.get("out")).get("id-1") or b"")
+            assert item["requestContext"]["approximateInvokeCount"] == 1
+
+    claim(work)
+
+
+def test_a_destination_that_begins_to_refuse_ends_the_event_as_a_dead_letter(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, stores=Away, on_success=TABLE) as post:
+            await post.accept()
+            await post.settled(delivering=1)
+            post.stores.error = InvalidParameterValueException("too large")
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert letter.condition == "DestinationRefused"
+            assert letter.error == "table:out refused it: too large"
+            assert len(post.dispatcher.got) == 1
+
+    claim(work)
+
+
+def test_a_destination_that_stays_away_ends_the_event_and_a_redrive_tries_the_same_outcome(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(outcomes, "_PATIENCE_S", 0.0)
+
+    async def work() -> None:
+        async with Post(tmp_path, stores=Away, on_success=TABLE) as post:
+            await post.accept()
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.condition, letter.has_outcome) == ("DestinationFailed", True)
+            post.stores.back.set()
+            await post.dead_letters.redrive([letter.id])
+            post.outcomes.wake()
+            await post.settled()
+            assert await (await post.tables.get("out")).get("id-1") == b'{"label": "cat"}'
+            assert len(post.dispatcher.got) == 1
+
+    claim(work)
+
+
+def test_a_throttled_function_waits_as_a_whole_and_tries_with_one_event(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.outcomes = [TooManyRequestsException("Rate Exceeded.")]
+            for number in range(40):
+                await post.accept(request_id=f"id-{number}")
+            await until(lambda: len(post.dispatcher.got) > post.invoker.most_at_once("f") + 2)
+            tried = len(post.dispatcher.got)
+            assert tried < 20, "each event is tried for itself"
+            post.dispatcher.outcomes = [Result(b"1")]
+            await post.settled()
+            ran = [invocation.request_id for invocation in post.dispatcher.got]
+            assert set(ran) == {f"id-{number}" for number in range(40)}
+
+    claim(work)
+
+
+def test_an_event_that_kills_the_server_again_and_again_is_given_up(tmp_path: Path) -> None:
+    async def dies() -> None:
+        post = Post(tmp_path, marks=True)
+        await post.queue.recover()
+        if not (await post.queue.depth()):
+            await post.accept()
+        for event in await post.queue.lease("f", limit=1):
+            post.queue.begins(event)
+        post.state.close()
+        post.tables.close()
+
+    async def after() -> None:
+        async with Post(tmp_path, marks=True) as post:
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert letter.condition == "Interrupted"
+            assert letter.error == "the server died 10 times while this event ran"
+            assert not post.dispatcher.got
+
+    for _ in range(10):
+        claim(dies)
+    claim(after)
+
+
+def test_events_that_ran_when_the_server_died_thrice_run_one_at_a_time(tmp_path: Path) -> None:
+    async def dies() -> None:
+        post = Post(tmp_path, marks=True)
+        await post.queue.recover()
+        if not (await post.queue.depth()):
+            for number in range(3):
+                await post.accept(request_id=f"id-{number}")
+        for event in await post.queue.lease("f", limit=3):
+            post.queue.begins(event)
+        post.state.close()
+        post.tables.close()
+
+    async def after() -> None:
+        async with Post(tmp_path, marks=True) as post:
+            await post.accept(request_id="innocent")
+            await post.settled()
+            suspects = [i.request_id for i in post.dispatcher.got if i.request_id != "innocent"]
+            assert sorted(suspects) == ["id-0", "id-1", "id-2"]
+            assert post.dispatcher.most <= 2
+
+    for _ in range(3):
+        claim(dies)
+    claim(after)
+
+
+def test_a_mistake_of_ours_with_one_event_ends_it_and_no_other(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.broken = "id-1"
+            await post.accept()
+            await post.accept(request_id="id-2")
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.request_id, letter.condition, letter.attempts) == ("id-1", "InternalError", 3)
 
     claim(work)

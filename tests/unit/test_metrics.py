@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from thawd.invocation import StartKind
-from thawd.telemetry.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, Distribution, Fallback, Metrics
+from thawd.telemetry.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, DeliveryOutcome, Distribution, Fallback, Metrics
 
 
 def rank_of(values: list[float], fraction: float) -> float:
@@ -64,6 +64,7 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
     for name in COUNTERS:
         setattr(function, name, 3)
     function.fallbacks[Fallback.THAW_FAILED] += 2
+    function.deliveries["sqs", DeliveryOutcome.REFUSED] += 5
     function.starts[StartKind.FORK].record(12.0)
     function.invocations[StartKind.WARM].record(2.0)
     for name in GAUGES:
@@ -83,7 +84,9 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
         assert families[f"thawd_{name}"].documentation == text
     fallbacks = {s.labels["reason"]: s.value for s in families["thawd_fallbacks"].samples}
     assert fallbacks == {**dict.fromkeys(Fallback, 0), "thaw_failed": 2}
-    assert len(families) == len(COUNTERS) + 1 + len(DISTRIBUTIONS) + len(GAUGES)
+    deliveries = [(s.labels["kind"], s.labels["outcome"], s.value) for s in families["thawd_deliveries"].samples]
+    assert deliveries == [("sqs", "refused", 5)]
+    assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES)
     starts = {(s.name, s.labels["kind"]): s.value for s in families["thawd_starts_seconds"].samples}
     assert starts["thawd_starts_seconds_count", "fork"] == 1
     assert starts["thawd_starts_seconds_sum", "fork"] == pytest.approx(0.012)
@@ -95,9 +98,12 @@ def test_every_counter_is_in_the_status_of_its_function() -> None:
     assert set(COUNTERS) <= set(summary)
     assert summary["starts"] == {}
     assert (summary["fallbacks"], summary["fallbacks_by_reason"]) == (0, {})
+    assert summary["deliveries"] == {}
     metrics.function("f").fallbacks[Fallback.FORK_REFUSED] += 3
+    metrics.function("f").deliveries["http", DeliveryOutcome.DELIVERED] += 2
     counted = metrics.function("f").summary()
     assert (counted["fallbacks"], counted["fallbacks_by_reason"]) == (3, {"fork_refused": 3})
+    assert counted["deliveries"] == {"http": {"delivered": 2}}
     metrics.function("f").invocations[StartKind.COLD].record(1.0)
     assert metrics.function("f").summary()["invocations"]["cold"]["count"] == 1
 

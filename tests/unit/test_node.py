@@ -570,3 +570,39 @@ TestAnyOrder.settings = settings(
     report_multiple_bugs=False,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@scenario
+async def test_a_synchronous_request_does_not_wait_for_a_flood_of_asynchronous_ones() -> None:
+    """Not for a moment of patience either, which is an hour here."""
+    house = House(max_environments=1, immediate=True, patience_s=3600.0)
+    flooded, asked = house.pool("flooded"), house.pool("asked")
+    lease = await within(ask(flooded, asynchronous=True))
+    flood = [ask(flooded, asynchronous=True) for _ in range(10)]
+    await turns()
+    task = ask(asked)
+    await turns()
+    flooded.release(lease)
+    await within(task)
+    assert not any(waiting.done() for waiting in flood)
+    asked.release(task.result())
+    await within(flood[0])
+    for waiting in flood[1:]:
+        waiting.cancel()
+    await turns()
+
+
+@scenario
+async def test_a_synchronous_request_goes_before_asynchronous_ones_that_have_waited_longer_for_room() -> None:
+    house = House(max_environments=1, immediate=True, patience_s=3600.0)
+    busy, first, second = house.pool("busy"), house.pool("first"), house.pool("second")
+    lease = await within(ask(busy))
+    patient = ask(first, asynchronous=True)
+    await turns()
+    urgent = ask(second)
+    await turns()
+    busy.release(lease)
+    await within(urgent)
+    assert not patient.done()
+    second.release(urgent.result())
+    await within(patient)

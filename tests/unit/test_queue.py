@@ -5,14 +5,20 @@ from __future__ import annotations
 import asyncio
 import sqlite3
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
 import pytest
 
+from thawd.errors import StoreError, TooManyRequestsException
+from thawd.state import clock
 from thawd.state.database import Database
-from thawd.state.queue import Depth, Event, EventQueue, NewEvent, insert
-from thawd.state.schema import open_state
+from thawd.state.dead_letters import DeadLetters
+from thawd.state.events import Depth, Event, Flow, NewEvent, insert
+from thawd.state.marks import SLOTS, Marks
+from thawd.state.outbox import Outbox
+from thawd.state.queue import EventQueue
+from thawd.state.schema import MIGRATIONS, open_state
 
 
 @pytest.fixture
@@ -110,34 +116,34 @@ def test_an_id_is_never_used_again(queue: EventQueue) -> None:
     asyncio.run(scenario())
 
 
-def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQueue) -> None:
+def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQueue, db: Database) -> None:
     async def scenario() -> None:
         await queue.put([new(i) for i in range(3)], now=5)
         events = await queue.lease("f", limit=3)
         await queue.bury(events[0].id, error="boom", condition="RetriesExhausted", now=50)
         await queue.bury(events[2].id, error="old", condition="EventAgeExceeded", counts=False, now=60)
         assert await queue.depth() == {"f": Depth(leased=1, dead=2)}
-        first, second = await queue.dead_letters("f")
+        first, second = await DeadLetters(db).page("f")
         assert (first.payload, first.error, first.condition) == (b'{"n":0}', "boom", "RetriesExhausted")
         assert (first.attempts, first.buried_at, first.accepted_at) == (1, 50, 5)
         assert (second.attempts, second.condition) == (0, "EventAgeExceeded")
-        assert await queue.dead_letters("f", after=first.id, limit=1) == [second]
+        assert await DeadLetters(db).page("f", after=first.id, limit=1) == [second]
         assert await queue.lease("f", limit=9) == []
         assert await queue.next_due("f") is None
         await queue.done([first.id, second.id])
-        assert await queue.dead_letters("f") == []
+        assert await DeadLetters(db).page("f") == []
 
     asyncio.run(scenario())
 
 
-def test_only_a_leased_event_can_be_put_back_or_buried(queue: EventQueue) -> None:
+def test_an_event_is_given_up_once_and_not_put_back_after(queue: EventQueue, db: Database) -> None:
     async def scenario() -> None:
         await queue.put([new(0)])
         (event,) = await queue.lease("f", limit=1)
         await queue.bury(event.id, error="first", condition="RetriesExhausted")
         await queue.retry(event.id, at=0, error="late")
         await queue.bury(event.id, error="late", condition="EventAgeExceeded")
-        assert [letter.error for letter in await queue.dead_letters("f")] == ["first"]
+        assert [letter.error for letter in await DeadLetters(db).page("f")] == ["first"]
         assert await queue.depth() == {"f": Depth(dead=1)}
 
     asyncio.run(scenario())
@@ -150,11 +156,11 @@ def test_what_was_leased_when_the_process_ended_is_queued_again_without_an_attem
         await queue.lease("g", limit=1)
         await queue.retry(first.id, at=0, error="once")
         await queue.lease("f", limit=1)
+        assert await queue.depth() == {"f": Depth(queued=1, leased=2), "g": Depth(leased=1)}
 
     async def after(queue: EventQueue) -> None:
-        assert await queue.depth() == {"f": Depth(queued=1, leased=2), "g": Depth(leased=1)}
-        assert await queue.recover() == 3
-        assert await queue.recover() == 0
+        await queue.recover()
+        assert await queue.depth() == {"f": Depth(queued=3), "g": Depth(queued=1)}
         events = await queue.lease("f", limit=9)
         assert numbers(events) == [0, 1, 2]
         assert [event.attempts for event in events] == [1, 0, 0]
@@ -163,6 +169,280 @@ def test_what_was_leased_when_the_process_ended_is_queued_again_without_an_attem
         db = open_state(tmp_path / "thawd.db")
         asyncio.run(part(EventQueue(db)))
         db.close()
+
+
+def reopened(folder: Path, part: Callable[[EventQueue, Database], Awaitable[None]], **options: int) -> None:
+    """Run `part` as a process of its own would: the state file and the marks are opened, and not tidied up."""
+    db = open_state(folder / "thawd.db")
+    marks = Marks(folder / "running")
+
+    async def main() -> None:
+        queue = EventQueue(db, marks=marks, **options)
+        await queue.recover()
+        await part(queue, db)
+
+    asyncio.run(main())
+    marks.close()
+    db.close()
+
+
+def test_an_event_that_ran_when_the_process_died_is_told_from_those_that_did_not(tmp_path: Path) -> None:
+    async def dies(queue: EventQueue, _: Database) -> None:
+        if not await queue.depth():
+            await queue.put([new(i) for i in range(3)])
+        events = await queue.lease("f", limit=3)
+        for event in events[:2]:
+            queue.begins(event)
+        queue.ended(events[1])
+
+    async def after(queue: EventQueue, _: Database) -> None:
+        assert [event.interruptions for event in await queue.lease("f", limit=3)] == [2, 0, 0]
+
+    reopened(tmp_path, dies)
+    reopened(tmp_path, dies)
+    reopened(tmp_path, after)
+
+
+def test_more_events_than_there_are_marks_run_unmarked(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "running")
+    for number in range(1, SLOTS + 50):
+        marks.set(number)
+    marks.close()
+    again = Marks(tmp_path / "running")
+    assert sorted(again.left_over) == list(range(1, SLOTS + 1))
+    again.clear()
+    again.close()
+    assert Marks(tmp_path / "running").left_over == []
+
+
+def test_a_mark_file_that_cannot_be_used_is_a_clear_error(tmp_path: Path) -> None:
+    (tmp_path / "running").mkdir()
+    with pytest.raises(StoreError, match="running: cannot be used"):
+        Marks(tmp_path / "running")
+
+
+def test_what_is_given_back_comes_first_and_is_leased_by_nobody_meanwhile(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i) for i in range(4)])
+        first, second = await queue.lease("f", limit=2)
+        queue.give_back(second)
+        assert await queue.depth() == {"f": Depth(queued=3, leased=1)}
+        assert await queue.next_due("f", now=5) == 5
+        assert numbers(await queue.lease("f", limit=9)) == [1]
+        assert numbers(await queue.lease("f", limit=9)) == [2, 3]
+        await queue.retry(first.id, at=50, error="x")
+        queue.give_back(first)  # no longer leased: nothing happens
+        assert numbers(await queue.lease("f", limit=9, now=60)) == [0]
+
+    asyncio.run(scenario())
+
+
+def test_a_retry_that_is_stored_while_others_are_leased_is_leased_once(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(i) for i in range(200)])
+        events = await queue.lease("f", limit=200)
+
+        async def lease_all() -> list[Event]:
+            got: list[Event] = []
+            while len(got) < 200:
+                got += await queue.lease("f", limit=7, now=1e12)
+            return got
+
+        leasing = asyncio.ensure_future(lease_all())
+        await asyncio.gather(*(queue.retry(event.id, at=1.0, error="x") for event in events))
+        again = await leasing
+        assert sorted(event.id for event in again) == [event.id for event in events]
+        assert await queue.lease("f", limit=9, now=1e12) == []
+
+    asyncio.run(scenario())
+
+
+def test_large_payloads_come_a_few_at_a_time(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        large = [NewEvent(function="f", payload=bytes(1 << 20), request_id=f"request-{i}") for i in range(10)]
+        await queue.put(large)
+        first = await queue.lease("f", limit=10)
+        assert numbers(first) == [0, 1, 2, 3]
+        assert numbers(await queue.lease("f", limit=10)) == [4, 5, 6, 7]
+        for event in first:
+            await queue.retry(event.id, at=1.0, error="x")
+        assert numbers(await queue.lease("f", limit=10)) == [0, 1, 2, 3]
+        assert numbers(await queue.lease("f", limit=10)) == [8, 9]
+
+    asyncio.run(scenario())
+
+
+def test_an_outcome_waits_beside_its_event_until_that_ends(tmp_path: Path) -> None:
+    async def stored(queue: EventQueue, db: Database) -> None:
+        await queue.put([new(i) for i in range(3)])
+        events = await queue.lease("f", limit=3)
+        for event in events:
+            await queue.deliver_later(event.id, b"outcome %d" % event.id, at=100 + event.id, error="down", counts=True)
+        assert await queue.lease("f", limit=3, now=1e12) == []
+        assert await queue.depth() == {"f": Depth(delivering=3)}
+
+    async def after(queue: EventQueue, db: Database) -> None:
+        outbox = Outbox(db)
+        assert await outbox.next_due(now=50) == 101
+        (first,) = await outbox.lease(limit=9, now=101)
+        assert (first.document, first.tries) == (b"outcome 1", 0)
+        await outbox.retry(first.id, at=500, error="still down")
+        assert [each.id for each in await outbox.lease(limit=9, now=200)] == [2, 3]
+        assert await outbox.lease(limit=9, now=200) == []
+        assert await outbox.next_due(now=200) == 500
+        await queue.done([2])
+        outbox.ended(2)
+        await queue.bury(3, error="away", condition="DestinationFailed", counts=False, keep_outcome=True)
+        outbox.ended(3)
+        (again,) = await outbox.lease(limit=9, now=600)
+        assert (again.id, again.tries) == (1, 1)
+        await queue.bury(1, error="refused", condition="DestinationRefused", counts=False)
+        dead = DeadLetters(db)
+        assert [(letter.id, letter.has_outcome) for letter in await dead.page()] == [(1, False), (3, True)]
+        assert await queue.depth() == {"f": Depth(dead=2)}
+        assert await dead.redrive([1, 2, 3, 4]) == {"f"}
+        assert await queue.depth() == {"f": Depth(queued=1, delivering=1)}
+        (event,) = await queue.lease("f", limit=9)
+        assert (event.id, event.attempts) == (1, 0)
+
+    reopened(tmp_path, stored)
+    reopened(tmp_path, after)
+
+
+def test_an_event_and_what_follows_it_are_one_transaction(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        await queue.put([new(0)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.done([event.id], follow_ups=[new(7, "g")])
+        assert await queue.depth() == {"g": Depth(queued=1)}
+
+    asyncio.run(scenario())
+
+
+def test_dead_letters_of_all_functions_are_found_redriven_and_removed(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        dead = DeadLetters(db)
+        await queue.put([new(i, "f" if i % 2 else "g") for i in range(6)], now=5)
+        for event in [*await queue.lease("f", limit=9), *await queue.lease("g", limit=9)]:
+            await queue.bury(event.id, error="boom", condition="RetriesExhausted", now=float(event.id))
+        assert [letter.id for letter in await dead.page()] == [1, 2, 3, 4, 5, 6]
+        assert [letter.id for letter in await dead.page("g", after=1, limit=1)] == [3]
+        assert [letter.id for letter in await dead.find([6, 99, 2])] == [6, 2]
+        assert sorted(await dead.ids("f")) == [2, 4, 6]
+        assert await dead.remove([6, 99]) == 1
+        assert await dead.remove_older(3.0) == 2
+        assert [letter.id for letter in await dead.page()] == [3, 4, 5]
+        before = clock.now()
+        assert await dead.redrive(await dead.ids()) == {"f", "g"}
+        (event,) = await queue.lease("f", limit=9)
+        assert (event.id, event.attempts, event.accepted_at >= before) == (4, 0, True)
+        flow = await queue.flow()
+        assert flow["f"] == Flow(accepted=3, buried=3)
+
+    asyncio.run(scenario())
+
+
+def test_a_full_queue_takes_no_more_until_something_is_done(tmp_path: Path) -> None:
+    async def fills(queue: EventQueue, _: Database) -> None:
+        await queue.put([new(0), new(1)])
+        with pytest.raises(TooManyRequestsException, match=r"server\.max_queued is 3"):
+            await queue.put([new(2), new(3)])
+        await queue.put([new(2)])
+        assert queue.full
+
+    async def after(queue: EventQueue, _: Database) -> None:
+        with pytest.raises(TooManyRequestsException):
+            await queue.put([new(3)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.done([event.id])
+        assert not queue.full
+        await queue.put([new(3)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.bury(event.id, error="x", condition="RetriesExhausted")
+        await queue.put([new(4)])
+        assert queue.full
+
+    reopened(tmp_path, fills, max_queued=3)
+    reopened(tmp_path, after, max_queued=3)
+
+
+def test_no_event_waits_for_a_time_that_a_clock_set_back_has_made_far(tmp_path: Path) -> None:
+    async def before(queue: EventQueue, _: Database) -> None:
+        await queue.put([new(0)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.retry(event.id, at=clock.now() + 3660, error="x")
+
+    async def after(queue: EventQueue, _: Database) -> None:
+        due = await queue.next_due("f")
+        assert due is not None
+        assert due <= clock.now() + 300
+
+    reopened(tmp_path, before)
+    reopened(tmp_path, after)
+
+
+def test_one_event_that_cannot_be_stored_does_not_keep_others_out(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        wrong = NewEvent(function="f", payload=b"{}", request_id="\ud800")
+        puts = [queue.put([new(0)]), queue.put([wrong]), queue.put([new(1)])]
+        outcomes = await asyncio.gather(*puts, return_exceptions=True)
+        assert [type(outcome) for outcome in outcomes] == [type(None), UnicodeEncodeError, type(None)]
+        assert numbers(await queue.lease("f", limit=9)) == [0, 1]
+
+    asyncio.run(scenario())
+
+
+def test_a_state_file_of_an_older_release_is_brought_up_to_date(tmp_path: Path) -> None:
+    path = tmp_path / "thawd.db"
+    old = Database(path, migrations=MIGRATIONS[:2])
+
+    def fill(connection: sqlite3.Connection) -> None:
+        for state in (0, 1, 2):
+            row = connection.execute(
+                "INSERT INTO events (function, state, accepted_at, request_id, source, error, condition) "
+                "VALUES ('f', ?, 1, ?, 'invoke', 'boom', 'RetriesExhausted')",
+                (state, f"request-{state}"),
+            ).lastrowid
+            connection.execute("INSERT INTO payloads VALUES (?, ?)", (row, b"{}"))
+
+    old.write_now(fill)
+    old.close()
+
+    async def after(queue: EventQueue, db: Database) -> None:
+        assert await queue.depth() == {"f": Depth(queued=2, dead=1)}
+        assert numbers(await queue.lease("f", limit=9)) == [0, 1]
+        assert [letter.error for letter in await DeadLetters(db).page()] == ["boom"]
+
+    reopened(tmp_path, after)
+
+
+def test_events_of_a_function_that_is_gone_are_given_up_when_they_are_old(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        await queue.put([new(0)], now=10)
+        await queue.put([new(1)], now=100)
+        assert await queue.bury_older("f", 50, error="there is no function f", condition="ResourceNotFound") == 1
+        assert [letter.request_id for letter in await DeadLetters(db).page()] == ["request-0"]
+        assert await queue.depth() == {"f": Depth(queued=1, dead=1)}
+
+    asyncio.run(scenario())
+
+
+def test_space_is_given_back_to_the_file_system(db: Database) -> None:
+    queue = EventQueue(db)
+
+    def pages() -> int:
+        return int(db.read_now(lambda connection: connection.execute("PRAGMA page_count").fetchone()[0]))
+
+    async def scenario() -> None:
+        await queue.put([NewEvent(function="f", payload=bytes(1 << 20), request_id=str(i)) for i in range(48)])
+        full = pages()
+        while events := await queue.lease("f", limit=48):
+            await queue.done([event.id for event in events])
+        for _ in range(4):
+            await db.give_space_back()
+        assert pages() < full / 2
+
+    asyncio.run(scenario())
 
 
 def test_events_and_other_changes_of_one_transaction_stand_or_fall_together(db: Database) -> None:

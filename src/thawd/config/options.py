@@ -11,6 +11,7 @@ from dataclasses import dataclass
 
 import msgspec
 
+from thawd import destination_names
 from thawd.config import kinds
 from thawd.config.kinds import Kind
 from thawd.config.settings import Server
@@ -70,7 +71,10 @@ RUNTIME_NAME = kinds.pattern(
 )
 
 _REQUIRED = "required"
-_DESTINATION = kinds.pattern('"table:NAME" or "bucket:NAME"', r"(table|bucket):\S+")
+_DESTINATION = kinds.text(destination_names.FORMS, lambda text: destination_names.parse(text) is not None)
+_DEAD_LETTER = kinds.text(
+    "the ARN of an SQS queue or an SNS topic", lambda text: destination_names.parse_dead_letter(text) is not None
+)
 _FOLDER = kinds.text("a path of a folder", len)
 _FILE = kinds.text("a path of a file", len)
 _NO_LEADING_SLASH = kinds.text("a text; keys do not begin with a slash", lambda value: not value.startswith("/"))
@@ -158,6 +162,16 @@ SERVER = (
         "Wait before the first retry of an asynchronous event, in seconds; the second waits twice that.",
     ),
     Option(
+        "max_queued",
+        kinds.whole(1, 1_000_000_000),
+        "With so many asynchronous events waiting, no more are accepted: 429, and objects in buckets wait.",
+    ),
+    Option(
+        "dead_letter_retention_s",
+        kinds.number(60, 315_360_000),
+        "How long an event that was given up is kept, in seconds.",
+    ),
+    Option(
         "private_tmp",
         kinds.flag(),
         "Whether each environment has a `/tmp` of its own, and finds its code read-only, where the kernel allows that.",
@@ -184,6 +198,23 @@ SERVER = (
         "Keys for signed requests. Where there are any, Lambda's API takes no others, but for those with `key`. "
         "Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
         "{}",
+    ),
+    Option(
+        "webhook_secret",
+        kinds.text(
+            "a text of 8 to 256 printable ASCII characters without spaces",
+            re.compile(r"[!-~]{8,256}").fullmatch,
+            secret=True,
+        ),
+        "What records for destinations at an address are signed with. Better kept out of the file, in "
+        "`THAWD_WEBHOOK_SECRET`.",
+        "none",
+    ),
+    Option(
+        "webhooks_plain_http",
+        kinds.flag(),
+        "Whether destinations at another machine may have an address that begins with http://, which anybody between "
+        "can read.",
     ),
     Option("snapshots_max_age_s", kinds.number(0, 31_536_000), "A snapshot unused for so long is removed, in seconds."),
 )
@@ -244,7 +275,8 @@ FUNCTION = (
         "An asynchronous event older than this is not tried again, in seconds.",
     ),
     Option("on_success", _DESTINATION, "Where results of asynchronous events go.", "none"),
-    Option("on_failure", _DESTINATION, "Where asynchronous events go that are given up.", "none"),
+    Option("on_failure", _DESTINATION, "Where the records of asynchronous events go that are given up.", "none"),
+    Option("dead_letter", _DEAD_LETTER, "Where the payloads of asynchronous events go that are given up.", "none"),
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),
@@ -418,6 +450,7 @@ ENVIRONMENT_VARIABLES = {
     "THAWD_DATA": "data",
     "THAWD_SNAPSHOTS": "snapshots",
     "THAWD_ACCESS_KEYS": "access_keys",
+    "THAWD_WEBHOOK_SECRET": "webhook_secret",
 }
 """Environment variables that override an option of ``[server]``; an empty one counts as unset."""
 

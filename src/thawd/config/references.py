@@ -10,6 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from thawd.config import kinds
+from thawd.config.destinations import check_destinations
 from thawd.config.document import SMALLEST_FILE
 from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import is_loopback, is_python_handler
@@ -36,6 +37,7 @@ def check_references(settings: Settings, findings: Findings, *, document: Mappin
         )
         findings.add((), found="nothing", allowed=allowed)
     _check_functions(settings, findings, declared)
+    check_destinations(settings, findings, document=document)
     _check_notifications(settings, findings, declared)
     _check_routes(settings, findings, declared)
     _check_urls(settings, findings)
@@ -48,14 +50,7 @@ def _names(table: object) -> list[str]:
 
 
 def _check_functions(settings: Settings, findings: Findings, declared: Declared) -> None:
-    targets = {"table": declared.tables, "bucket": declared.buckets}
     for name, function in settings.functions.items():
-        for option in ("on_success", "on_failure"):
-            destination = getattr(function, option)
-            if destination is not None and destination.name not in targets[destination.kind]:
-                existing = [f"{destination.kind}:{target}" for target in targets[destination.kind]]
-                allowed = one_of(str(destination), existing, what=f"{destination.kind}s of this file")
-                findings.add(("functions", name, option), found=f'"{destination}"', allowed=allowed)
         for option in ("application_log_level", "system_log_level"):
             level = getattr(function, option)
             if level is not None and function.log_format != "JSON":

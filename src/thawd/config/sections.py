@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from thawd import destination_names
 from thawd.config import kinds, options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
@@ -22,16 +23,7 @@ from thawd.config.options import Option
 from thawd.config.settings import Server
 from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
-from thawd.resources import (
-    PROVIDED_RUNTIMES,
-    RUNTIMES,
-    Bucket,
-    Destination,
-    Function,
-    Notification,
-    RemoteBucket,
-    Table,
-)
+from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Function, Notification, RemoteBucket, Table
 
 # Source: Lambda developer guide, "Defined runtime environment variables", the reserved ones.
 _RESERVED_VARIABLES = {
@@ -181,9 +173,9 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
             values["prime"] = _event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
-        for outcome in ("on_success", "on_failure"):
+        for outcome in ("on_success", "on_failure", "dead_letter"):
             if outcome in values:
-                values[outcome] = Destination(*values[outcome].split(":", 1))
+                values[outcome] = destination_names.parse(values[outcome])
         functions[name] = Function(name=name, **values)
     return functions
 

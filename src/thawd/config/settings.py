@@ -29,12 +29,16 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
         max_waiting: most requests of one function that wait for an environment, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
         retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second's is twice it.
+        max_queued: with so many asynchronous events waiting, no more are accepted, 1-1,000,000,000.
+        dead_letter_retention_s: how long an event that was given up is kept, seconds, 60-315,360,000.
         private_tmp: give each environment a ``/tmp`` of its own and read-only code, where this machine lets us.
         cpu_limits: hold environments to the CPU share that goes with their memory, where this machine lets us.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
         snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: make and use none.
         snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; those in use stay even beyond it.
         snapshots_max_age_s: a snapshot unused for so long is removed, seconds, 0-31,536,000.
+        webhook_secret: what records for destinations at an address are signed with; None: they are not.
+        webhooks_plain_http: whether addresses of other machines may begin with ``http://``.
         access_keys: secret of each access key id that requests may be signed with; empty: ``test``, ``test``.
     """
 
@@ -48,6 +52,9 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     max_waiting: int = 1000
     queue_timeout_s: float = 30.0
     retry_wait_s: float = 60.0
+    max_queued: int = 1_000_000
+    # Source: SQS quotas, the longest that a message is kept.
+    dead_letter_retention_s: float = 1_209_600.0
     private_tmp: bool = True
     cpu_limits: bool = False
     log_max_mb: int = 10
@@ -55,6 +62,8 @@ class Server(msgspec.Struct, frozen=True, kw_only=True):
     snapshots_max_mb: int = 20_480
     # Source: Lambda developer guide, "SnapStart": a snapshot that was not used for 14 days is deleted.
     snapshots_max_age_s: float = 1_209_600.0
+    webhook_secret: str | None = None
+    webhooks_plain_http: bool = False
     access_keys: dict[str, str] = {}
 
     def __repr__(self) -> str:

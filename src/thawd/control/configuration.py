@@ -11,6 +11,7 @@ from typing import Any
 
 import msgspec
 
+from thawd.control.destinations import check_dead_letter
 from thawd.control.names import parse_layer
 from thawd.control.records import SNAP_START_ON, LayerUse, Record
 from thawd.control.registry import LayerVersion
@@ -93,6 +94,7 @@ def apply(record: Record, given: Mapping[str, Any], find_layer: FindLayer) -> Re
         InvalidParameterValueException: one cannot be used (400).
     """
     refuse_unsupported(given)
+    check_dead_letter(given)
     if any(ord(character) < 32 for character in given.get("Handler", "")):
         raise InvalidParameterValueException("Handler must not contain control characters")
     function = record.function

@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from thawd.control.destinations import dead_letter_of, destinations_of
 from thawd.control.records import Alias, Family, Record
 from thawd.errors import (
     EnvironmentBuildError,
@@ -26,7 +27,7 @@ from thawd.execution.init_phase import InitError
 from thawd.execution.node import Node
 from thawd.execution.publisher import Publisher, Release
 from thawd.execution.version import Version
-from thawd.resources import LATEST, Bucket, Destination, Function
+from thawd.resources import LATEST, Bucket, Function
 from thawd.state.code import CodeStore
 
 
@@ -323,6 +324,7 @@ def _effective(family: Family, record: Record) -> Function:
     return msgspec.structs.replace(
         record.function,
         reserved_concurrency=record.function.reserved_concurrency if family.declared else family.reserved,
+        dead_letter=dead_letter_of(record.shown),
         **_asynchronous(given),
     )
 
@@ -334,25 +336,5 @@ def _asynchronous(given: Mapping[str, Any]) -> dict[str, Any]:
         made["maximum_retry_attempts"] = given["MaximumRetryAttempts"]
     if given.get("MaximumEventAgeInSeconds") is not None:
         made["maximum_event_age_s"] = given["MaximumEventAgeInSeconds"]
-    for name, field in (("OnSuccess", "on_success"), ("OnFailure", "on_failure")):
-        arn = given.get("DestinationConfig", {}).get(name, {}).get("Destination")
-        if arn:
-            made[field] = destination_of(arn)
-    return made
-
-
-def destination_of(arn: str) -> Destination:
-    """The bucket or table that an ARN names.
-
-    Raises:
-        InvalidParameterValueException: it is of another kind (400).
-    """
-    if arn.startswith("arn:aws:s3:::"):
-        return Destination("bucket", arn.removeprefix("arn:aws:s3:::"))
-    service, _, table = arn.partition(":table/")
-    if table and ":dynamodb:" in service:
-        return Destination("table", table)
-    raise InvalidParameterValueException(
-        f"The destination ARN {arn} is not supported: thawd delivers to its own buckets (arn:aws:s3:::NAME) and tables "
-        "(arn:aws:dynamodb:us-east-1:000000000000:table/NAME)"
-    )
+    fields = {"OnSuccess": "on_success", "OnFailure": "on_failure"}
+    return made | {fields[outcome]: destination for outcome, destination in destinations_of(given).items()}

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from thawd.control import paging
-from thawd.control.deployments import Deployments, destination_of
+from thawd.control.deployments import Deployments
+from thawd.control.destinations import check_destinations
 from thawd.control.names import function_arn, parse_function
 from thawd.control.records import Family
 from thawd.control.registry import Registry, check_undeclared
@@ -49,10 +50,7 @@ class EventConfigs:
         made = {**before, **{field: given[field] for field in fields if field in given}, "LastModified": time.time()}
         if len(made) == 1:
             raise InvalidParameterValueException("You must specify at least one setting for asynchronous invocation")
-        for outcome in ("OnSuccess", "OnFailure"):
-            arn = made.get("DestinationConfig", {}).get(outcome, {}).get("Destination")
-            if arn:
-                destination_of(arn)
+        check_destinations(name, made, exists=self._registry.record)
         family.event_configs[qualifier] = made
         await self._registry.save(family)
         self._deployments.settings_changed(family)

@@ -1,8 +1,11 @@
-"""Asynchronous invocation: takes stored events to the dispatcher, retries, gives up, tells destinations.
+"""Asynchronous invocation: takes stored events to the dispatcher, retries, gives up; their outcomes go their own way.
 
 An event is leased, run, its outcome stored at its destination, and only then acknowledged: a crash anywhere runs it
 again with the same request id. Waits are Lambda's: function errors are retried after one and two minutes, throttles
 and system errors with back-off until the event is too old.
+
+Each function has a lane of its own, with a bound on what runs at once, so that a flooded function does not starve
+another; events are read ahead, so that no environment waits for the disk.
 """
 
 from __future__ import annotations
@@ -10,24 +13,36 @@ from __future__ import annotations
 import asyncio
 import os
 import time
+from collections import deque
 from collections.abc import Callable
 
-from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
+from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
 from thawd.events.destinations import Destinations
+from thawd.events.outcomes import Burial, Outcome, Outcomes, RefusedError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
-from thawd.state.queue import Event, EventQueue, NewEvent
+from thawd.state import clock
+from thawd.state.events import Event, NewEvent
+from thawd.state.queue import EventQueue
 from thawd.telemetry.console import complain
 
 # Source: Lambda developer guide, "Error handling for asynchronous invocation": back-off from 1 second to 5 minutes.
 _BACKOFF_FIRST_S = 1.0
-_BACKOFF_LAST_S = 300.0
+LONGEST_WAIT_S = 300.0
 # Events of one function under way at once: enough to keep every core busy while others wait for their acknowledgement.
 PER_CPU = 2
-_ACKNOWLEDGING = 64
+_ACKNOWLEDGING = 256
+_READ_AHEAD = 64
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
+# An event that ran when the server died so often runs alone from then on, and after so many more times no longer.
+_SUSPECT = 3
+_POISON = 10
+
+
+class _NotNowError(Exception):
+    """The function takes no more work at the moment."""
 
 
 class AsyncInvoker:
@@ -37,6 +52,7 @@ class AsyncInvoker:
         queue: where they are stored.
         dispatcher: runs them.
         stores: their destinations.
+        outcomes: brings events that have run to their end.
         retry_wait_s: wait before the first retry of a function error, seconds; the second is twice as long.
         report: told in one line what an operator should know.
     """
@@ -46,6 +62,7 @@ class AsyncInvoker:
         queue: EventQueue,
         dispatcher: Dispatcher,
         stores: Destinations,
+        outcomes: Outcomes,
         *,
         retry_wait_s: float,
         report: Callable[[str], None] = complain,
@@ -53,10 +70,14 @@ class AsyncInvoker:
         self._queue = queue
         self._dispatcher = dispatcher
         self._stores = stores
+        self._outcomes = outcomes
+        outcomes.on_follow_ups = self.wake
         self._retry_wait_s = retry_wait_s
         self._report = report
         self._lanes: dict[str, _Lane] = {}
         self._tasks: asyncio.TaskGroup | None = None
+        self._suspects = asyncio.Lock()
+        self._per_function = PER_CPU * (os.cpu_count() or 1)
         self.stopping = False
         self._settled = asyncio.Event()
         self._settled.set()
@@ -66,6 +87,7 @@ class AsyncInvoker:
 
         Raises:
             StoreError: it could not be stored.
+            TooManyRequestsException: too many events wait already (429).
         """
         await self._queue.put(
             [
@@ -98,14 +120,20 @@ class AsyncInvoker:
                 self._lanes[name] = lane = _Lane(name)
                 self._tasks.create_task(self._run_lane(lane))
         for name in set(self._lanes) - set(names):
-            self._lanes.pop(name).gone = True
+            lane = self._lanes.pop(name)
+            lane.gone = True
+            lane.awake.set()
 
     async def run(self, started: asyncio.Event) -> None:
         """Run stored events until cancelled; sets `started` when `declare` may be called."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
+            tasks.create_task(self._outcomes.run())
             started.set()
-            await asyncio.Event().wait()
+            try:
+                await asyncio.Event().wait()
+            finally:
+                self.stopping = True  # what ends now begins nothing in its place
 
     def stop(self) -> None:
         """Begin no more events; those under way go on."""
@@ -122,44 +150,61 @@ class AsyncInvoker:
         except TimeoutError:
             return
 
-    async def _run_lane(self, lane: _Lane) -> None:
-        assert self._tasks is not None
-        while not lane.gone:
-            lane.awake.clear()
-            room = min(self._limit(lane.function) - lane.running, _ACKNOWLEDGING - lane.open)
-            if room <= 0 or self.stopping:
-                await _wait(lane, _RECHECK_S)  # whatever ends wakes the lane
-                continue
-            events = await self._lease(lane, room)
-            for event in events:
-                lane.running += 1
-                lane.open += 1
-                self._settled.clear()
-                self._tasks.create_task(self._process(lane, event))
-            if not events:
-                await _wait(lane, await self._until_due_s(lane))
-
-    def _limit(self, function: str) -> int:
+    def most_at_once(self, function: str) -> int:
+        """The most events of a function that run at once; 0 where there is no such function."""
         try:
-            return max(1, min(PER_CPU * (os.cpu_count() or 1), self._dispatcher.most_at_once(function)))
+            return max(1, min(self._per_function, self._dispatcher.most_at_once(function)))
         except ResourceNotFoundException:
             return 0
 
+    async def _run_lane(self, lane: _Lane) -> None:
+        while not lane.gone:
+            lane.awake.clear()
+            wait_s = _RECHECK_S
+            if not self.stopping and not lane.paused and len(lane.ahead) <= _READ_AHEAD // 2:
+                lane.ahead.extend(await self._lease(lane, _READ_AHEAD - len(lane.ahead)))
+                if len(lane.ahead) <= _READ_AHEAD // 2:
+                    wait_s = await self._until_due_s(lane)
+            self._begin(lane)
+            try:
+                async with asyncio.timeout(wait_s):
+                    await lane.awake.wait()
+            except TimeoutError:
+                continue
+        for event in lane.ahead:
+            self._queue.give_back(event)
+
+    def _begin(self, lane: _Lane) -> None:
+        """Begin as many events as may run; called whenever one more may."""
+        assert self._tasks is not None
+        if self.stopping or lane.gone or lane.paused or not lane.ahead:
+            return
+        most = 1 if lane.backoff_s else self.most_at_once(lane.function)
+        while lane.ahead and lane.running < most and lane.open < _ACKNOWLEDGING:
+            lane.running += 1
+            lane.open += 1
+            self._settled.clear()
+            self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
+        if len(lane.ahead) <= _READ_AHEAD // 2:
+            lane.awake.set()
+
     async def _lease(self, lane: _Lane, room: int) -> list[Event]:
         try:
-            return await self._queue.lease(lane.function, limit=room, now=time.time())
+            events = await self._queue.lease(lane.function, limit=room)
         except StoreError as error:
-            self._tell(f"thawd: events of {lane.function} wait: {error}")
+            lane.tell_once(self._tell, f"thawd: events of {lane.function} wait: {error}")
             await asyncio.sleep(_BACKOFF_FIRST_S)
             return []
+        lane.told = ""
+        return events
 
     async def _until_due_s(self, lane: _Lane) -> float:
         """How long until an event of the lane comes due, seconds; what is put meanwhile wakes the lane before."""
-        now = time.time()
+        now = clock.now()
         try:
             due = await self._queue.next_due(lane.function, now=now)
         except StoreError:
-            due = None
+            return _BACKOFF_FIRST_S
         return _RECHECK_S if due is None else min(_RECHECK_S, max(_SHORTEST_WAIT_S, due - now))
 
     async def _process(self, lane: _Lane, event: Event) -> None:
@@ -170,31 +215,55 @@ class AsyncInvoker:
             nonlocal running
             if running:
                 running = False
+                self._queue.ended(event)
                 lane.running -= 1
-                lane.awake.set()
+                self._begin(lane)
 
         try:
-            await self._attempt(event, freed)
+            if event.interruptions >= _SUSPECT:
+                async with self._suspects:
+                    await self._attempt(event, freed)
+            else:
+                await self._attempt(event, freed)
+            lane.backoff_s = 0.0
+        except _NotNowError:
+            self._put_back(lane, event)
         except StoreError as error:
-            # It stays leased and runs again after the next start: nothing is lost, nothing is in a loop.
-            self._tell(f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
-            await self._put_back(event, str(error))
+            # Nothing is lost: the event is where it was. It runs again once the store may be well.
+            lane.tell_once(self._tell, f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
+            self._put_back(lane, event)
         except Exception as error:  # a bug of ours with one event must not end the lane
             self._tell(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
-            await self._put_back(event, repr(error))
+            await self._failed_inside(lane, event, repr(error))
         finally:
             freed()
             lane.open -= 1
-            lane.awake.set()
+            self._begin(lane)
             if not any(other.open for other in self._lanes.values()):
                 self._settled.set()
 
-    async def _put_back(self, event: Event, error: str) -> None:
-        await asyncio.sleep(_BACKOFF_FIRST_S)
-        try:
-            await self._queue.retry(event.id, at=time.time() + _BACKOFF_FIRST_S, error=error, counts=False)
-        except StoreError:
+    def _put_back(self, lane: _Lane, event: Event) -> None:
+        """The function or the store does not take work now: the event goes back to its place, the lane waits."""
+        lane.ahead.appendleft(event)
+        if lane.paused:
             return
+        lane.paused = True
+        lane.backoff_s = min(LONGEST_WAIT_S, max(_BACKOFF_FIRST_S, 2 * lane.backoff_s))
+        asyncio.get_running_loop().call_later(lane.backoff_s, self._go_on, lane)
+
+    def _go_on(self, lane: _Lane) -> None:
+        lane.paused = False
+        self._begin(lane)
+        lane.awake.set()
+
+    async def _failed_inside(self, lane: _Lane, event: Event, error: str) -> None:
+        try:
+            if event.attempts >= 2:
+                await self._queue.bury(event.id, error=error, condition="InternalError")
+            else:
+                await self._retry(event, _BACKOFF_FIRST_S, error, counts=True)
+        except StoreError:
+            self._put_back(lane, event)
 
     async def _attempt(self, event: Event, freed: Callable[[], None]) -> None:
         try:
@@ -203,26 +272,23 @@ class AsyncInvoker:
             freed()  # the version or alias that it was for has been deleted
             await self._queue.bury(event.id, error=error.message, condition="ResourceNotFound", counts=False)
             return
-        age_s = time.time() - event.accepted_at
+        age_s = max(0.0, clock.now() - event.accepted_at)
         if age_s > function.maximum_event_age_s:
             freed()
             await self._give_up(event, function, condition="EventAgeExceeded", result=None)
             return
-        invocation = Invocation(
-            event.function,
-            event.payload,
-            time.monotonic() + function.maximum_event_age_s - age_s,
-            event.request_id,
-            client_context=event.client_context,
-            trace_id=event.trace_id,
-            asynchronous=True,
-            qualifier=event.qualifier,
-        )
+        if event.interruptions >= _POISON:
+            freed()
+            error_text = f"the server died {event.interruptions} times while this event ran"
+            await self._give_up(event, function, condition="Interrupted", result=None, error=error_text)
+            return
         try:
-            result = await self._dispatcher.invoke(invocation)
+            result = await self._invoke(event, wait_s=function.maximum_event_age_s - age_s)
+        except TooManyRequestsException:
+            raise _NotNowError from None
         except ThawdError as error:
             freed()
-            await self._throttled(event, age_s, str(error))
+            await self._not_run(event, age_s, error.message)
             return
         freed()
         if result.function_error is None:
@@ -231,20 +297,34 @@ class AsyncInvoker:
             await self._give_up(event, function, condition="RetriesExhausted", result=result)
         else:
             wait_s = self._retry_wait_s * 2**event.attempts
-            text = result.payload.decode(errors="replace")
-            await self._queue.retry(event.id, at=time.time() + wait_s, error=text, counts=True)
+            await self._retry(event, wait_s, result.payload.decode(errors="replace"), counts=True)
+
+    async def _invoke(self, event: Event, *, wait_s: float) -> Result:
+        invocation = Invocation(
+            event.function,
+            event.payload,
+            time.monotonic() + wait_s,
+            event.request_id,
+            client_context=event.client_context,
+            trace_id=event.trace_id,
+            asynchronous=True,
+            qualifier=event.qualifier,
+        )
+        self._queue.begins(event)
+        return await self._dispatcher.invoke(invocation)
 
     async def _succeed(self, event: Event, function: Function, result: Result) -> None:
-        if function.on_success is not None:
-            try:
-                await self._stores.deliver(self._stores.success(function.on_success, event, result, arn=function.arn))
-            except ThawdError as error:
-                if error.retryable:
-                    raise
-                # The answer itself is not storable, and would not be the next time.
-                await self._give_up(event, function, condition="DestinationRefused", result=result, error=str(error))
-                return
-        await self._queue.done([event.id])
+        if function.on_success is None:
+            await self._queue.done([event.id])
+            return
+        try:
+            delivery = self._stores.success(function.on_success, event, result, arn=function.arn)
+            await self._outcomes.settle(event.id, Outcome(delivery))
+        except StoreError:
+            raise
+        except (RefusedError, ThawdError) as error:
+            # The answer itself is not storable, and would not be the next time.
+            await self._give_up(event, function, condition="DestinationRefused", result=result, error=str(error))
 
     def _tell(self, line: str) -> None:
         try:
@@ -252,53 +332,61 @@ class AsyncInvoker:
         except OSError:
             return  # whoever listens has gone away; events go on
 
-    async def _throttled(self, event: Event, age_s: float, error: str) -> None:
+    async def _not_run(self, event: Event, age_s: float, error: str) -> None:
         """Not the function's failure: tried again, less and less often, without using up its retries."""
-        wait_s = min(_BACKOFF_LAST_S, max(_BACKOFF_FIRST_S, age_s))
-        await self._queue.retry(event.id, at=time.time() + wait_s, error=error, counts=False)
+        wait_s = min(LONGEST_WAIT_S, max(_BACKOFF_FIRST_S, age_s))
+        await self._retry(event, wait_s, error, counts=False)
+
+    async def _retry(self, event: Event, wait_s: float, error: str, *, counts: bool) -> None:
+        await self._queue.retry(event.id, at=clock.now() + wait_s, error=error, counts=counts)
+        self.wake({event.function})
 
     async def _give_up(
         self, event: Event, function: Function, *, condition: str, result: Result | None, error: str | None = None
     ) -> None:
-        attempts = event.attempts + (result is not None)
+        counts = result is not None
         if error is None:
             error = result.payload.decode(errors="replace") if result is not None else condition
-        if function.on_failure is not None:
-            made = self._stores.failure(
-                function.on_failure, event, arn=function.arn, condition=condition, result=result, attempts=attempts
-            )
-            try:
-                await self._stores.deliver(made)
-            except ThawdError as refusal:
-                if refusal.retryable:
-                    raise
-                error = f"{error}; and {function.on_failure} refused the record: {refusal}"
-        await self._queue.bury(event.id, error=error, condition=condition, counts=result is not None)
+        made = self._stores.failures(
+            function, event, condition=condition, result=result, attempts=event.attempts + counts
+        )
+        if made:
+            outcome = Outcome(made[0], Burial(error, condition), rest=tuple(made[1:]))
+            await self._outcomes.settle(event.id, outcome, counts=counts)
+        else:
+            await self._queue.bury(event.id, error=error, condition=condition, counts=counts)
         self._tell(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
-
-
-async def _wait(lane: _Lane, wait_s: float) -> None:
-    """Sleep until the lane is woken, at most `wait_s` seconds."""
-    try:
-        async with asyncio.timeout(wait_s):
-            await lane.awake.wait()
-    except TimeoutError:
-        return
 
 
 class _Lane:
     """The events of one function under way.
 
     Attributes:
+        ahead: leased, not begun.
         running: events that wait for or hold an environment.
-        open: events not acknowledged yet.
+        open: events begun and not acknowledged yet.
         awake: set when there may be something to do.
         gone: the function is no longer declared.
+        paused: the function or the store takes no work for a while.
+        backoff_s: how long it was paused last; 0 once something has run since. While it is not, one event at a time
+            tries whether it does again.
+        told: the last trouble that was told.
     """
 
     def __init__(self, function: str) -> None:
         self.function = function
+        self.ahead: deque[Event] = deque()
         self.running = 0
         self.open = 0
         self.awake = asyncio.Event()
         self.gone = False
+        self.paused = False
+        self.backoff_s = 0.0
+        self.told = ""
+
+    def tell_once(self, tell: Callable[[str], None], line: str) -> None:
+        """Tell a trouble that lasts only once."""
+        kind = line.rpartition(":")[2]
+        if kind != self.told:
+            self.told = kind
+            tell(line)

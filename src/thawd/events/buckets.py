@@ -61,6 +61,7 @@ class BucketWatcher:
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
         settings: WatchSettings | None = None,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
         """Prepare; nothing is opened before `run`.
 
@@ -70,6 +71,7 @@ class BucketWatcher:
             log: takes lines for the operator; may be called from other threads.
             on_events: told the functions that have new events in the queue; called in the event loop.
             settings: None: the defaults.
+            is_full: whether the queue takes no events at the moment; objects wait to be recorded meanwhile.
         """
         self.initial_scan_done = asyncio.Event()
         self._bucket = bucket
@@ -78,7 +80,12 @@ class BucketWatcher:
         self._on_events = on_events
         self._settings = settings or WatchSettings()
         self._recorder = Recorder(
-            bucket, objects=objects, log=log, on_events=on_events, settle_s=self._settings.settle_s
+            bucket,
+            objects=objects,
+            log=log,
+            on_events=on_events,
+            settle_s=self._settings.settle_s,
+            is_full=is_full,
         )
         self._scan_thread = ThreadPoolExecutor(1, thread_name_prefix=f"bucket {bucket.name} scan")
         self._session: Session | None = None

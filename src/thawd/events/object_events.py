@@ -8,8 +8,8 @@ from typing import NamedTuple
 from thawd.events import s3_event
 from thawd.invocation import new_request_id
 from thawd.resources import REGION, Notification
+from thawd.state.events import NewEvent
 from thawd.state.objects import ObjectChange
-from thawd.state.queue import NewEvent
 
 
 class Source(NamedTuple):

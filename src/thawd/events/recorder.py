@@ -32,6 +32,7 @@ LARGE_BYTES = 16 * 1024 * 1024
 """Files larger than this are read apart from the others, and a batch of small ones ends once this much was read."""
 _THREADS = 4
 _STORE_RETRY_S = 2.0
+_FULL = "as many events as server.max_queued allows wait already"
 _REMEMBERED_COMPLAINTS = 1000
 
 
@@ -57,6 +58,7 @@ class Recorder:
         log: takes lines for the operator.
         on_events: told the functions that have new events in the queue.
         settle_s: see `Looker`.
+        is_full: whether the queue takes no events at the moment.
     """
 
     def __init__(
@@ -67,7 +69,9 @@ class Recorder:
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
         settle_s: float,
+        is_full: Callable[[], bool] = lambda: False,
     ) -> None:
+        self._is_full = is_full
         self.root = os.fsencode(bucket.path)
         self.leases = True
         self._bucket = bucket
@@ -125,6 +129,9 @@ class Recorder:
         Raises:
             FolderLost: keys are missing because the folder is.
         """
+        if self._bucket.notify and self._is_full():
+            self._complain_of_full()
+            return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
             findings = await asyncio.get_running_loop().run_in_executor(
@@ -136,7 +143,7 @@ class Recorder:
             return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
         if self._store_complaint:
             self._store_complaint = ""
-            self._log(f"bucket {self._bucket.name}: the state file can be written again")
+            self._log(f"bucket {self._bucket.name}: objects are recorded again")
         again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
         again += [Again(key, 0.0, None) for key in conflicts]
         again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is State.UNFINISHED]
@@ -157,6 +164,11 @@ class Recorder:
         if error.message != self._store_complaint:
             self._store_complaint = error.message
             self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {error.message}")
+
+    def _complain_of_full(self) -> None:
+        if self._store_complaint != _FULL:
+            self._store_complaint = _FULL
+            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
 
     def close(self) -> None:
         """Let the threads end; what they are reading is given up."""
@@ -212,7 +224,7 @@ class Recorder:
         at_s = time.time()
         source = Source(self._bucket.name, self._bucket.name, self._bucket.notify)
         applied = await self._objects.apply(
-            self._bucket.name, changes, events_for=partial(events_of, source, at_s=at_s), now=at_s
+            self._bucket.name, changes, events_for=partial(events_of, source, at_s=at_s)
         )
         if applied.functions:
             self._on_events(applied.functions)

@@ -207,8 +207,11 @@ class Dispatcher:
         Raises:
             ResourceNotFoundException: there is none (404).
         """
-        changes = self._family(name, qualifier).asynchronous.get(qualifier or LATEST, {})
-        return msgspec.structs.replace(self.entry(name, qualifier).function, **changes)
+        family = self._family(name, qualifier)
+        changes = family.asynchronous.get(qualifier or LATEST, {})
+        # Source: Lambda developer guide, "Adding a dead-letter queue": versions use that of $LATEST.
+        dead_letter = family.latest.function.dead_letter
+        return msgspec.structs.replace(self.entry(name, qualifier).function, dead_letter=dead_letter, **changes)
 
     def versions(self) -> list[Version]:
         """Versions that serve, or retire and still have environments."""

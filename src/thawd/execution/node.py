@@ -33,6 +33,9 @@ class Tenant(Protocol):
     def wants_room(self) -> bool:
         """Whether it would start an environment if there were room."""
 
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for the answer: synchronous requests go before asynchronous ones."""
+
     def oldest_idle_s(self) -> float | None:
         """Since when its longest idle environment that may be ended is idle; None when there is none."""
 
@@ -138,7 +141,8 @@ class LocalNode:
 
     Room is counted in environments and in MiB of their memory limits; a function with reserved concurrency has its
     share of the environments to itself, the others divide what is left. Who finds no room waits in line, and nobody
-    overtakes whom the shared room has not sufficed for.
+    overtakes whom the shared room has not sufficed for; but who has synchronous requests goes before who has only
+    asynchronous ones.
 
     Args:
         spawner: starts environments.
@@ -146,7 +150,7 @@ class LocalNode:
         memory_mb: room for the memory limits of all environments together, MiB.
         max_environments: room in environments.
         patience_s: so long a function without any environment waits before a busy one must give one up between two
-            requests, seconds.
+            requests, seconds; one with synchronous requests does not wait for one that has only asynchronous ones.
     """
 
     def __init__(
@@ -220,14 +224,19 @@ class LocalNode:
             return False
         now_s = time.monotonic()
         must = any(
-            self._count.get(other, 0) == 0
-            and self._line[other] <= now_s - self._patience_s
-            and self._would_help(tenant, other)
+            self._has_waited_enough(other, now_s, before=tenant) and self._would_help(tenant, other)
             for other in self._waiting_in_line()
         )
         if must and self._line.pop(tenant, None) is not None:
             self._line[tenant] = now_s  # it had its turn: to the end of the line
         return must
+
+    def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
+        """Whether `other`, in the line, is to get what `before` could go on using."""
+        alone = self._count.get(other, 0) == 0
+        if other.is_urgent() and not before.is_urgent():
+            return alone or self._line[other] <= now_s - self._patience_s
+        return alone and self._line[other] <= now_s - self._patience_s
 
     async def prepare(self, version: Version) -> None:
         """See `Node.prepare`."""
@@ -302,12 +311,13 @@ class LocalNode:
         """Whether room for `tenant` would be taken from somebody before it in the line."""
         if not self._line:
             return False
-        for other in self._waiting_in_line():
-            if other is tenant:
-                return False
-            if self._would_take_from(other, taking=tenant):
-                return True
-        return False
+        line = self._waiting_in_line()
+        before = line[: line.index(tenant)] if tenant in line else line
+        if tenant.is_urgent():
+            before = [other for other in before if other.is_urgent()]
+        else:
+            before += [other for other in line if other.is_urgent() and other is not tenant and other not in before]
+        return any(self._would_take_from(other, taking=tenant) for other in before)
 
     def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
         """Whether there is no room for `waiting` once `taking` has got its own."""
@@ -369,7 +379,7 @@ class LocalNode:
 
     def _offer(self) -> None:
         self._offering = False
-        for tenant in self._waiting_in_line():
+        for tenant in sorted(self._waiting_in_line(), key=lambda tenant: not tenant.is_urgent()):
             tenant.grow()
             if not tenant.wants_room():
                 self._line.pop(tenant, None)

@@ -209,6 +209,10 @@ class Pool:
             return False
         return self._missing_provisioned() > 0 or self._starting < self.waiting
 
+    def is_urgent(self) -> bool:
+        """See `Tenant`."""
+        return any(not waiter.done() for waiter in self._waiting)
+
     def seed_failure(self, error: InitError | ServiceException) -> None:
         """Init was tried when the version was published, and failed: the first request has it tried again at once.
 

@@ -29,6 +29,8 @@ APPLICATION_ID = 0x74687764
 """Marks thawd's own state file: "thwd" in ASCII."""
 MAX_GROUP = 1000
 """Most works in one transaction."""
+_PAGES_BACK = 4096
+_FREE_SHARE = 0.5
 
 
 @dataclass(slots=True)
@@ -109,6 +111,15 @@ class Database:
             StoreError: it could not be read.
         """
         return await self._await(self._read, work)
+
+    async def give_space_back(self) -> None:
+        """Give a part of the file's free pages back to the file system, when there are many; call it now and then.
+
+        Raises:
+            StoreError: the file cannot be used.
+        """
+        if await self.read(_free_share) > _FREE_SHARE:
+            await self.write(_give_pages_back)
 
     def write_now(self, work: Work[T]) -> T:
         """`write`, for a thread without an event loop; it blocks. Never call it from inside a work."""
@@ -205,6 +216,19 @@ class Database:
             explained = RuntimeError(f"a work raised {error!r}")
         explained.__cause__ = error
         return explained
+
+
+def _free_share(connection: sqlite3.Connection) -> float:
+    """Which part of the file is free; 0 where that is little, as it will be used again."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    return float(free / pages) if free > _PAGES_BACK else 0.0
+
+
+def _give_pages_back(connection: sqlite3.Connection) -> None:
+    # One page at a time: Python's module takes one step of a statement without columns, and a step is a page.
+    for _ in range(_PAGES_BACK):
+        connection.execute("PRAGMA incremental_vacuum(1)")
 
 
 class _Lane:

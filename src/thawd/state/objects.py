@@ -16,8 +16,9 @@ from typing import Any
 
 import msgspec
 
-from thawd.state import queue
+from thawd.state import clock
 from thawd.state.database import Database
+from thawd.state.events import NewEvent, insert
 
 _COLUMNS = "key, inode, size, mtime_ns, ctime_ns, etag, sequencer"
 
@@ -60,7 +61,7 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
     announce: bool
 
 
-EventsFor = Callable[[ObjectChange, int], Sequence[queue.NewEvent]]
+EventsFor = Callable[[ObjectChange, int], Sequence[NewEvent]]
 """The events a change causes, given its sequencer. Pure: it may be called twice for one change."""
 
 
@@ -118,7 +119,7 @@ class ObjectCatalog:
         Raises:
             StoreError: nothing was recorded and no event put.
         """
-        at = time.time() if now is None else now
+        at = clock.now() if now is None else now
         return await self._db.write(lambda connection: _apply(connection, bucket, changes, events_for, at))
 
     async def page(
@@ -160,7 +161,7 @@ def _apply(
     now: float,
 ) -> Applied:
     applied = Applied()
-    events: list[queue.NewEvent] = []
+    events: list[NewEvent] = []
     (last,) = connection.execute("SELECT last FROM sequencer").fetchone()
     for change in changes:
         row = connection.execute(
@@ -175,7 +176,7 @@ def _apply(
         if change.announce:
             events.extend(events_for(change, last))
     connection.execute("UPDATE sequencer SET last = ?", (last,))
-    queue.insert(connection, events, now=now)
+    insert(connection, events, now=now)
     applied.functions = {event.function for event in events}
     applied.events = len(events)
     return applied
@@ -188,7 +189,7 @@ def _store(connection: sqlite3.Connection, bucket: str, change: ObjectChange, se
         return
     connection.execute(
         "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-        (bucket, change.key, _signed(now.inode), now.size, now.mtime_ns, now.ctime_ns, now.etag, sequencer),
+        (bucket, change.key, signed(now.inode), now.size, now.mtime_ns, now.ctime_ns, now.etag, sequencer),
     )
 
 
@@ -204,7 +205,7 @@ def _record(row: tuple[Any, ...]) -> ObjectRecord:
     )
 
 
-def _signed(inode: int) -> int:
+def signed(inode: int) -> int:
     """An unsigned 64-bit inode number as the signed integer SQLite can hold."""
     return inode - (1 << 64) if inode >= 1 << 63 else inode
 

@@ -1,165 +1,171 @@
 """The durable queue of asynchronous events: accepted means on the disk, and it stays there until it is dealt with.
 
-Delivery is at least once: an event leased when the process dies is queued again by `EventQueue.recover`. An attempt
-counts when it ends, not when it begins, so a crash of the server uses up no retries; an event whose handler takes the
-whole server down would therefore come back for ever. Guarding against such poison is not done here.
+Delivery is at least once. Leases live in memory: one process uses a state file (its data folder is locked), so what
+was under way when it died is simply queued. What the table holds is what survives:
 
-Whom to invoke, when to retry and when to give up is the dispatcher's business; this module keeps the books.
+    QUEUED      to be run, now (``available_at`` 0) or at a time
+    DELIVERING  has run; its outcome waits to be taken to its destination, and is stored beside it
+    DEAD        given up, kept with its error until it is redriven, removed or too old
+
+Whom to invoke, when to retry and when to give up is the invoker's business; this module keeps the books.
 """
 
 from __future__ import annotations
 
 import sqlite3
-import time
-from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Any
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
 
-import msgspec
-
+from thawd.errors import TooManyRequestsException
+from thawd.state import clock
+from thawd.state.batches import Batches
 from thawd.state.database import Database
-from thawd.state.schema import DEAD, LEASED, QUEUED
-
-# Most waiting events made ready by one lease, so that no lease takes long when a great many come due at once.
-_PROMOTED_AT_ONCE = 1000
-_COLUMNS = (
-    "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
-    "p.body, e.qualifier"
+from thawd.state.events import (
+    Depth,
+    Event,
+    Flow,
+    NewEvent,
+    count_flow,
+    functions_in,
+    insert,
+    insert_all,
+    read,
 )
+from thawd.state.leases import Leases
+from thawd.state.marks import Marks
+from thawd.state.schema import DEAD, DELIVERING, QUEUED
 
-
-class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
-    """An event to be accepted.
-
-    Attributes:
-        function: the function it is for.
-        payload: the event, JSON text in UTF-8.
-        request_id: the same on every attempt.
-        source: ``invoke``, or ``bucket:`` and the bucket's name.
-        row_key: key under which a table that is a destination stores its result; None: the request id is used.
-        client_context: JSON text of the caller's client context, or None.
-        trace_id: X-Ray trace header, or None.
-        qualifier: version or alias that it is for; None: ``$LATEST``.
-    """
-
-    function: str
-    payload: bytes
-    request_id: str
-    source: str = "invoke"
-    row_key: str | None = None
-    client_context: str | None = None
-    trace_id: str | None = None
-    qualifier: str | None = None
-
-
-class Event(NewEvent, frozen=True, kw_only=True):
-    """An event taken from the queue.
-
-    Attributes:
-        id: its place in the order of acceptance.
-        attempts: attempts that have ended.
-        accepted_at: when it was accepted, seconds since the epoch.
-    """
-
-    id: int
-    attempts: int
-    accepted_at: float
-
-
-class DeadLetter(Event, frozen=True, kw_only=True):
-    """An event given up.
-
-    Attributes:
-        error: what was wrong with the last attempt.
-        condition: ``RetriesExhausted`` or ``EventAgeExceeded``.
-        buried_at: when it was given up, seconds since the epoch.
-    """
-
-    error: str
-    condition: str
-    buried_at: float
-
-
-@dataclass(frozen=True, slots=True)
-class Depth:
-    """How many events of a function are waiting, being worked on, and given up."""
-
-    queued: int = 0
-    leased: int = 0
-    dead: int = 0
-
-
-def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float) -> None:
-    """Accept `events` inside a transaction of the state file, for example together with the objects they are about."""
-    for event in events:
-        row = connection.execute(
-            "INSERT INTO events (function, accepted_at, request_id, source, row_key, client_context, trace_id, "
-            "qualifier) VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
-            (
-                event.function,
-                now,
-                event.request_id,
-                event.source,
-                event.row_key,
-                event.client_context,
-                event.trace_id,
-                event.qualifier,
-            ),
-        ).lastrowid
-        connection.execute("INSERT INTO payloads VALUES (?, ?)", (row, event.payload))
+# A time that is not 0, which stands for "ready".
+_SMALLEST = 1e-9
 
 
 class EventQueue:
-    """The queue in the state file. Times are seconds since the epoch; a ``now`` left out is the clock's."""
+    """The queue in the state file. Times are seconds since the epoch; a ``now`` left out is the clock's.
 
-    def __init__(self, db: Database) -> None:
+    Args:
+        db: the state file.
+        marks: where events that run are marked, so that one that takes the server down is told from others.
+        max_queued: with more events than these that wait, no others are accepted.
+    """
+
+    def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
         self._db = db
+        self._marks = marks
+        self._max_queued = max_queued
+        self._held = 0  # events that wait, as of the last look, and what was put and done since
+        self._leases = Leases()
+        self._puts = Batches(self._put_all)
+        self._dones = Batches(self._done_all)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more events are to be accepted, as too many wait."""
+        return self._max_queued is not None and self._held >= self._max_queued
 
     async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> None:
         """Accept `events`, all or none; when this returns they are durable.
 
         Raises:
             StoreError: they could not be stored.
+            TooManyRequestsException: too many wait already (429).
         """
-        accepted_at = _or_clock(now)
-        await self._db.write(lambda connection: insert(connection, events, now=accepted_at))
+        if self._max_queued is not None and self._held + len(events) > self._max_queued:
+            raise TooManyRequestsException(
+                f"{self._held} asynchronous events wait, and server.max_queued is {self._max_queued}; try again later",
+                reason="CallerRateLimitExceeded",
+            )
+        self._held += len(events)
+        try:
+            await self._puts.add((events, clock.now() if now is None else now))
+        except BaseException:
+            self._held -= len(events)
+            raise
+
+    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> None:
+        pairs = [(event, at) for events, at in given for event in events]
+        await self._db.write(lambda connection: insert_all(connection, pairs))
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
-        """Take up to `limit` due events of `function`, those accepted first first. The cost grows with `limit` only.
+        """Take up to `limit` due events of `function`, those accepted first first, retries that are due before others.
 
-        Order is exact among up to 1,000 retries that come due at once; of more, those due first come first.
+        The cost grows with `limit` only. Fewer come where their payloads are large; none only where none is due.
 
         Raises:
-            StoreError: they could not be marked as taken.
+            StoreError: they could not be read.
         """
-        at = _or_clock(now)
+        leases = self._leases
+        events = leases.take_returned(function, limit)
+        if events:
+            return events
+        at = clock.now() if now is None else now
+        ready_after, held = leases.ready_after.get(function, 0), frozenset(leases.held(function))
 
-        def work(connection: sqlite3.Connection) -> list[Event]:
-            connection.execute(
-                "UPDATE events SET available_at = 0 WHERE id IN (SELECT id FROM events WHERE function = ? "
-                "AND state = ? AND available_at > 0 AND available_at <= ? ORDER BY available_at LIMIT ?)",
-                (function, QUEUED, at, _PROMOTED_AT_ONCE),
-            )
+        def work(connection: sqlite3.Connection) -> tuple[list[Event], int]:
             rows = connection.execute(
-                f"SELECT {_COLUMNS} FROM events e JOIN payloads p ON p.event = e.id "
-                "WHERE e.function = ? AND e.state = ? AND e.available_at = 0 ORDER BY e.id LIMIT ?",
-                (function, QUEUED, limit),
-            ).fetchall()
-            _set_state(connection, LEASED, [row[0] for row in rows])
-            return [_event(row) for row in rows]
+                "SELECT id FROM events WHERE function = ? AND state = ? AND available_at > 0 AND available_at <= ? "
+                "ORDER BY available_at, id LIMIT ?",
+                (function, QUEUED, at, limit + len(held)),
+            )
+            waiting = sorted([event_id for (event_id,) in rows if event_id not in held][:limit])
+            rows = connection.execute(
+                "SELECT id FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? "
+                "ORDER BY id LIMIT ?",
+                (function, QUEUED, ready_after, limit - len(waiting)),
+            )
+            ready = [event_id for (event_id,) in rows]
+            events = read(connection, [*waiting, *ready])
+            last = max((event.id for event in events[len(waiting) :]), default=ready_after)
+            return events, last
 
-        return await self._db.write(work)
+        events, leases.ready_after[function] = await self._db.read(work)
+        for event in events:
+            leases.add(event.id, function)
+        return events
 
-    async def done(self, ids: Iterable[int]) -> None:
+    def give_back(self, event: Event) -> None:
+        """End a lease as if it had not been; the event comes first at the next."""
+        self._leases.give_back(event)
+
+    def begins(self, event: Event) -> None:
+        """The event runs from now on: if the process dies meanwhile, that is counted."""
+        if self._marks is not None:
+            self._marks.set(event.id)
+
+    def ended(self, event: Event) -> None:
+        """It runs no more."""
+        if self._marks is not None:
+            self._marks.unset(event.id)
+
+    async def done(self, ids: Iterable[int], *, follow_ups: Sequence[NewEvent] = ()) -> None:
         """Forget events: they have been dealt with. Unknown ids are passed over; dead letters go as well.
+
+        Args:
+            ids: the events.
+            follow_ups: events to be accepted in the same transaction.
 
         Raises:
             StoreError: it could not be noted; they would be delivered again after a restart.
         """
-        keys = [(event_id,) for event_id in ids]
-        await self._db.write(
-            lambda connection: _nothing(connection.executemany("DELETE FROM events WHERE id = ?", keys))
-        )
+        keys = list(ids)
+        await self._dones.add((keys, follow_ups))
+        self._held += len(follow_ups) - len(keys)
+        for event_id in keys:
+            self._leases.remove(event_id)
+
+    async def _done_all(self, given: list[tuple[list[int], Sequence[NewEvent]]]) -> None:
+        keys = [(event_id,) for ids, _ in given for event_id in ids]
+        follow_ups = [event for _, events in given for event in events]
+
+        def work(connection: sqlite3.Connection) -> None:
+            functions: Counter[str] = Counter()
+            for key in keys:
+                row = connection.execute("DELETE FROM events WHERE id = ? RETURNING function", key).fetchone()
+                if row is not None:
+                    functions[row[0]] += 1
+            count_flow(connection, "done", functions.items())
+            insert(connection, follow_ups)
+
+        await self._db.write(work)
 
     async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
         """Put a leased event back, to be tried again at or after `at`.
@@ -171,83 +177,145 @@ class EventQueue:
             counts: whether this was an attempt; a throttle or a failure of the platform is none.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: it could not be noted; the lease stays.
         """
-        await self._db.write(
-            lambda connection: _nothing(
-                connection.execute(
-                    "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ? "
-                    "WHERE id = ? AND state = ?",
-                    (QUEUED, max(at, 0.0), int(counts), error, event_id, LEASED),
-                )
-            )
-        )
 
-    async def bury(
-        self, event_id: int, *, error: str, condition: str, counts: bool = True, now: float | None = None
+        def work(connection: sqlite3.Connection) -> None:
+            row = connection.execute(
+                "UPDATE events SET available_at = ?, attempts = attempts + ?, error = ?, interruptions = 0 "
+                "WHERE id = ? AND state = ? RETURNING function",
+                (max(at, _SMALLEST), int(counts), error, event_id, QUEUED),
+            ).fetchone()
+            if row is not None and counts:
+                count_flow(connection, "retried", [(row[0], 1)])
+
+        await self._end_lease(event_id, work)
+
+    async def bury(  # noqa: PLR0913 - all of one transaction
+        self,
+        event_id: int,
+        *,
+        error: str,
+        condition: str,
+        counts: bool = True,
+        keep_outcome: bool = False,
+        follow_ups: Sequence[NewEvent] = (),
+        now: float | None = None,
     ) -> None:
-        """Give a leased event up; it is kept, with its payload and `error`, until `done` is called for it.
+        """Give an event up, one that is leased or whose outcome is; it is kept, with its payload and `error`.
 
         Args:
             event_id: the event.
             error: why the last attempt failed.
-            condition: ``RetriesExhausted`` or ``EventAgeExceeded``.
+            condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
             counts: whether an attempt was made since it was leased.
+            keep_outcome: whether to keep the outcome that waits, too, so that only that is tried again at a redrive.
+            follow_ups: events to be accepted in the same transaction.
             now: when, seconds since the epoch.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: it could not be noted; the lease stays.
         """
-        at = _or_clock(now)
-        await self._db.write(
-            lambda connection: _nothing(
-                connection.execute(
-                    "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
-                    "WHERE id = ? AND state = ?",
-                    (DEAD, at, int(counts), error, condition, event_id, LEASED),
-                )
-            )
-        )
+        at = clock.now() if now is None else now
 
-    async def dead_letters(self, function: str, *, after: int = 0, limit: int = 100) -> list[DeadLetter]:
-        """Events of `function` that were given up, in the order of acceptance, from after the id `after`.
+        def work(connection: sqlite3.Connection) -> None:
+            row = connection.execute(
+                "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
+                "WHERE id = ? AND state <> ? RETURNING function",
+                (DEAD, at, int(counts), error, condition, event_id, DEAD),
+            ).fetchone()
+            if row is not None:
+                count_flow(connection, "buried", [(row[0], 1)])
+                insert(connection, follow_ups)
+                if not keep_outcome:
+                    connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
 
-        Raises:
-            StoreError: they could not be read.
-        """
+        await self._end_lease(event_id, work)
+        self._held += len(follow_ups) - 1
 
-        def work(connection: sqlite3.Connection) -> list[DeadLetter]:
-            rows = connection.execute(
-                f"SELECT {_COLUMNS}, e.error, e.condition, e.available_at FROM events e "
-                "JOIN payloads p ON p.event = e.id WHERE e.id IN "
-                "(SELECT id FROM events WHERE function = ? AND state = ? AND id > ? ORDER BY id LIMIT ?) ORDER BY e.id",
-                (function, DEAD, after, limit),
-            ).fetchall()
-            return [
-                DeadLetter(**msgspec.structs.asdict(_event(row)), error=row[11], condition=row[12], buried_at=row[13])
-                for row in rows
-            ]
+    async def bury_older(self, function: str, before: float, *, error: str, condition: str) -> int:
+        """Give up the events of a function that were accepted before that time and are not leased; how many.
 
-        return await self._db.read(work)
-
-    async def recover(self) -> int:
-        """Queue again what was leased when the process before this one ended; how many there were. Call once, first.
+        For functions that are gone: nobody leases their events meanwhile. Some hundred at a time.
 
         Raises:
             StoreError: it could not be noted.
         """
+        at, held = clock.now(), frozenset(self._leases.held(function))
 
         def work(connection: sqlite3.Connection) -> int:
-            functions = connection.execute("SELECT function FROM depths WHERE state = ?", (LEASED,)).fetchall()
-            return sum(
-                connection.execute(
-                    "UPDATE events SET state = ?, available_at = 0 WHERE function = ? AND state = ?",
-                    (QUEUED, function, LEASED),
-                ).rowcount
-                for (function,) in functions
+            rows = connection.execute(
+                "SELECT id FROM (SELECT id, accepted_at FROM events WHERE function = ? AND state = ? LIMIT 1000) "
+                "WHERE accepted_at < ?",
+                (function, QUEUED, before),
             )
+            ids = [row[0] for row in rows if row[0] not in held]
+            connection.executemany(
+                "UPDATE events SET state = ?, available_at = ?, error = ?, condition = ? WHERE id = ?",
+                [(DEAD, at, error, condition, number) for number in ids],
+            )
+            count_flow(connection, "buried", [(function, len(ids))])
+            return len(ids)
 
         return await self._db.write(work)
+
+    async def deliver_later(self, event_id: int, document: bytes, *, at: float, error: str, counts: bool) -> None:
+        """The leased event has run; keep its outcome and have it taken to its destination at or after `at`.
+
+        Args:
+            event_id: the event.
+            document: the outcome, and where it is to go.
+            at: seconds since the epoch.
+            error: why it did not get there.
+            counts: whether the outcome is of an attempt made since the event was leased.
+
+        Raises:
+            StoreError: it could not be noted; the lease stays.
+        """
+        since = clock.now()
+
+        def work(connection: sqlite3.Connection) -> None:
+            changed = connection.execute(
+                "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ? "
+                "WHERE id = ? AND state = ?",
+                (DELIVERING, at, int(counts), error, event_id, QUEUED),
+            ).rowcount
+            if changed:
+                connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, 0)", (event_id, document, since))
+
+        await self._end_lease(event_id, work)
+
+    async def recover(self, *, longest_wait_s: float = 300.0) -> int:
+        """Take over from the process before this one; how many events ran when it ended. Call once, first.
+
+        Events that ran have that counted. No event waits longer than `longest_wait_s` from now: the clock may have
+        been set back since its time was written.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        ran = self._marks.left_over if self._marks is not None else []
+        latest = clock.now() + longest_wait_s
+
+        def work(connection: sqlite3.Connection) -> tuple[int, int]:
+            interrupted = sum(
+                connection.execute(
+                    "UPDATE events SET interruptions = interruptions + 1 WHERE id = ? AND state = ?", (number, QUEUED)
+                ).rowcount
+                for number in set(ran)
+            )
+            for state in (QUEUED, DELIVERING):
+                for function in functions_in(connection, state):
+                    connection.execute(
+                        "UPDATE events SET available_at = ? WHERE function = ? AND state = ? AND available_at > ?",
+                        (latest, function, state, latest),
+                    )
+            return interrupted, _held(connection)
+
+        interrupted, self._held = await self._db.write(work)
+        if self._marks is not None:
+            self._marks.clear()
+        return interrupted
 
     async def depth(self) -> dict[str, Depth]:
         """Numbers of events by function; functions without any are left out. The cost grows with functions only.
@@ -259,12 +327,54 @@ class EventQueue:
         rows = await self._db.read(
             lambda connection: connection.execute("SELECT function, state, count FROM depths").fetchall()
         )
+        self._held = sum(count for _, state, count in rows if state != DEAD)
         for function, state, count in rows:
             if count:
                 counts.setdefault(function, {})[state] = count
-        return {
-            function: Depth(of.get(QUEUED, 0), of.get(LEASED, 0), of.get(DEAD, 0)) for function, of in counts.items()
-        }
+        return {function: self._depth_of(function, of) for function, of in counts.items()}
+
+    def _depth_of(self, function: str, counts: dict[int, int]) -> Depth:
+        queued = counts.get(QUEUED, 0)
+        leased = min(queued, self._leases.count(function))
+        return Depth(queued - leased, leased, counts.get(DEAD, 0), counts.get(DELIVERING, 0))
+
+    async def flow(self) -> dict[str, Flow]:
+        """What has become of events, by function.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        rows = await self._db.read(
+            lambda connection: connection.execute(
+                "SELECT function, accepted, done, retried, buried FROM flow"
+            ).fetchall()
+        )
+        return {row[0]: Flow(*row[1:]) for row in rows}
+
+    async def oldest(self) -> dict[str, float]:
+        """When the oldest event that waits was accepted, seconds since the epoch, by function.
+
+        Of more than 1,000 that wait for a retry only those due first are looked at.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+
+        def work(connection: sqlite3.Connection) -> dict[str, float]:
+            found = {}
+            for function in functions_in(connection, QUEUED):
+                (at,) = connection.execute(
+                    "SELECT min(accepted_at) FROM (SELECT * FROM (SELECT accepted_at FROM events WHERE function = ? "
+                    "AND state = ? AND available_at = 0 ORDER BY id LIMIT 1) UNION ALL SELECT * FROM (SELECT "
+                    "accepted_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
+                    "ORDER BY available_at LIMIT 1000))",
+                    (function, QUEUED, function, QUEUED),
+                ).fetchone()
+                if at is not None:
+                    found[function] = at
+            return found
+
+        return await self._db.read(work)
 
     async def next_due(self, function: str, *, now: float | None = None) -> float | None:
         """When the next queued event of `function` may be leased: `now` if one is due, a later time, or None.
@@ -272,38 +382,33 @@ class EventQueue:
         Raises:
             StoreError: it could not be read.
         """
-        at = _or_clock(now)
-        (first,) = await self._db.read(
-            lambda connection: connection.execute(
-                "SELECT min(available_at) FROM events WHERE function = ? AND state = ?", (function, QUEUED)
+        at = clock.now() if now is None else now
+        held = frozenset(self._leases.held(function))
+        if self._leases.returned.get(function):
+            return at
+        ready_after = self._leases.ready_after.get(function, 0)
+
+        def work(connection: sqlite3.Connection) -> float | None:
+            ready = connection.execute(
+                "SELECT 1 FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? LIMIT 1",
+                (function, QUEUED, ready_after),
             ).fetchone()
-        )
-        return None if first is None else max(first, at)
+            if ready:
+                return at
+            rows = connection.execute(
+                "SELECT id, available_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
+                "ORDER BY available_at LIMIT ?",
+                (function, QUEUED, len(held) + 1),
+            )
+            return next((max(row[1], at) for row in rows if row[0] not in held), None)
+
+        return await self._db.read(work)
+
+    async def _end_lease(self, event_id: int, work: Callable[[sqlite3.Connection], None]) -> None:
+        await self._db.write(work)
+        self._leases.remove(event_id)
 
 
-def _or_clock(now: float | None) -> float:
-    return time.time() if now is None else now
-
-
-def _nothing(_cursor: sqlite3.Cursor) -> None:
-    """A cursor must not leave the writer's thread."""
-
-
-def _set_state(connection: sqlite3.Connection, state: int, ids: Sequence[int]) -> None:
-    connection.executemany("UPDATE events SET state = ? WHERE id = ?", [(state, event_id) for event_id in ids])
-
-
-def _event(row: tuple[Any, ...]) -> Event:
-    return Event(
-        id=row[0],
-        function=row[1],
-        accepted_at=row[2],
-        attempts=row[3],
-        request_id=row[4],
-        source=row[5],
-        row_key=row[6],
-        client_context=row[7],
-        trace_id=row[8],
-        payload=row[9],
-        qualifier=row[10],
-    )
+def _held(connection: sqlite3.Connection) -> int:
+    (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
+    return int(count)

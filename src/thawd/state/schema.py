@@ -10,7 +10,7 @@ from pathlib import Path
 
 from thawd.state.database import Database
 
-QUEUED, LEASED, DEAD = 0, 1, 2
+QUEUED, DEAD, DELIVERING = 0, 2, 3
 """States of an event. QUEUED with ``available_at`` 0 is ready; with a time it waits for that time."""
 
 # Payloads stand apart so that a change of state does not write up to 1 MiB anew. Depths are counted by triggers, so
@@ -80,12 +80,37 @@ CREATE TABLE catalog (
 ALTER TABLE events ADD COLUMN qualifier TEXT;
 """
 
+# Leases live in memory since: state 1 stood for them. Rows are counted in batches when they come, one by one when they
+# go. An outcome on its way to its destination is kept beside its event.
+_OUTBOX = """
+UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
+DROP TRIGGER events_inserted;
+DROP TRIGGER events_deleted;
+ALTER TABLE events ADD COLUMN hops INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE events ADD COLUMN interruptions INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE deliveries (
+    event INTEGER PRIMARY KEY, document BLOB NOT NULL, since REAL NOT NULL, tries INTEGER NOT NULL
+) STRICT;
+CREATE TABLE flow (
+    function TEXT PRIMARY KEY,
+    accepted INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    retried INTEGER NOT NULL DEFAULT 0,
+    buried INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
+    UPDATE depths SET count = count - 1 WHERE function = OLD.function AND state = OLD.state;
+    DELETE FROM payloads WHERE event = OLD.id;
+    DELETE FROM deliveries WHERE event = OLD.id;
+END;
+"""
+
 # How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
 _LISTINGS = """
 CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _LISTINGS)
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _LISTINGS)
 
 
 def open_state(path: Path) -> Database:

@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from thawd import folders
 from thawd.errors import StoreError, StoreFullError
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
@@ -41,13 +42,14 @@ def open_writer(
         StoreFullError: the disk is full.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(path.parent)
         _require_header(path)
     except OSError as error:
         raise unusable(path, error) from error
     connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=len(migrations))
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file; another's is as it was made
         _require_log(connection, path)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")

@@ -17,6 +17,8 @@ _MIGRATIONS = (
     # Not WITHOUT ROWID: items may be large, and rows of such a table should be small.
     "CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, item TEXT NOT NULL) STRICT;",
 )
+SCHEMA_VERSION = len(_MIGRATIONS)
+"""Of an embedded table's file."""
 _PAGE = "SELECT key, item FROM items WHERE key > ? ORDER BY key LIMIT ?"
 _PAGE_ITEMS = 500
 _BUSY_TIMEOUT_S = 5.0

@@ -5,6 +5,7 @@ One set of counters per function feeds both ``/metrics`` (Prometheus) and ``/_th
 
 from __future__ import annotations
 
+import collections
 import enum
 import math
 from collections.abc import Iterator, Mapping
@@ -78,6 +79,17 @@ class Fallback(enum.StrEnum):
     """The template ended or hung."""
 
 
+class DeliveryOutcome(enum.StrEnum):
+    """What became of a try to bring a record to a destination."""
+
+    DELIVERED = "delivered"
+    """The destination took it."""
+    UNAVAILABLE = "unavailable"
+    """It did not, and may take it at another try."""
+    REFUSED = "refused"
+    """It does not take this record."""
+
+
 class FunctionMetrics:
     """Counters of one function, kept across its versions.
 
@@ -89,15 +101,23 @@ class FunctionMetrics:
         exits: of these, those whose environment ended under them.
         throttles: requests refused by a concurrency limit or a full queue.
         init_failures: starts that ended in an init error.
+        destination_failures: tries to bring a record to a destination that failed.
+        dead_letter_errors: tries to bring a payload to the function's dead-letter queue that failed.
+        recursive_invocations_dropped: invocations that were not made, as they would have closed a loop once more.
         fallbacks: starts that were slower than they might be, by what was in the way of the faster one.
+        deliveries: tries to bring something to a destination, by its kind and by what became of them.
     """
 
     __slots__ = (
+        "dead_letter_errors",
+        "deliveries",
+        "destination_failures",
         "errors",
         "exits",
         "fallbacks",
         "init_failures",
         "invocations",
+        "recursive_invocations_dropped",
         "starts",
         "throttles",
         "timeouts",
@@ -113,7 +133,11 @@ class FunctionMetrics:
         self.exits = 0
         self.throttles = 0
         self.init_failures = 0
+        self.destination_failures = 0
+        self.dead_letter_errors = 0
+        self.recursive_invocations_dropped = 0
         self.fallbacks = dict.fromkeys(Fallback, 0)
+        self.deliveries: collections.Counter[tuple[str, DeliveryOutcome]] = collections.Counter()
 
     def summary(self) -> dict[str, Any]:
         """The function's part of ``/_thawd/status``."""
@@ -123,7 +147,15 @@ class FunctionMetrics:
             **{name: getattr(self, name) for name in COUNTERS},
             "fallbacks": sum(self.fallbacks.values()),
             "fallbacks_by_reason": {reason.value: count for reason, count in self.fallbacks.items() if count},
+            "deliveries": self._deliveries(),
         }
+
+    def _deliveries(self) -> dict[str, dict[str, int]]:
+        """Counts by kind of destination, then by outcome."""
+        counts: dict[str, dict[str, int]] = {}
+        for (kind, outcome), count in self.deliveries.items():
+            counts.setdefault(kind, {})[outcome.value] = count
+        return counts
 
 
 # Name of the attribute -> help of the metric; the metric is thawd_<name>_total.
@@ -133,7 +165,12 @@ COUNTERS: Mapping[str, str] = {
     "exits": "Invocations whose execution environment ended under them.",
     "throttles": "Requests refused by a concurrency limit or a full queue.",
     "init_failures": "Starts of an execution environment that ended in an init error.",
+    "destination_failures": "Tries to bring a record to a destination that failed; AWS's DestinationDeliveryFailures.",
+    "dead_letter_errors": "Tries to bring a payload to a dead-letter queue that failed; AWS's DeadLetterErrors.",
+    "recursive_invocations_dropped": "Invocations not made, as they would have closed a loop once more; AWS's "
+    "RecursiveInvocationsDropped.",
 }
+DELIVERIES = "Tries to bring a record or a dead letter to a destination, by its kind and by what became of them."
 FALLBACKS = "Starts that were slower than they might be, by what was in the way of the faster one."
 DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment to its being ready, by start kind, in seconds.",
@@ -181,6 +218,11 @@ class Metrics(Collector):
             for reason, count in metrics.fallbacks.items():
                 fallbacks.add_metric([function, reason.value], count)
         yield fallbacks
+        deliveries = CounterMetricFamily("thawd_deliveries", DELIVERIES, labels=["function", "kind", "outcome"])
+        for function, metrics in self.functions.items():
+            for (kind, outcome), count in metrics.deliveries.items():
+                deliveries.add_metric([function, kind, outcome.value], count)
+        yield deliveries
         for name, text in DISTRIBUTIONS.items():
             summary = SummaryMetricFamily(f"thawd_{name}_seconds", text, labels=["function", "kind"])
             for function, metrics in self.functions.items():

@@ -1,0 +1,264 @@
+"""What becomes of an event that has run: its outcome is taken to its destination, at once or later, and then it ends.
+
+The outcome is kept beside the event while its destination cannot take it, so that the handler does not run again for
+that. Deliveries are at least once; their keys make a second one replace the first where the destination has keys.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+import msgspec
+
+from thawd.errors import StoreError, ThawdError
+from thawd.events.destinations import Delivery, Destinations
+from thawd.state import clock
+from thawd.state.events import NewEvent
+from thawd.state.outbox import Outbox, Waiting
+from thawd.state.queue import EventQueue
+from thawd.telemetry.console import complain
+
+_BACKOFF_FIRST_S = 1.0
+_BACKOFF_LAST_S = 300.0
+_RECHECK_S = 30.0
+_SHORTEST_WAIT_S = 0.01
+# Deliveries tried again at once; first tries are as many as events that run.
+_AT_ONCE = 16
+# So long a destination may be away. The longest that Lambda keeps an event, for want of a figure for destinations.
+_PATIENCE_S = 21_600.0
+
+
+class Burial(msgspec.Struct, frozen=True):
+    """An event is to be given up, in these words."""
+
+    error: str
+    condition: str
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """What is to be delivered, and how the event ends when it has been: given up, or done.
+
+    Attributes:
+        delivery: what is to be delivered first.
+        burial: how the event is given up; None: it is done.
+        rest: what is to be delivered after that; functions come last, as they are told when the event ends.
+    """
+
+    delivery: Delivery
+    burial: Burial | None = None
+    rest: tuple[Delivery, ...] = ()
+
+    def after(self, why: str | None = None) -> Outcome | None:
+        """What is left of it once its first delivery has ended; None when nothing is.
+
+        Args:
+            why: why that did not get there; None: it did.
+        """
+        return Outcome(self.rest[0], self.ending(why), self.rest[1:]) if self.rest else None
+
+    def ending(self, why: str | None = None) -> Burial | None:
+        """How the event ends once its first delivery has, `why` as in `after`."""
+        if self.burial is None or why is None:
+            return self.burial
+        return Burial(f"{self.burial.error}; and {why}", self.burial.condition)
+
+
+class RefusedError(Exception):
+    """The destination will not take it, now or later; the message says why."""
+
+
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder(Outcome).decode
+
+
+class Outcomes:
+    """Brings events that have run to their end.
+
+    Args:
+        queue: the events.
+        outbox: outcomes that wait.
+        destinations: take them.
+        report: told in one line what an operator should know.
+
+    Attributes:
+        under_way: kept outcomes that are being tried again.
+        on_follow_ups: told of functions for which there are new events.
+    """
+
+    def __init__(
+        self,
+        queue: EventQueue,
+        outbox: Outbox,
+        destinations: Destinations,
+        *,
+        report: Callable[[str], None] = complain,
+    ) -> None:
+        self._queue = queue
+        self._outbox = outbox
+        self._destinations = destinations
+        self._report = report
+        self._awake = asyncio.Event()
+        self._down: set[str] = set()  # destinations whose trouble has been told
+        self.under_way = 0
+        self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
+
+    async def settle(self, event_id: int, outcome: Outcome, *, counts: bool = True) -> None:
+        """Deliver the outcome of a leased event and end it, or keep the outcome for later.
+
+        Args:
+            event_id: the event.
+            outcome: of it.
+            counts: whether it is of an attempt made since the event was leased.
+
+        Raises:
+            RefusedError: the destination refuses the answer; the event is as before.
+            StoreError: neither could be stored; the event is as before.
+        """
+        left: Outcome | None = outcome
+        while left is not None:
+            outcome, why = left, None
+            try:
+                follow_ups = await self._bring(outcome.delivery)
+            except ThawdError as error:
+                if error.retryable:
+                    await self._keep(event_id, outcome, error, counts=counts)
+                    return
+                if outcome.burial is None:
+                    raise RefusedError(error.message) from error
+                follow_ups, why = [], f"{outcome.delivery.destination} refused the record: {error.message}"
+            left = outcome.after(why)
+        await self._end(event_id, outcome.ending(why), follow_ups, counts=counts)
+
+    async def _bring(self, delivery: Delivery) -> list[NewEvent]:
+        """Take it where it goes; the events that are to be stored with the end of its own.
+
+        Raises:
+            ThawdError: it was not taken.
+        """
+        follow_up = self._destinations.as_event(delivery)
+        if follow_up is not None:
+            return [follow_up]
+        await self._destinations.deliver(delivery)
+        return []
+
+    async def _keep(self, event_id: int, outcome: Outcome, error: ThawdError, *, counts: bool) -> None:
+        self._tell_down(outcome.delivery, error)
+        at = clock.now() + _BACKOFF_FIRST_S
+        await self._queue.deliver_later(event_id, _encode(outcome), at=at, error=error.message, counts=counts)
+        self._awake.set()
+
+    async def run(self) -> None:
+        """Take kept outcomes to their destinations until cancelled."""
+        async with asyncio.TaskGroup() as tasks:
+            while True:
+                self._awake.clear()
+                room = _AT_ONCE - self.under_way
+                for waiting in await self._lease(room) if room > 0 else []:
+                    self.under_way += 1
+                    tasks.create_task(self._carry(waiting))
+                wait_s = _RECHECK_S if self.under_way >= _AT_ONCE else await self._until_due_s()
+                try:
+                    async with asyncio.timeout(wait_s):
+                        await self._awake.wait()
+                except TimeoutError:
+                    continue
+
+    def wake(self) -> None:
+        """There may be outcomes that are due."""
+        self._awake.set()
+
+    async def _lease(self, limit: int) -> list[Waiting]:
+        try:
+            return await self._outbox.lease(limit=limit)
+        except StoreError as error:
+            self._tell(f"thawd: outcomes of events wait: {error}")
+            await asyncio.sleep(_BACKOFF_FIRST_S)
+            return []
+
+    async def _until_due_s(self) -> float:
+        now = clock.now()
+        try:
+            due = await self._outbox.next_due(now=now)
+        except StoreError:
+            return _BACKOFF_FIRST_S
+        return _RECHECK_S if due is None else min(_RECHECK_S, max(_SHORTEST_WAIT_S, due - now))
+
+    async def _carry(self, waiting: Waiting) -> None:
+        """Try one once more; never raises."""
+        try:
+            await self._try(waiting)
+            self._outbox.ended(waiting.id)
+        except StoreError as error:
+            self._tell(f"thawd: what became of an outcome of {waiting.function} could not be stored: {error}")
+            await asyncio.sleep(_BACKOFF_FIRST_S)
+            self._outbox.ended(waiting.id)
+        finally:
+            self.under_way -= 1
+            self._awake.set()
+
+    async def _try(self, waiting: Waiting) -> None:
+        try:
+            outcome = _decode(waiting.document)
+            follow_ups = await self._bring(outcome.delivery)
+        except ThawdError as error:
+            if not error.retryable:
+                await self._give_up(waiting, outcome, f"{outcome.delivery.destination} refused it: {error.message}")
+            elif clock.now() - waiting.since > _PATIENCE_S:
+                await self._give_up(waiting, outcome, f"{outcome.delivery.destination} was away: {error.message}")
+            else:
+                wait_s = min(_BACKOFF_LAST_S, _BACKOFF_FIRST_S * 2 ** min(waiting.tries + 1, 30))
+                await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
+        except Exception as error:  # a bug of ours with one outcome must not end the others, nor come back for ever
+            self._tell(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
+            await self._queue.bury(
+                waiting.id, error=repr(error), condition="InternalError", counts=False, keep_outcome=True
+            )
+        else:
+            self._tell_up(outcome.delivery)
+            if (left := outcome.after()) is not None:
+                await self._outbox.advance(waiting.id, _encode(left))
+            else:
+                await self._end(waiting.id, outcome.burial, follow_ups, counts=False)
+
+    async def _give_up(self, waiting: Waiting, outcome: Outcome, why: str) -> None:
+        self._tell(f"thawd: {waiting.function}: the outcome of an event was given up: {why[:300]}")
+        if (left := outcome.after(why)) is not None:
+            await self._outbox.advance(waiting.id, _encode(left))
+        elif outcome.burial is not None:
+            await self._end(waiting.id, outcome.ending(why), [], counts=False)
+        else:
+            away = clock.now() - waiting.since > _PATIENCE_S
+            condition = "DestinationFailed" if away else "DestinationRefused"
+            await self._queue.bury(waiting.id, error=why, condition=condition, counts=False, keep_outcome=away)
+
+    async def _end(self, event_id: int, burial: Burial | None, follow_ups: list[NewEvent], *, counts: bool) -> None:
+        if burial is None:
+            await self._queue.done([event_id], follow_ups=follow_ups)
+        else:
+            await self._queue.bury(
+                event_id, error=burial.error, condition=burial.condition, counts=counts, follow_ups=follow_ups
+            )
+        if follow_ups:
+            self.on_follow_ups({event.function for event in follow_ups})
+
+    def _tell_down(self, delivery: Delivery, error: ThawdError) -> None:
+        name = str(delivery.destination)
+        if name not in self._down:
+            self._down.add(name)
+            self._tell(
+                f"thawd: {delivery.function}: {name} cannot be reached; outcomes are kept and tried again: "
+                f"{error.message[:300]}"
+            )
+
+    def _tell_up(self, delivery: Delivery) -> None:
+        name = str(delivery.destination)
+        if name in self._down:
+            self._down.discard(name)
+            self._tell(f"thawd: {name} takes outcomes again")
+
+    def _tell(self, line: str) -> None:
+        try:
+            self._report(line)
+        except OSError:
+            return  # whoever listens has gone away; outcomes go on

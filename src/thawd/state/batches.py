@@ -1,0 +1,64 @@
+"""Writing together what comes together."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Generic, TypeVar
+
+from thawd.errors import StoreError
+
+T = TypeVar("T")
+
+
+class Batches(Generic[T]):
+    """Writes what comes while a write is under way with the next one, all together."""
+
+    def __init__(self, write: Callable[[list[T]], Awaitable[None]]) -> None:
+        self._write = write
+        self._waiting: list[tuple[T, asyncio.Future[None]]] = []
+        self._task: asyncio.Task[None] | None = None
+
+    async def add(self, item: T) -> None:
+        """Write `item`, with others; returns when it is written.
+
+        Raises:
+            StoreError: it was not.
+        """
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[None] = loop.create_future()
+        self._waiting.append((item, future))
+        if self._task is None or self._task.done():
+            self._task = loop.create_task(self._run())
+        await future
+
+    async def _run(self) -> None:
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            try:
+                await self._write([item for item, _ in batch])
+            except BaseException as error:
+                await self._one_by_one(batch, error)
+            else:
+                for _, future in batch:
+                    if not future.done():
+                        future.set_result(None)
+
+    async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[None]]], error: BaseException) -> None:
+        """What failed together may have failed for one of them."""
+        alone = len(batch) > 1 and not isinstance(error, (StoreError, asyncio.CancelledError))
+        for item, future in batch:
+            failure: BaseException | None = error
+            if alone:
+                try:
+                    await self._write([item])
+                    failure = None
+                except BaseException as of_item:
+                    failure = of_item
+            if not future.done():
+                if failure is None:
+                    future.set_result(None)
+                else:
+                    future.set_exception(failure)
+        if isinstance(error, asyncio.CancelledError):
+            raise error

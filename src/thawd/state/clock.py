@@ -1,0 +1,24 @@
+"""The time of the books: seconds since the epoch that never jump while this process lives.
+
+The wall clock may be set back or forward under a running server; a retry that is due in a minute is still due in a
+minute. So the wall clock is read once, and from then on a clock that nobody sets is added.
+"""
+
+from __future__ import annotations
+
+import time
+
+# CLOCK_BOOTTIME goes on while the machine sleeps, as the wall clock does.
+_CLOCK = getattr(time, "CLOCK_BOOTTIME", None)
+
+
+def _elapsed() -> float:
+    return time.monotonic() if _CLOCK is None else time.clock_gettime(_CLOCK)
+
+
+_OFFSET = time.time() - _elapsed()
+
+
+def now() -> float:
+    """Seconds since the epoch, by the wall clock of this process's start."""
+    return _OFFSET + _elapsed()

@@ -1,0 +1,192 @@
+"""Events as they stand in the state file: their shape, their acceptance, their reading.
+
+Who keeps the books of them is `thawd.state.queue`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thawd.state import clock
+from thawd.state.schema import QUEUED
+
+# What one reading takes of payloads at most, so that large ones do not pile up in memory.
+_READ_BYTES = 4 * 1024 * 1024
+COLUMNS = (
+    "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
+    "p.body, e.qualifier, e.hops, e.interruptions"
+)
+"""What `event_of` reads, of events e and their payloads p."""
+
+
+class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event to be accepted.
+
+    Attributes:
+        function: the function it is for.
+        payload: the event, JSON text in UTF-8.
+        request_id: the same on every attempt.
+        source: ``invoke``, or ``bucket:`` and the bucket's name.
+        row_key: key under which a table that is a destination stores its result; None: the request id is used.
+        client_context: JSON text of the caller's client context, or None.
+        trace_id: X-Ray trace header, or None.
+        qualifier: version or alias that it is for; None: ``$LATEST``.
+        hops: how many functions handed it on, each as the outcome of an event.
+    """
+
+    function: str
+    payload: bytes
+    request_id: str
+    source: str = "invoke"
+    row_key: str | None = None
+    client_context: str | None = None
+    trace_id: str | None = None
+    qualifier: str | None = None
+    hops: int = 0
+
+
+class Event(NewEvent, frozen=True, kw_only=True):
+    """An event taken from the queue.
+
+    Attributes:
+        id: its place in the order of acceptance.
+        attempts: attempts that have ended.
+        accepted_at: when it was accepted, seconds since the epoch.
+        interruptions: how often the server died while it ran.
+    """
+
+    id: int
+    attempts: int
+    accepted_at: float
+    interruptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many events of a function wait, are being worked on, wait for their destination, and were given up."""
+
+    queued: int = 0
+    leased: int = 0
+    dead: int = 0
+    delivering: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What has become of a function's events since the state file was made.
+
+    Attributes:
+        accepted: stored.
+        done: dealt with.
+        retried: attempts that failed and were followed by another.
+        buried: given up.
+    """
+
+    accepted: int = 0
+    done: int = 0
+    retried: int = 0
+    buried: int = 0
+
+
+def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
+    """Accept `events` inside a transaction of the state file, for example together with the objects they are about.
+
+    Args:
+        connection: the transaction's.
+        events: to be accepted.
+        now: when, seconds since the epoch; None: by the clock.
+    """
+    accepted_at = clock.now() if now is None else now
+    insert_all(connection, [(event, accepted_at) for event in events])
+
+
+def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> None:
+    """The same for events that are accepted at different times."""
+    if not given:
+        return
+    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'").fetchone()
+    connection.executemany(
+        "INSERT INTO events (id, function, accepted_at, request_id, source, row_key, client_context, trace_id, "
+        "qualifier, hops) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        [
+            (
+                number,
+                event.function,
+                at,
+                event.request_id,
+                event.source,
+                event.row_key,
+                event.client_context,
+                event.trace_id,
+                event.qualifier,
+                event.hops,
+            )
+            for number, (event, at) in enumerate(given, last + 1)
+        ],
+    )
+    connection.executemany(
+        "INSERT INTO payloads VALUES (?, ?)",
+        [(number, event.payload) for number, (event, _) in enumerate(given, last + 1)],
+    )
+    counts = Counter(event.function for event, _ in given).items()
+    connection.executemany(
+        "INSERT INTO depths VALUES (?, ?, ?) "
+        "ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count",
+        [(function, QUEUED, count) for function, count in counts],
+    )
+    count_flow(connection, "accepted", counts)
+
+
+def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple[str, int]]) -> None:
+    """Add to a column of `Flow`, by function."""
+    connection.executemany(
+        f"INSERT INTO flow (function, {what}) VALUES (?, ?) "
+        f"ON CONFLICT (function) DO UPDATE SET {what} = {what} + excluded.{what}",
+        counts,
+    )
+
+
+def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
+    """These events, in this order, as far as their payloads allow; one at least."""
+    events: list[Event] = []
+    size = 0
+    for event_id in ids:
+        row = connection.execute(
+            f"SELECT {COLUMNS} FROM events e JOIN payloads p ON p.event = e.id WHERE e.id = ?", (event_id,)
+        ).fetchone()
+        events.append(event_of(row))
+        size += len(row[9])
+        if size >= _READ_BYTES:
+            break
+    return events
+
+
+def functions_in(connection: sqlite3.Connection, state: int) -> list[str]:
+    """Names of the functions that have events in a state."""
+    rows = connection.execute("SELECT function FROM depths WHERE state = ? AND count > 0", (state,)).fetchall()
+    return [row[0] for row in rows]
+
+
+def event_of(row: Sequence[Any]) -> Event:
+    """The event of a row of `COLUMNS`."""
+    return Event(
+        id=row[0],
+        function=row[1],
+        accepted_at=row[2],
+        attempts=row[3],
+        request_id=row[4],
+        source=row[5],
+        row_key=row[6],
+        client_context=row[7],
+        trace_id=row[8],
+        payload=row[9],
+        qualifier=row[10],
+        hops=row[11],
+        interruptions=row[12],
+    )

@@ -1,0 +1,51 @@
+"""What of the queue is under way, in memory."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from thawd.state.events import Event
+
+
+class Leases:
+    """Events that are leased, and how far the ready ones have been.
+
+    Attributes:
+        ready_after: ids up to which the ready events of a function have been leased.
+        returned: given back, to be leased first.
+    """
+
+    def __init__(self) -> None:
+        self.ready_after: dict[str, int] = {}
+        self.returned: dict[str, deque[Event]] = {}
+        self._function: dict[int, str] = {}
+        self._held: dict[str, set[int]] = {}
+
+    def add(self, event_id: int, function: str) -> None:
+        """An event is leased."""
+        self._function[event_id] = function
+        self._held.setdefault(function, set()).add(event_id)
+
+    def remove(self, event_id: int) -> None:
+        """It is no more."""
+        function = self._function.pop(event_id, None)
+        if function is not None:
+            self._held[function].discard(event_id)
+
+    def held(self, function: str) -> set[int]:
+        """Ids of events of `function` that are leased, or returned: nobody is to read them from their rows."""
+        return self._held.get(function, set())
+
+    def count(self, function: str) -> int:
+        """How many events of `function` are leased."""
+        return len(self.held(function)) - len(self.returned.get(function, ()))
+
+    def give_back(self, event: Event) -> None:
+        """See `EventQueue.give_back`."""
+        if event.id in self._function:
+            self.returned.setdefault(event.function, deque()).append(event)
+
+    def take_returned(self, function: str, limit: int) -> list[Event]:
+        """Lease what was given back."""
+        waiting = self.returned.get(function, deque())
+        return [waiting.popleft() for _ in range(min(limit, len(waiting)))]

@@ -1,0 +1,187 @@
+"""The run that all crash tests share: clients send while the server is killed, then everything must be there."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import threading
+import time
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+from tests.durability.ledger import BUCKET, CODE, CONFIG, Ledger, body_of
+from tests.durability.server import Server, until
+from tests.durability.traffic import Traffic
+
+MOMENTS = ("after an acknowledgement", "during a request", "during the start", "while events run")
+_WEIGHTS = (4, 4, 3, 2)
+_LONGEST_REQUEST_S = 0.02
+_LONGEST_START_S = 0.8
+_LONGEST_RUN_S = 0.3
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much is sent, and how often the server dies.
+
+    Attributes:
+        uploads: objects.
+        invocations: asynchronous invocations.
+        kills: of the server.
+        seed: of everything that is drawn.
+    """
+
+    uploads: int
+    invocations: int
+    kills: int
+    seed: int
+
+
+def chosen_seed() -> int:
+    """THAWD_SEED, or a new one; pytest shows it with the failure."""
+    seed = int(os.environ.get("THAWD_SEED", "0")) or random.SystemRandom().randrange(1, 10**6)
+    print(f"seed {seed}: repeat with THAWD_SEED={seed}")
+    return seed
+
+
+def working_server(root: Path, *, environ: dict[str, str] | None = None) -> Server:
+    """A server of the function and the tables that `Ledger` knows."""
+    attempts = root.parent / "attempts"
+    attempts.mkdir(exist_ok=True)
+    return Server(root, code=CODE, config=CONFIG.format(attempts=attempts), environ=environ)
+
+
+class Crashes:
+    """Kills a server as a plan says.
+
+    Args:
+        server: the victim.
+        plan: how often.
+        dead: called after each kill, before the next start.
+        machine: whether all processes die at once, as of a power cut, and not the server alone.
+    """
+
+    def __init__(
+        self, server: Server, plan: Plan, *, dead: Callable[[], None] = lambda: None, machine: bool = False
+    ) -> None:
+        self.server = server
+        self.plan = plan
+        self.ledger = Ledger(plan.seed)
+        self.moments: Counter[str] = Counter()
+        self._dead = dead
+        self._machine = machine
+        self._chance = random.Random(plan.seed)
+        self._request = threading.Event()
+        self._traffic = Traffic(
+            server,
+            self.ledger,
+            uploads=plan.uploads,
+            invocations=plan.invocations,
+            before_request=self._request.set,
+        )
+
+    def run(self) -> None:
+        """All of it: traffic and kills, then rest, then the reckoning."""
+        self.server.start()
+        pool, clients = self._traffic.run()
+        try:
+            for number in range(self.plan.kills):
+                self._one_life(number)
+                self._dead()
+                self.server.start()
+            until(lambda: self._is_up() and all(client.done() for client in clients))
+            for client in clients:
+                client.result()
+        finally:
+            self._traffic.stop()
+            pool.shutdown(wait=self.server.alive)
+        self.server.until_serving()
+        until_at_rest(self.server, self.ledger)
+
+    def _is_up(self) -> bool:
+        """Raises when it has ended without being told to."""
+        self.server.until_serving()
+        return True
+
+    def _one_life(self, number: int) -> None:
+        """Let the server live until its moment has come."""
+        (moment,) = self._chance.choices(MOMENTS, _WEIGHTS)
+        self.moments[moment] += 1
+        if moment == "during the start":
+            time.sleep(self._chance.uniform(0.0, _LONGEST_START_S))
+        else:
+            self.server.until_serving()
+            goal = int(self._traffic.total * (number + self._chance.random()) / (self.plan.kills + 1))
+            self.ledger.until_accepted(goal)
+            self._kill_environment()
+            if moment == "during a request" and len(self.ledger.accepted) < self._traffic.total:
+                self._request.clear()
+                until(lambda: self._request.is_set() or len(self.ledger.accepted) >= self._traffic.total)
+                time.sleep(self._chance.uniform(0.0, _LONGEST_REQUEST_S))
+            elif moment == "while events run":
+                time.sleep(self._chance.uniform(0.0, _LONGEST_RUN_S))
+            else:
+                self.ledger.until_accepted(min(len(self.ledger.accepted) + 1, self._traffic.total))
+        if self._machine:
+            self.server.kill_all()
+        else:
+            self.server.kill()
+
+    def _kill_environment(self) -> None:
+        there = self.server.environments()
+        if there and self._chance.random() < 0.5:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(self._chance.choice(there), signal.SIGKILL)
+                self.ledger.environments_killed += 1
+
+    def verify(self) -> None:
+        """Stop the server; what was promised must be there."""
+        self.server.stop()
+        ledger = self.ledger
+        ledger.verify(self.server.rows("results"), self.server.rows("failures"))
+        for key, token in ledger.accepted.items():
+            if key.endswith(".json"):
+                content = (self.server.root / BUCKET / key).read_bytes()
+                assert content == body_of(token), f"seed {ledger.seed}: {key} is not what was uploaded"
+
+    def told(self) -> str:
+        """One line on what happened."""
+        ledger = self.ledger
+        return (
+            f"seed {ledger.seed}: {len(ledger.accepted)} accepted, {len(ledger.unsure)} unsure "
+            f"({dict(ledger.refused)}); server killed {dict(self.moments)}, "
+            f"{ledger.environments_killed} environments killed"
+        )
+
+
+def until_at_rest(server: Server, ledger: Ledger) -> None:
+    """Wait until every accepted object is known to the server, and no event waits or runs."""
+    folder = server.root / BUCKET
+    # One that is not there any more is lost; `Ledger.verify` says so.
+    wanted = {key for key in ledger.accepted if key.endswith(".json") and (folder / key).exists()}
+    s3 = boto3.client(
+        "s3",
+        endpoint_url=server.url,
+        region_name="us-east-1",
+        aws_access_key_id="test",
+        aws_secret_access_key="test",
+        config=Config(s3={"addressing_style": "path"}),
+    )
+    # An object is listed once it is recorded, and its event was queued in the same transaction.
+    until(lambda: wanted <= listed(s3))
+    until(lambda: server.unfinished() == 0)
+    s3.close()
+
+
+def listed(s3: Any) -> set[str]:
+    """The keys of the objects that the server knows of."""
+    pages = s3.get_paginator("list_objects_v2").paginate(Bucket=BUCKET)
+    return {entry["Key"] for page in pages for entry in page.get("Contents", [])}

@@ -1,0 +1,146 @@
+"""Clients that upload and invoke, whatever happens to the server, and note what they were promised."""
+
+from __future__ import annotations
+
+import itertools
+import random
+import threading
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from typing import Any
+
+import boto3
+from botocore.config import Config
+from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
+
+from tests.durability.ledger import BUCKET, FUNCTION, KINDS, Ledger, body_of
+from tests.durability.server import Server, until
+
+THREADS = 6
+_MAKING_CLIENTS = threading.Lock()
+
+
+class Traffic:
+    """`uploads` objects and `invocations` events, each sent until one was accepted.
+
+    Half of the objects come by PUT, the others are files renamed into the bucket's folder, also while no server runs.
+
+    Args:
+        server: where to; it comes and goes.
+        ledger: takes notes.
+        uploads: how many objects.
+        invocations: how many asynchronous invocations.
+        before_request: called when a request is about to go out.
+    """
+
+    def __init__(
+        self,
+        server: Server,
+        ledger: Ledger,
+        *,
+        uploads: int,
+        invocations: int,
+        before_request: Callable[[], None] = lambda: None,
+    ) -> None:
+        self.total = uploads + invocations
+        self._server = server
+        self._ledger = ledger
+        self._before_request = before_request
+        self._numbers = itertools.count()
+        self._lock = threading.Lock()
+        self._stopped = False
+        work: list[Callable[[Any], None]] = [self._put] * (uploads // 2)
+        work += [self._rename] * (uploads - uploads // 2)
+        work += [self._invoke] * invocations
+        random.Random(ledger.seed).shuffle(work)
+        self._work: Iterator[Callable[[Any], None]] = iter(work)
+        (server.root / BUCKET).mkdir(exist_ok=True)
+
+    def run(self, threads: int = THREADS) -> tuple[ThreadPoolExecutor, list[Future[None]]]:
+        """Begin; the futures end when everything was accepted."""
+        pool = ThreadPoolExecutor(threads, thread_name_prefix="client")
+        return pool, [pool.submit(self._client) for _ in range(threads)]
+
+    def stop(self) -> None:
+        """Send nothing more."""
+        self._stopped = True
+
+    def _client(self) -> None:
+        with _MAKING_CLIENTS:
+            services = {name: self._service(name) for name in ("lambda", "s3")}
+        while not self._stopped:
+            with self._lock:
+                send = next(self._work, None)
+            if send is None:
+                break
+            send(services)
+        for service in services.values():
+            service.close()
+
+    def _service(self, name: str) -> Any:
+        return boto3.client(
+            name,
+            endpoint_url=self._server.url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(
+                retries={"total_max_attempts": 1},
+                read_timeout=300,
+                s3={"addressing_style": "path"},
+                signature_version=None,
+            ),
+        )
+
+    def _token(self) -> str:
+        number = next(self._numbers)
+        return f"{self._ledger.seed}-{number:06}-{KINDS[number % len(KINDS)]}"
+
+    def _invoke(self, services: dict[str, Any]) -> None:
+        """A new event, until one is accepted: who gets no answer sends another, as a client would."""
+        while not self._stopped:
+            token = self._token()
+            answer = self._try(
+                token,
+                token,
+                lambda token=token: services["lambda"].invoke(
+                    FunctionName=FUNCTION, InvocationType="Event", Payload=body_of(token)
+                ),
+            )
+            if answer is not None:
+                assert answer["StatusCode"] == 202
+                self._ledger.accept(answer["ResponseMetadata"]["RequestId"], token)
+                return
+
+    def _put(self, services: dict[str, Any]) -> None:
+        """The same object, until it is accepted."""
+        token = self._token()
+        key = f"{token}.json"
+        while not self._stopped:
+            answer = self._try(
+                key, token, lambda: services["s3"].put_object(Bucket=BUCKET, Key=key, Body=body_of(token))
+            )
+            if answer is not None:
+                self._ledger.accept(key, token)
+                return
+
+    def _rename(self, _services: dict[str, Any]) -> None:
+        token = self._token()
+        folder = self._server.root / BUCKET
+        staged = self._server.root / f"{token}.new"
+        staged.write_bytes(body_of(token))
+        staged.replace(folder / f"{token}.json")
+        self._ledger.accept(f"{token}.json", token)
+
+    def _try(self, key: str, token: str, request: Callable[[], Any]) -> Any:
+        """The answer; None when there was none, or a refusal."""
+        until(lambda: self._server.serving or self._stopped)
+        self._before_request()
+        try:
+            return request()
+        except EndpointConnectionError:
+            return None  # nobody heard it
+        except (BotoCoreError, ClientError) as error:
+            why = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
+            self._ledger.doubt(key, token, why)
+            return None

@@ -1,0 +1,172 @@
+"""Receivers of records for tests: an HTTP server that answers as it is told, and the emulated AWS."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import boto3
+from botocore.config import Config
+
+ACCOUNT = "000000000000"
+
+
+@dataclass
+class Received:
+    """One request."""
+
+    path: str
+    headers: dict[str, str]
+    body: bytes
+
+
+@dataclass
+class Receiver:
+    """An HTTP server on loopback.
+
+    Attributes:
+        statuses: of the answers to come, the last one again and again.
+        headers: of the answers.
+        answer: their body.
+        got: requests so far.
+        gate: cleared: requests are taken and not answered.
+    """
+
+    port: int = 0
+    statuses: list[int] = field(default_factory=lambda: [200])
+    headers: dict[str, str] = field(default_factory=dict)
+    answer: bytes = b"{}"
+    got: list[Received] = field(default_factory=list)
+    gate: threading.Event = field(default_factory=threading.Event)
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+
+@contextlib.contextmanager
+def receiving(port: int = 0) -> Iterator[Receiver]:
+    """A receiver that serves; 0 takes any free port."""
+    receiver = Receiver()
+    receiver.gate.set()
+
+    class Handler(BaseHTTPRequestHandler):
+        protocol_version = "HTTP/1.1"
+
+        def do_POST(self) -> None:
+            body = self.rfile.read(int(self.headers.get("content-length", 0)))
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            receiver.got.append(Received(self.path, headers, body))
+            receiver.gate.wait()
+            status = receiver.statuses.pop(0) if len(receiver.statuses) > 1 else receiver.statuses[0]
+            with contextlib.suppress(OSError):  # who asked may have gone
+                self.send_response(status)
+                for name, value in receiver.headers.items():
+                    self.send_header(name, value)
+                self.send_header("content-length", str(len(receiver.answer)))
+                self.end_headers()
+                self.wfile.write(receiver.answer)
+
+        def do_GET(self) -> None:
+            self.do_POST()  # for who follows a redirect
+
+        def log_message(self, *_: object) -> None:
+            """Say nothing."""
+
+    class Server(ThreadingHTTPServer):
+        daemon_threads = True
+        request_queue_size = 64
+
+        def handle_error(self, *_: object) -> None:
+            """A client that goes away is no error."""
+
+    with Server(("127.0.0.1", port), Handler) as server:
+        receiver.port = server.server_port
+        serving = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.02})
+        serving.start()
+        try:
+            yield receiver
+        finally:
+            receiver.gate.set()
+            server.shutdown()
+            serving.join()
+
+
+def closed_port() -> int:
+    """A port that nobody listens on."""
+    with socket.socket() as once:
+        once.bind(("127.0.0.1", 0))
+        return int(once.getsockname()[1])
+
+
+class EmulatedAws:
+    """Clients of an emulated AWS."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+
+    def client(self, service: str) -> Any:
+        return boto3.client(
+            service,
+            endpoint_url=self.url,
+            region_name="us-east-1",
+            aws_access_key_id="test",
+            aws_secret_access_key="test",
+            config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}),
+        )
+
+    def queue(self, name: str) -> str:
+        """Make a queue; its ARN."""
+        self.client("sqs").create_queue(QueueName=name)
+        return f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}"
+
+    def messages(self, arn: str) -> list[dict[str, Any]]:
+        """What lies in a queue, taken out of it."""
+        client, found = self.client("sqs"), []
+        url = client.get_queue_url(QueueName=arn.split(":")[5])["QueueUrl"]
+        while batch := client.receive_message(
+            QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"], WaitTimeSeconds=0
+        ).get("Messages"):
+            found += batch
+            for message in batch:
+                client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
+        return found
+
+    def topic(self, name: str) -> tuple[str, str]:
+        """Make a topic and a queue that gets what is published; their ARNs."""
+        queue, sns = self.queue(f"{name}-subscribed"), self.client("sns")
+        topic = sns.create_topic(Name=name)["TopicArn"]
+        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
+        return topic, queue
+
+    def bus(self, name: str) -> tuple[str, str]:
+        """Make an event bus and a queue that gets the events of Lambda; their ARNs."""
+        queue, events = self.queue(f"{name}-ruled"), self.client("events")
+        arn = events.create_event_bus(Name=name)["EventBusArn"]
+        events.put_rule(Name="all", EventBusName=name, EventPattern='{"source": ["lambda"]}')
+        events.put_targets(Rule="all", EventBusName=name, Targets=[{"Id": "queue", "Arn": queue}])
+        return arn, queue
+
+
+@contextlib.contextmanager
+def emulated_aws() -> Iterator[EmulatedAws]:
+    """The emulator of `thawd up --aws`, by itself."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "thawd.emulated_aws"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        env={**os.environ, "MOTO_ACCOUNT_ID": ACCOUNT},
+    ) as process:
+        assert process.stdout is not None
+        try:
+            yield EmulatedAws(f"http://127.0.0.1:{int(process.stdout.readline())}")
+        finally:
+            process.kill()

@@ -1,0 +1,134 @@
+"""A backlog: what happens when it is full, when one function floods the others, when the file of the queue is old."""
+
+from __future__ import annotations
+
+import json
+import threading
+from typing import Any
+
+import pytest
+from botocore.exceptions import ClientError
+
+from .conftest import Project, Running, eventually
+
+CODE = """
+import pathlib
+import time
+
+def work(event, context):
+    return event
+
+def waits(event, context):
+    while not pathlib.Path(event["until"]).exists():
+        time.sleep(0.01)
+"""
+
+
+def depth(running: Running, function: str) -> int:
+    entry = running.status()["functions"][function]
+    return int(entry["queued"]) + int(entry["leased"])
+
+
+def invoke_later(running: Running, function: str, event: Any) -> int:
+    payload = json.dumps(event).encode()
+    answer = running.client().invoke(FunctionName=function, InvocationType="Event", Payload=payload)
+    return int(answer["StatusCode"])
+
+
+def test_a_full_backlog_is_told_and_takes_more_once_there_is_room(project: Project) -> None:
+    project.code(CODE)
+    project.config("""
+        max_queued = 3
+
+        [functions.waits]
+        handler = "app.waits"
+        timeout_s = 900
+
+        [functions.work]
+        handler = "app.work"
+        on_success = "table:out"
+
+        [buckets.uploads]
+        notify = [{ function = "work" }]
+
+        [tables.out]
+    """)
+    gate = project.root / "gate"
+    with project.up() as running:
+        for _ in range(3):
+            assert invoke_later(running, "waits", {"until": str(gate)}) == 202
+        with pytest.raises(ClientError) as refused:
+            invoke_later(running, "work", {})
+        assert refused.value.response["Error"]["Code"] == "TooManyRequestsException"
+        assert "server.max_queued is 3" in refused.value.response["Error"]["Message"]
+        assert refused.value.response["ResponseMetadata"]["HTTPHeaders"]["retry-after"]
+        # An object is kept as an object, and recorded when there is room.
+        (project.root / "uploads" / "one.txt").write_text("1")
+        eventually(lambda: any("as many events as server.max_queued" in line for line in running.output))
+        assert running.invoke("work", {"n": 1}) == ({"n": 1}, None)
+        gate.touch()
+        eventually(lambda: project.command("table", "out", "--json").stdout.count("one.txt"), what="the object's row")
+        assert invoke_later(running, "work", {}) == 202
+
+
+def test_a_flooded_function_does_not_keep_another_from_running(project: Project) -> None:
+    project.code(CODE)
+    project.config("""
+        max_environments = 2
+
+        [functions.waits]
+        handler = "app.waits"
+
+        [functions.work]
+        handler = "app.work"
+        on_success = "table:out"
+
+        [tables.out]
+    """)
+    gate = project.root / "gate"
+    gate.touch()
+    with project.up() as running:
+        flooding = threading.Event()
+        flooding.set()
+
+        def flood() -> None:
+            while flooding.is_set():
+                invoke_later(running, "waits", {"until": str(gate)})
+
+        threads = [threading.Thread(target=flood) for _ in range(2)]
+        for thread in threads:
+            thread.start()
+        try:
+            eventually(lambda: depth(running, "waits"), what="the flood")
+            assert running.invoke("work", 1) == (1, None)
+            invoke_later(running, "work", {"n": 2})
+            eventually(lambda: '"n": 2' in project.command("table", "out", "--json").stdout, what="the other's row")
+        finally:
+            flooding.clear()
+            for thread in threads:
+                thread.join()
+        eventually(lambda: not depth(running, "waits"), what="the end of the flood")
+
+
+def test_events_that_a_throttled_function_does_not_take_wait_and_run_when_it_does(project: Project) -> None:
+    project.code(CODE)
+    project.config("""
+        [functions.work]
+        handler = "app.work"
+        on_success = "table:out"
+        reserved_concurrency = 0
+
+        [tables.out]
+    """)
+    with project.up() as running:
+        for number in range(20):
+            assert invoke_later(running, "work", {"n": number}) == 202
+        eventually(lambda: running.status()["functions"]["work"]["throttles"], what="a throttle")
+        throttles = running.status()["functions"]["work"]["throttles"]
+        assert throttles < 20, "each event tries for itself"
+        text = (project.root / "thawd.toml").read_text()
+        (project.root / "thawd.toml").write_text(text.replace("reserved_concurrency = 0", ""))
+        running.process.send_signal(1)
+        eventually(
+            lambda: len(project.command("table", "out", "--json").stdout.splitlines()) == 20, what="all twenty rows"
+        )

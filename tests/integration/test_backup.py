@@ -1,0 +1,196 @@
+"""`thawd backup` beside a running server, and `thawd restore`: everything is back, nothing is touched by a bad one."""
+
+from __future__ import annotations
+
+import json
+import threading
+from pathlib import Path
+
+import pytest
+
+from .conftest import Project, Running, eventually
+from .test_control_durability import create
+
+CODE = """
+import thawd
+
+def keep(event, context):
+    return {"got": event}
+
+def fails(event, context):
+    raise ValueError("always")
+"""
+CONFIGURATION = """
+[functions.keep]
+handler = "app.keep"
+on_success = "table:kept"
+
+[functions.fails]
+handler = "app.fails"
+maximum_retry_attempts = 0
+
+[buckets.uploads]
+notify = [{ function = "keep" }]
+
+[tables.kept]
+[tables.never-used]
+"""
+
+
+@pytest.fixture
+def lively(project: Project) -> Project:
+    project.code(CODE)
+    project.config(CONFIGURATION)
+    return project
+
+
+def rows(project: Project) -> list[dict[str, object]]:
+    return [json.loads(line) for line in project.command("table", "kept", "--json").stdout.splitlines()]
+
+
+def depth(running: Running, function: str, what: str) -> int:
+    return int(running.status()["functions"][function][what])
+
+
+def fill(project: Project) -> Path:
+    """A server with a row, an object, a dead letter, an uploaded function and a queued event; its backup."""
+    backup = project.root / "the-backup"
+    with project.up() as running:
+        create(running, "uploaded", "from the zip file")
+        running.client().invoke(FunctionName="fails", InvocationType="Event", Payload=b"{}")
+        running.client().put_function_concurrency(FunctionName="uploaded", ReservedConcurrentExecutions=0)
+        running.client().invoke(FunctionName="uploaded", InvocationType="Event", Payload=b'{"waits": 1}')
+        (project.root / "uploads" / "one.txt").write_text("1")
+        eventually(lambda: len(rows(project)) == 1, what="the row")
+        eventually(lambda: depth(running, "fails", "dead") == 1, what="the dead letter")
+        made = project.command("backup", str(backup), "--buckets")
+        assert made.returncode == 0, made.stderr
+        assert f"`thawd restore {backup}` puts them back" in made.stdout
+    return backup
+
+
+def test_everything_is_back_after_the_data_folder_was_lost(lively: Project) -> None:
+    backup = fill(lively)
+    before = rows(lively)
+    assert (backup / "thawd.toml").read_text() == (lively.root / "thawd.toml").read_text()
+    for lost in (".thawd", "uploads"):
+        (lively.root / lost).rename(lively.root / f"{lost}-lost")
+    done = lively.command("restore", str(backup))
+    assert done.returncode == 0, done.stderr
+    with lively.up() as running:
+        assert rows(lively) == before
+        assert depth(running, "fails", "dead") == 1
+        assert depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased") == 1
+        running.client().delete_function_concurrency(FunctionName="uploaded")
+        assert running.invoke("uploaded", {}) == ("from the zip file", None)
+        assert (lively.root / "uploads" / "one.txt").read_text() == "1"
+        # The object was there when the backup was made: it is no new one. The next is.
+        (lively.root / "uploads" / "two.txt").write_text("2")
+        eventually(lambda: len(rows(lively)) == 2, what="the second row")
+        runs = running.status()["functions"]["keep"]["invocations"]
+        assert sum(kind["count"] for kind in runs.values()) == 1
+
+
+def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> None:
+    backup = fill(lively)
+    before = rows(lively)
+    (lively.root / "uploads" / "later.txt").write_text("later")
+    refused = lively.command("restore", str(backup))
+    assert refused.returncode == 1
+    assert "is there already" in refused.stderr
+    assert "--replace" in refused.stderr
+    assert (lively.root / "uploads" / "later.txt").exists()
+    replaced = lively.command("restore", str(backup), "--replace")
+    assert replaced.returncode == 0, replaced.stderr
+    assert rows(lively) == before
+    assert not (lively.root / "uploads" / "later.txt").exists()
+    (aside,) = lively.root.glob("uploads.before-restore-*")
+    assert (aside / "later.txt").read_text() == "later"
+
+
+def test_a_restore_is_refused_beside_a_running_server(lively: Project) -> None:
+    backup = fill(lively)
+    with lively.up():
+        refused = lively.command("restore", str(backup), "--replace")
+    assert refused.returncode == 1
+    assert "another thawd" in refused.stderr
+
+
+@pytest.mark.parametrize("damage", ["flipped", "cut", "missing", "manifest", "newer", "no backup"])
+def test_a_damaged_backup_is_refused_before_anything_is_touched(lively: Project, damage: str) -> None:
+    backup = fill(lively)
+    state = backup / "thawd.db"
+    manifest = backup / "manifest.json"
+    if damage == "flipped":
+        data = bytearray(state.read_bytes())
+        data[len(data) // 2] ^= 1
+        state.write_bytes(data)
+    elif damage == "cut":
+        state.write_bytes(state.read_bytes()[:-1])
+    elif damage == "missing":
+        (backup / "tables" / "kept.db").unlink()
+    elif damage == "manifest":
+        manifest.write_text("{")
+    elif damage == "newer":
+        manifest.write_text(manifest.read_text().replace('"schema": ', '"schema": 9'))
+    else:
+        manifest.unlink()
+    state_before = (lively.root / ".thawd" / "thawd.db").read_bytes()
+    refused = lively.command("restore", str(backup), "--replace")
+    assert refused.returncode == 1
+    assert str(backup) in refused.stderr
+    assert (lively.root / ".thawd" / "thawd.db").read_bytes() == state_before
+    assert not list(lively.root.glob("*.before-restore-*"))
+
+
+def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
+    """Rows of the queue and of its payloads belong together in each; nothing accepted before it began is missing."""
+    with lively.up() as running:
+        create(running, "uploaded")
+        running.client().put_function_concurrency(FunctionName="uploaded", ReservedConcurrentExecutions=0)
+        accepted = 0
+        stop = threading.Event()
+
+        def accept() -> None:
+            nonlocal accepted
+            client = running.client()
+            while not stop.is_set():
+                client.invoke(FunctionName="uploaded", InvocationType="Event", Payload=b"{}")
+                accepted += 1
+
+        thread = threading.Thread(target=accept)
+        thread.start()
+        try:
+            least = []
+            for number in range(3):
+                eventually(lambda number=number: accepted > 20 * number, what="events")  # type: ignore[misc]
+                least.append(accepted)
+                assert lively.command("backup", str(lively.root / f"backup-{number}")).returncode == 0
+        finally:
+            stop.set()
+            thread.join()
+    for number, count in enumerate(least):
+        for lost in lively.root.glob(".thawd"):
+            lost.rename(lively.root / f"lost-{number}")
+        assert lively.command("restore", str(lively.root / f"backup-{number}")).returncode == 0
+        with lively.up() as running:
+            waiting = depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased")
+            assert waiting >= count
+
+
+def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) -> None:
+    nothing = lively.command("backup", str(lively.root / "backup"))
+    assert nothing.returncode == 1
+    assert "nothing to back up" in nothing.stderr
+    backup = fill(lively)
+    again = lively.command("backup", str(backup))
+    assert again.returncode == 1
+    assert "is there already" in again.stderr
+    state = lively.root / ".thawd" / "thawd.db"
+    data = bytearray(state.read_bytes())
+    data[4096 * 2 : 4096 * 3] = bytes(4096)
+    state.write_bytes(data)
+    damaged = lively.command("backup", str(lively.root / "of-damaged"))
+    assert damaged.returncode == 1
+    assert "is damaged" in damaged.stderr
+    assert not list(lively.root.glob("of-damaged*"))

@@ -1,0 +1,163 @@
+"""Claims about `thawd.events.outcomes`: all that is to be told of an event is told, whatever each destination does."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.unit.test_asynchronous import FAILED, Post, claim
+from thawd.errors import DestinationRefused, DestinationUnavailable
+from thawd.events import asynchronous, outcomes
+from thawd.events.destinations import Delivery, Destinations, Outside
+from thawd.events.outcomes import Burial, Outcome
+from thawd.resources import Destination
+from thawd.state import queue as queue_module
+from thawd.state.events import Depth
+
+HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
+NEXT = Destination("function", "next")
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(asynchronous, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(outcomes, "_BACKOFF_FIRST_S", 0.02)
+
+
+class Scripted(Destinations):
+    """Destinations that do what `script` says, each by its kind: the errors of its tries, then success."""
+
+    def __init__(self, tables: Any, buckets: Any) -> None:
+        super().__init__(tables, buckets, Outside())
+        self.script: dict[str, list[Exception]] = {}
+        self.taken: list[Delivery] = []
+
+    async def deliver(self, delivery: Delivery) -> None:
+        if errors := self.script.get(delivery.destination.kind):
+            raise errors.pop(0)
+        self.taken.append(delivery)
+
+
+AWAY, NO = (lambda: DestinationUnavailable("away")), (lambda: DestinationRefused("never"))
+
+
+@pytest.mark.parametrize("hook", [[], [AWAY], [AWAY, AWAY, AWAY], [NO], [AWAY, NO]])
+@pytest.mark.parametrize("dead", [[], [AWAY], [NO], [AWAY, NO]])
+def test_the_record_and_the_dead_letter_of_an_event_go_their_ways_whatever_the_other_does(
+    tmp_path: Path, hook: list[Callable[[], Exception]], dead: list[Callable[[], Exception]]
+) -> None:
+    async def work() -> None:
+        async with Post(
+            tmp_path, stores=Scripted, on_failure=HOOK, dead_letter=QUEUE, maximum_retry_attempts=0
+        ) as post:
+            post.stores.script = {"http": [make() for make in hook], "sqs": [make() for make in dead]}
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(dead=1)
+            expected = [kind for kind, errors in (("http", hook), ("sqs", dead)) if NO not in errors]
+            assert [made.destination.kind for made in post.stores.taken] == expected
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.condition, letter.attempts) == ("RetriesExhausted", 1)
+            assert letter.error.count("never") == (NO in hook) + (NO in dead)
+            assert len(post.dispatcher.got) == 1
+
+    claim(work)
+
+
+def test_what_is_left_to_be_told_survives_a_restart(tmp_path: Path) -> None:
+    async def before() -> None:
+        async with Post(
+            tmp_path, stores=Scripted, on_failure=HOOK, dead_letter=QUEUE, maximum_retry_attempts=0
+        ) as post:
+            post.stores.script = {"sqs": [AWAY() for _ in range(10_000)]}
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(delivering=1)
+            assert [made.destination for made in post.stores.taken] == [HOOK]
+
+    async def after() -> None:
+        async with Post(tmp_path, stores=Scripted) as post:
+            await post.settled(dead=1)
+            (made,) = post.stores.taken
+            assert made.destination == QUEUE
+            assert made.attributes["ErrorCode"] == "200"
+            assert made.body == b'{"n": 1}'
+
+    claim(before)
+    claim(after)
+
+
+@pytest.mark.parametrize("queue_is_away", [False, True])
+def test_a_function_is_told_of_a_failure_in_the_transaction_that_gives_the_event_up(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, queue_is_away: bool
+) -> None:
+    inserted = []
+    insert = queue_module.insert
+
+    def noting(connection: Any, events: Any, **rest: Any) -> None:
+        if events:
+            state = connection.execute("SELECT state FROM events WHERE request_id = 'id-1'").fetchone()
+            inserted.append((len(events), state[0]))
+        insert(connection, events, **rest)
+
+    monkeypatch.setattr(queue_module, "insert", noting)
+
+    async def work() -> None:
+        async with Post(
+            tmp_path, stores=Scripted, on_failure=NEXT, dead_letter=QUEUE, maximum_retry_attempts=0
+        ) as post:
+            post.stores.script = {"sqs": [AWAY()] if queue_is_away else []}
+            post.dispatcher.outcomes = [FAILED]
+            told: list[set[str]] = []
+            post.outcomes.on_follow_ups = told.append
+            await post.accept()
+            await post.settled(dead=1)
+            assert (await post.queue.depth())["next"] == Depth(queued=1)
+            (event,) = await post.queue.lease("next", limit=5)
+            assert b'"condition":"RetriesExhausted"' in event.payload
+            assert inserted == [(1, queue_module.DEAD)]
+            assert told == [{"next"}]
+
+    claim(work)
+
+
+def test_a_success_that_a_function_cannot_be_told_of_is_given_up_and_told_as_such(tmp_path: Path) -> None:
+    from thawd.errors import ResourceNotFoundException
+
+    class Nobody(Scripted):
+        def __init__(self, tables: Any, buckets: Any) -> None:
+            super().__init__(tables, buckets)
+            self._outside = Outside(exists=self._none)
+
+        @staticmethod
+        def _none(name: str, qualifier: str | None) -> object:
+            raise ResourceNotFoundException(f"Function not found: {name}")
+
+    async def work() -> None:
+        async with Post(tmp_path, stores=Nobody, on_success=NEXT, on_failure=HOOK) as post:
+            await post.accept()
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert letter.condition == "DestinationRefused"
+            assert "Function not found: next" in letter.error
+            (made,) = post.stores.taken
+            assert b'"condition":"DestinationRefused"' in made.body
+            assert "next" not in await post.queue.depth()
+
+    claim(work)
+
+
+def test_what_is_left_of_an_outcome_keeps_why_the_rest_did_not_get_there() -> None:
+    made = [
+        Delivery(destination=to, function="f", request_id="1", key="k", body=b"{}", success=False)
+        for to in (HOOK, QUEUE)
+    ]
+    first = Outcome(made[0], Burial("broken", "RetriesExhausted"), (made[1],))
+    left = first.after("A refused it")
+    assert left is not None
+    assert (left.delivery, left.burial) == (made[1], Burial("broken; and A refused it", "RetriesExhausted"))
+    assert left.after("B refused it") is None
+    assert left.ending("B refused it") == Burial("broken; and A refused it; and B refused it", "RetriesExhausted")
