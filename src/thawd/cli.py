@@ -13,7 +13,7 @@ from typing import Any
 
 import click
 
-from thawd import __version__, data_commands, queue_commands, snapshot_commands, table_commands
+from thawd import __version__, data_commands, queue_commands, snapshot_commands, source_commands, table_commands
 from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
 from thawd.server_client import message_of, request
@@ -66,6 +66,7 @@ main.add_command(data_commands.restore)
 main.add_command(table_commands.table)
 main.add_command(queue_commands.queue)
 main.add_command(queue_commands.dead)
+main.add_command(source_commands.group)
 
 
 @main.command()
@@ -148,9 +149,14 @@ def check(config_path: Path) -> None:
         "function": len(settings.functions),
         "bucket": len(settings.buckets) + len(settings.remote_buckets),
         "route": len(settings.routes),
+        "queue": sum(map(len, settings.sources.values())),
+        "schedule": len(settings.schedules),
         "table": len(settings.tables),
     }
-    said = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in parts.items())
+    optional = ("queue", "schedule")
+    said = ", ".join(
+        f"{count} {name}{'' if count == 1 else 's'}" for name, count in parts.items() if count or name not in optional
+    )
     click.echo(f"{config_path}: no mistakes; {said}")
 
 

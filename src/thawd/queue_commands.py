@@ -20,6 +20,7 @@ from urllib.parse import urlencode
 import click
 
 from thawd.errors import ThawdError
+from thawd.invocation import in_a_line
 from thawd.server_client import message_of, request
 from thawd.terminal import print_text
 from thawd.verbs import EXIT_FAILED, config_option, fail, load, warn
@@ -154,7 +155,7 @@ def _pages(settings: Settings, function: str | None, limit: int | None) -> Itera
 
 
 def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
-    error = _spoken(letter["error"])
+    error = in_a_line(letter["error"])
     age_s = (datetime.now(UTC) - datetime.fromisoformat(letter["buried_at"])).total_seconds()
     qualifier = letter["qualifier"]
     return {
@@ -165,17 +166,6 @@ def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
         "given up": f"{_age(max(0.0, age_s))} ago",
         "error": error if len(error) <= _ERROR_SHOWN else error[:_ERROR_SHOWN] + "...",
     }
-
-
-def _spoken(error: str) -> str:
-    """An error in one line: of Lambda's error document its type and message."""
-    try:
-        document = json.loads(error)
-    except ValueError:
-        return error
-    if not isinstance(document, dict) or "errorMessage" not in document:
-        return error
-    return f"{document.get('errorType', 'Error')}: {document['errorMessage']}"
 
 
 @dead.command()

@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import config, control_room, folders
+from thawd import config, control_room, folders, greeting
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
@@ -57,11 +57,13 @@ from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
 from thawd.gateway.signed_api import Gate
+from thawd.gateway.sources_api import SourcesApi
 from thawd.gateway.url_table import PATH_PREFIX, UrlTable
 from thawd.invocation import Invocation
 from thawd.publication import Publications
 from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
+from thawd.sources_room import SourcesRoom
 from thawd.state.bucket_store import BucketStores, require_library
 from thawd.state.dead_letters import DeadLetters
 from thawd.state.listings import Listings
@@ -222,6 +224,7 @@ class Server:
         """Publish everything, then let the buckets in, then say so; cancelled by a stop that comes meanwhile."""
         await self._publications.publish_all(self.settings.functions)
         install_lease_signal_handler()
+        background.append(tasks.create_task(self._sources.run()))
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
         background += [tasks.create_task(watcher.run()) for watcher in self._remote_watchers.values()]
         if watch:
@@ -325,6 +328,15 @@ class Server:
             elsewhere=None if self._aws_proxy is None else self._aws_proxy.read,
         )
         await self._room.open()
+        self._sources = SourcesRoom(
+            self._room.mappings,
+            self._room.registry,
+            self._dispatcher,
+            self._state,
+            settings=lambda: self.settings,
+            wake=self._invoker.wake,
+            sqs=self._aws_endpoint,
+        )
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
         recovered = await self._queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * server.retry_wait_s))
@@ -448,7 +460,12 @@ class Server:
             ),
             invoke_stream=InvokeStreamApi(self._dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             routes=RoutesApi(
-                settings.routes, self._dispatcher, queue_timeout_s=wait_s, budget=self._budget, http=settings.http
+                settings.routes,
+                self._dispatcher,
+                queue_timeout_s=wait_s,
+                budget=self._budget,
+                http=settings.http,
+                accept=self._invoker.accept,
             ),
             objects=ObjectApi(
                 settings.buckets,
@@ -462,6 +479,7 @@ class Server:
             control=self._room.api,
             queue=QueueApi(self._desk),
             aws=self._aws_proxy,
+            sources=SourcesApi(self._sources),
             key=settings.server.key,
             gate=Gate(keys, budget=self._budget) if (keys := settings.server.access_keys) else None,
             urls=FunctionUrlApi(
@@ -549,31 +567,19 @@ class Server:
         self._room.configured.declare(self.settings.functions)
         self._application.parts = self._parts()
         await self._publications.publish_all(self.settings.functions)
+        await self._sources.declare()
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
         for line in missing_extras(settings.functions.values()):
             complain(f"thawd: {line}")
         say(f"thawd serves {self.url}")
-        for name, entry in self._dispatcher.status().items():
-            is_well = entry["state"] == "Active" or name not in settings.functions
-            note = "" if is_well else f"   {entry['state']}: see above"
-            handler = self._dispatcher.entry(name).function.handler
-            say(f"  function  {name:<20} {entry['start'] or '-':<5} {handler}{note}")
-        if not self._dispatcher.names():
-            say("  no functions yet: make them through the Lambda API, or declare them in thawd.toml")
-        for bucket in settings.buckets.values():
-            targets = ", ".join(n.function for n in bucket.notify) or "nobody"
-            say(f"  bucket    {bucket.name:<20} {bucket.path} -> {targets}")
-        for there in settings.remote_buckets.values():
-            targets = ", ".join(n.function for n in there.notify) or "nobody"
-            say(f"  bucket    {there.name:<20} {there.url} -> {targets}")
-        for route in settings.routes:
-            say(f"  route     {route.key:<20} -> {route.function}")
-        for url in self._urls:
-            say(f"  url       {url.function:<20} {self.url}{PATH_PREFIX}{url.identifier}/")
-        for table in settings.tables.values():
-            say(f"  table     {table.name:<20} {table.place}")
+        handlers = {name: self._dispatcher.entry(name).function.handler for name in self._dispatcher.names()}
+        for line in (
+            *greeting.functions(self._dispatcher.status(), handlers, declared=settings.functions),
+            *greeting.surroundings(settings, [(url.function, self._address_of(url.identifier)) for url in self._urls]),
+        ):
+            say(f"  {line}")
         say(
             f"at most {self._node.max_environments} environments and {self._node.memory_mb} MB; memory limits by "
             f"{self._limiter_kind}; Ctrl-C stops"
@@ -587,17 +593,22 @@ class Server:
             staged.write_bytes(msgspec.json.encode({"url": self.url, "pid": os.getpid()}))
             staged.replace(ready_file)
 
+    def _address_of(self, identifier: str) -> str:
+        return f"{self.url}{PATH_PREFIX}{identifier}/"
+
     async def _shut_down(
         self, web: uvicorn.Server, serving: asyncio.Task[None], background: list[asyncio.Task[Any]]
     ) -> None:
         say("stopping")
         self._invoker.stop()
+        self._sources.stop()
         web.should_exit = True
         background[_BEGINNING].cancel()
         left = await self._dispatcher.drain(self.settings.server.grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
         await self._invoker.settled(_SETTLE_S)
+        await self._sources.settled(_SETTLE_S)
         for task in background[_BEGINNING:]:
             task.cancel()
         self._dispatcher.stopping = True
@@ -624,6 +635,7 @@ class Server:
             depth = depths.get(name)
             entry["queued"] = depth.queued if depth else 0
             entry["leased"] = depth.leased if depth else 0
+            entry["delivering"] = depth.delivering if depth else 0
             entry["dead"] = depth.dead if depth else 0
         return {
             "url": self.url,
@@ -645,6 +657,7 @@ class Server:
             for state, count in entry["environments"].items():
                 self._metrics.set_gauge("environments", function=name, state=state, value=count)
             self._metrics.set_gauge("waiting", function=name, value=entry["waiting"])
+        self._sources.measure(self._metrics)
         return self._metrics.exposition()
 
 

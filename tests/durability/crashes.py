@@ -18,7 +18,7 @@ import boto3
 from botocore.config import Config
 
 from tests.durability.ledger import BUCKET, CODE, CONFIG, Ledger, body_of
-from tests.durability.server import Server, until
+from tests.durability.server import Ended, Server, until
 from tests.durability.traffic import Traffic
 
 MOMENTS = ("after an acknowledgement", "during a request", "during the start", "while events run")
@@ -67,17 +67,33 @@ class Crashes:
         plan: how often.
         dead: called after each kill, before the next start.
         machine: whether all processes die at once, as of a power cut, and not the server alone.
+        insist: start the server again when it refuses to start, as its disk is not well.
+
+    Attributes:
+        ledger: what clients noted.
+        moments: when the server was killed.
+        sent: set when everything was accepted.
+        refusals: starts that were refused.
     """
 
     def __init__(
-        self, server: Server, plan: Plan, *, dead: Callable[[], None] = lambda: None, machine: bool = False
+        self,
+        server: Server,
+        plan: Plan,
+        *,
+        dead: Callable[[], None] = lambda: None,
+        machine: bool = False,
+        insist: bool = False,
     ) -> None:
         self.server = server
         self.plan = plan
         self.ledger = Ledger(plan.seed)
         self.moments: Counter[str] = Counter()
+        self.sent = threading.Event()
         self._dead = dead
+        self.refusals = 0
         self._machine = machine
+        self._insist = insist
         self._chance = random.Random(plan.seed)
         self._request = threading.Event()
         self._traffic = Traffic(
@@ -97,19 +113,29 @@ class Crashes:
                 self._one_life(number)
                 self._dead()
                 self.server.start()
-            until(lambda: self._is_up() and all(client.done() for client in clients))
+            until(lambda: self._until_serving() and all(client.done() for client in clients))
             for client in clients:
                 client.result()
         finally:
+            self.sent.set()
             self._traffic.stop()
             pool.shutdown(wait=self.server.alive)
-        self.server.until_serving()
+        self._until_serving()
         until_at_rest(self.server, self.ledger)
 
-    def _is_up(self) -> bool:
-        """Raises when it has ended without being told to."""
-        self.server.until_serving()
-        return True
+    def _until_serving(self) -> bool:
+        """Raises when it has ended without being told to, and not because of its disk."""
+        while True:
+            try:
+                self.server.until_serving()
+            except Ended:
+                if not self._insist:
+                    raise
+                self.refusals += 1
+                self.server.kill_all()
+                self.server.start()
+            else:
+                return True
 
     def _one_life(self, number: int) -> None:
         """Let the server live until its moment has come."""
@@ -118,7 +144,7 @@ class Crashes:
         if moment == "during the start":
             time.sleep(self._chance.uniform(0.0, _LONGEST_START_S))
         else:
-            self.server.until_serving()
+            self._until_serving()
             goal = int(self._traffic.total * (number + self._chance.random()) / (self.plan.kills + 1))
             self.ledger.until_accepted(goal)
             self._kill_environment()
@@ -146,6 +172,7 @@ class Crashes:
         """Stop the server; what was promised must be there."""
         self.server.stop()
         ledger = self.ledger
+        assert "Traceback" not in self.server.said(), self.server.said()[-8000:]
         ledger.verify(self.server.rows("results"), self.server.rows("failures"))
         for key, token in ledger.accepted.items():
             if key.endswith(".json"):

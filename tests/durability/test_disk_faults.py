@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import os
 import random
+import threading
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 from tests.durability.crashes import Crashes, Plan, chosen_seed, working_server
-from tests.durability.disk import FaultyDisk
+from tests.durability.disk import MILLION, UNLIMITED, FaultyDisk
+from tests.durability.server import until
 
 KILLS = int(os.environ.get("THAWD_CRASHES", "5"))
 EACH = int(os.environ.get("THAWD_CRASH_EVENTS", "150"))
@@ -21,23 +23,80 @@ pytestmark = [
 ]
 
 
+class Machine:
+    """A server on a disk that breaks, and its clients; all that is drawn comes of one seed."""
+
+    def __init__(self, folder: Path, *, kills: int) -> None:
+        seed = chosen_seed()
+        self.chance = random.Random(seed)
+        self.lost: Counter[str] = Counter()
+        self.disk = FaultyDisk(folder / "project", folder / "aside", seed=seed)
+        self.server = working_server(folder / "project", environ=self.disk.environ)
+        plan = Plan(uploads=EACH, invocations=EACH, kills=kills, seed=seed)
+        self.crashes = Crashes(self.server, plan, dead=self._power_cut, machine=True, insist=True)
+        self.ledger = self.crashes.ledger
+
+    def _power_cut(self) -> None:
+        self.lost.update(self.disk.cut(self.chance))
+
+    def run(self) -> None:
+        """Send everything, let the disk be well again, count."""
+        try:
+            self.crashes.run()
+            self.crashes.verify()
+        finally:
+            self.server.kill_all()
+            disk = self.disk
+            print(self.crashes.told(), dict(self.lost))
+            told = f"{disk.syncs} syncs, {disk.failed_syncs} failed, {disk.refused} refused, {disk.shortened} cut short"
+            print(f"{told}; {self.crashes.refusals} starts refused")
+
+
 def test_what_was_accepted_survives_power_cuts(tmp_path: Path) -> None:
-    seed = chosen_seed()
-    disk = FaultyDisk(tmp_path / "project", tmp_path / "aside", seed=seed)
-    server = working_server(tmp_path / "project", environ=disk.environ)
-    chance = random.Random(seed)
-    lost: Counter[str] = Counter()
+    machine = Machine(tmp_path, kills=KILLS)
+    machine.run()
+    assert machine.lost["sectors"] > 0
+    assert machine.lost["names"] > 0
 
-    def power_cut() -> None:
-        lost.update(disk.cut(chance))
 
-    plan = Plan(uploads=EACH, invocations=EACH, kills=KILLS, seed=seed)
-    crashes = Crashes(server, plan, dead=power_cut, machine=True)
+def test_what_was_accepted_survives_syncs_that_fail_and_power_cuts(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, kills=KILLS)
+    machine.disk.sync_failures = MILLION // 15
+    machine.disk.short_writes = MILLION // 50
+    machine.run()
+    assert machine.disk.failed_syncs > 0
+    assert machine.disk.shortened > 0
+    assert "the disk failed" in machine.server.said()
+
+
+def test_a_server_on_a_disk_that_fills_up_and_drains_refuses_and_goes_on(tmp_path: Path) -> None:
+    machine = Machine(tmp_path, kills=KILLS)
+    disk, ledger, sent = machine.disk, machine.ledger, machine.crashes.sent
+    times_full = 0
+
+    def fill_and_drain() -> None:
+        nonlocal times_full
+        while not sent.is_set():
+            goal = len(ledger.accepted) + machine.chance.randint(1, EACH // 5)
+            until(lambda goal=goal: sent.is_set() or len(ledger.accepted) >= goal)
+            refused, answered = disk.refused, sum(ledger.refused.values())
+            disk.free_bytes = machine.chance.randint(0, 100_000)
+            until(
+                lambda refused=refused, answered=answered: (
+                    sent.is_set()
+                    or not machine.server.alive
+                    or (disk.refused > refused + 3 and sum(ledger.refused.values()) > answered + 3)
+                )
+            )
+            times_full += 1
+            disk.free_bytes = UNLIMITED
+
+    weather = threading.Thread(target=fill_and_drain)
+    weather.start()
     try:
-        crashes.run()
-        crashes.verify()
+        machine.run()
     finally:
-        server.kill_all()
-        print(crashes.told(), dict(lost), disk.syncs)
-    assert lost["sectors"] > 0
-    assert lost["names"] > 0
+        sent.set()
+        weather.join()
+    assert times_full > 0
+    assert "disk is full" in machine.server.said()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import random
 import threading
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
@@ -17,6 +18,7 @@ from tests.durability.ledger import BUCKET, FUNCTION, KINDS, Ledger, body_of
 from tests.durability.server import Server, until
 
 THREADS = 6
+_PAUSE_S = 0.02
 _MAKING_CLIENTS = threading.Lock()
 
 
@@ -143,4 +145,5 @@ class Traffic:
         except (BotoCoreError, ClientError) as error:
             why = error.response["Error"]["Code"] if isinstance(error, ClientError) else type(error).__name__
             self._ledger.doubt(key, token, why)
+            time.sleep(_PAUSE_S)  # as clients do, so that a refusing server has time for something else
             return None

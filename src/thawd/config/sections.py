@@ -166,11 +166,12 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
         values.pop("url", None)  # read by itself: a version does not change with its address
+        values.pop("sources", None)  # nor with what invokes it
         values["code"] = reader.absolute(values.get("code", "."))
         if "requirements" in values:
             values["requirements"] = reader.absolute(values["requirements"])
         if "prime" in values:
-            values["prime"] = _event(values["prime"], reader, path=(*path, "prime"))
+            values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
         for outcome in ("on_success", "on_failure", "dead_letter"):
@@ -180,7 +181,7 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     return functions
 
 
-def _event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
+def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
     """An event as JSON text, from the table itself or from the file that is named."""
     allowed = f"JSON of at most {MAX_PAYLOAD_BYTES} bytes"
     if isinstance(given, str):

@@ -10,7 +10,17 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Table
+from thawd.resources import (
+    Bucket,
+    Function,
+    FunctionUrl,
+    HttpApi,
+    RemoteBucket,
+    Route,
+    Schedule,
+    SqsSource,
+    Table,
+)
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -84,6 +94,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         http: what the routes have in common.
         urls: function URLs, by name of the function.
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
+        sources: queues that functions read, by name of the function.
+        schedules: by name, in file order.
     """
 
     path: Path
@@ -95,6 +107,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpApi = HttpApi()
     urls: dict[str, FunctionUrl] = {}
     runtimes: dict[str, str] = {}
+    sources: dict[str, tuple[SqsSource, ...]] = {}
+    schedules: dict[str, Schedule] = {}
     remote_buckets: dict[str, RemoteBucket] = {}
 
     def not_code(self) -> frozenset[Path]:

@@ -30,6 +30,8 @@ from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi, raw_path_of
 from thawd.gateway.signed_api import Gate
+from thawd.gateway.sources_api import PREFIX as SOURCES_PREFIX
+from thawd.gateway.sources_api import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 
@@ -50,6 +52,7 @@ class Parts:
         key: what clients must present, None when the server listens on loopback only.
         urls: function URLs, which say themselves who may call.
         invoke_stream: InvokeWithResponseStream.
+        sources: thawd's own operations on sources.
         gate: lets signed requests to AWS's APIs in; None: they need not be signed.
         queue: what operators ask of the queue and of dead letters.
     """
@@ -66,6 +69,7 @@ class Parts:
     urls: FunctionUrlApi | None = None
     invoke_stream: InvokeStreamApi | None = None
     aws: AwsProxy | None = None
+    sources: SourcesApi | None = None
     gate: Gate | None = None
     queue: QueueApi | None = None
 
@@ -187,6 +191,8 @@ class Application:
                 await self.parts.queue(scope, receive, send)
             elif path == "/_thawd/status":
                 await respond_json(send, 200, await self.parts.status())
+            elif self.parts.sources is not None and (path + "/").startswith(SOURCES_PREFIX + "/"):
+                await self.parts.sources(scope, send)
             elif path.startswith("/_thawd/tables/"):
                 name = unquote(path.removeprefix("/_thawd/tables/"))
                 await respond_json(send, 200, {"name": name, "count": await self.parts.count_table(name)})

@@ -110,7 +110,20 @@ _LISTINGS = """
 CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _LISTINGS)
+# How far each schedule has come: all its times up to `done_until` have been dealt with.
+_SCHEDULES = """
+CREATE TABLE schedules (
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    anchor REAL NOT NULL,
+    done_until REAL NOT NULL,
+    last_run REAL,
+    last_late_s REAL NOT NULL DEFAULT 0,
+    runs INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
 def open_state(path: Path) -> Database:

@@ -125,6 +125,10 @@ def explain(path: Path, error: sqlite3.Error) -> StoreError:
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_is_full(path)):
         return StoreFullError(f"{path}: the disk is full ({error}), nothing was stored; free some space and try again")
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreError(
+            f"{path}: the disk failed ({error}), nothing was stored; the kernel's log (`dmesg`) may say why"
+        )
     if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
         return StoreError(
             f"{path}: another process holds it locked ({error}); "
