@@ -36,7 +36,7 @@ from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.events.outcomes import Outcomes
 from thawd.events.queue_desk import QueueDesk
-from thawd.events.remote_buckets import RemoteBucketWatcher
+from thawd.events.remote_buckets import Books, RemoteBucketWatcher
 from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
@@ -356,7 +356,7 @@ class Server:
 
     def _watch_remote(self) -> dict[str, RemoteBucketWatcher]:
         """Watchers of the buckets elsewhere whose objects invoke a function."""
-        listings = Listings(self._state)
+        books = Books(self._objects, Listings(self._state), lambda: self._queue.full)
         watchers = {}
         for name, bucket in self.settings.remote_buckets.items():
             store = self._stores.get(name)
@@ -364,8 +364,7 @@ class Server:
                 watchers[name] = RemoteBucketWatcher(
                     bucket,
                     store,
-                    objects=self._objects,
-                    listings=listings,
+                    books=books,
                     log=complain,
                     on_events=self._invoker.wake,
                 )

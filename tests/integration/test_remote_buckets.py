@@ -20,7 +20,7 @@ import pytest
 from tests.integration.conftest import Project, eventually
 from tests.integration.emulated import EmulatedAws
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
-from thawd.events.remote_buckets import RemoteBucketWatcher
+from thawd.events.remote_buckets import Books, RemoteBucketWatcher
 from thawd.resources import Notification, RemoteBucket, StoreUrl
 from thawd.state.bucket_store import BucketStore, ObjectWriter
 from thawd.state.listings import Listings
@@ -63,6 +63,9 @@ class There:
 
     def stored(self) -> set[str]:
         return {entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])}
+
+    def all_keys(self) -> list[str]:
+        return [entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])]
 
     def delete(self, key: str) -> None:
         self.s3.delete_object(Bucket=self.name, Key=key)
@@ -155,13 +158,13 @@ class Watched:
         self.db = open_state(folder / "thawd.db")
         self.queue = EventQueue(self.db)
         self.store = store or BucketStore(bucket)
+        self.is_full = False
         self.log: list[str] = []
         self.woken: list[set[str]] = []
         self.watcher = RemoteBucketWatcher(
             bucket,
             self.store,
-            objects=ObjectCatalog(self.db),
-            listings=Listings(self.db),
+            books=Books(ObjectCatalog(self.db), Listings(self.db), lambda: self.is_full),
             log=self.log.append,
             on_events=self.woken.append,
         )
@@ -331,12 +334,31 @@ def test_a_bucket_that_cannot_be_listed_is_told_once_and_nothing_counts_as_remov
                 there.s3.create_bucket(Bucket=there.name)
                 while len(here.log) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
-                assert "answers again" in here.log[1]
+                assert "is listed again" in here.log[1]
                 records = await here.records()
                 assert [record["eventName"] for record in records] == ["ObjectRemoved:Delete"]
                 watching.cancel()
 
         asyncio.run(scenario())
+
+
+def test_a_listing_waits_while_the_queue_is_full(tmp_path: Path, there: There) -> None:
+    there.put("in/a.png")
+
+    async def scenario() -> None:
+        async with watched(tmp_path, bucket_of(there, poll_s=0.01)) as here:
+            here.is_full = True
+            watching = asyncio.create_task(here.watcher.run())
+            while not here.log:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            assert "objects wait to be recorded: as many events as server.max_queued" in here.log[0]
+            assert await here.records() == []
+            here.is_full = False
+            await here.watcher.first_listing_done.wait()
+            watching.cancel()
+            assert len(await here.records()) == 1
+
+    asyncio.run(scenario())
 
 
 def test_a_watcher_that_is_paused_finds_afterwards_what_changed(tmp_path: Path, there: There) -> None:
@@ -432,6 +454,7 @@ def serve(project: Project, there: There, more: str = "") -> None:
 
         [functions.probe]
         handler = "app.probe"
+        on_success = "bucket:photos"
 
         [buckets.photos]
         url = "s3://{there.name}/in?endpoint={there.url}&region=eu-west-1"
@@ -475,6 +498,13 @@ def test_objects_elsewhere_invoke_functions_which_read_and_write_them(project: P
         assert kinds == ["FileNotFoundError", "ServiceError", "ServiceError", "ServiceError"], answer
         assert "has no path; use read and write" in answer[3]
         assert "there is no bucket 'nowhere'" in answer[5]
+        # A destination gets its record, below the prefix
+        told = running.client().invoke(
+            FunctionName="probe", InvocationType="Event", Payload=b'{"key": "in/w", "text": "later"}'
+        )
+        record = f"in/{told['ResponseMetadata']['RequestId']}.json"
+        eventually(lambda: record in there.all_keys(), what="the record")
+        assert json.loads(there.get(record))["requestContext"]["condition"] == "Success"
         # The S3 interface is for folders
         with pytest.raises(running.s3().exceptions.ClientError, match="speak to that store itself"):
             running.s3().put_object(Bucket="photos", Key="x", Body=b"")

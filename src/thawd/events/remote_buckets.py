@@ -15,6 +15,7 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -27,6 +28,23 @@ from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
+_FULL = "as many events as server.max_queued allows wait already"
+_FULL_RECHECK_S = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Books:
+    """What a watcher records in.
+
+    Attributes:
+        objects: the catalog of objects.
+        listings: how far listings are.
+        is_full: whether the queue takes no events at the moment; a listing waits meanwhile.
+    """
+
+    objects: ObjectCatalog
+    listings: Listings
+    is_full: Callable[[], bool] = lambda: False
 
 
 class RemoteBucketWatcher:
@@ -41,8 +59,7 @@ class RemoteBucketWatcher:
         bucket: RemoteBucket,
         store: BucketStore,
         *,
-        objects: ObjectCatalog,
-        listings: Listings,
+        books: Books,
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
     ) -> None:
@@ -51,18 +68,18 @@ class RemoteBucketWatcher:
         Args:
             bucket: the bucket.
             store: its store.
-            objects: the catalog of objects.
-            listings: how far listings are.
+            books: where it records.
             log: takes lines for the operator.
             on_events: told the functions that have new events in the queue.
         """
         self.first_listing_done = asyncio.Event()
         self._bucket = bucket
         self._store = store
-        self._objects = objects
-        self._listings = listings
+        self._objects = books.objects
+        self._listings = books.listings
         self._log = log
         self._on_events = on_events
+        self._is_full = books.is_full
         self._source = Source(bucket.name, bucket.bucket, bucket.notify, bucket.region)
         self._catalog = bucket.identity
         self._going = asyncio.Event()
@@ -146,6 +163,7 @@ class RemoteBucketWatcher:
 
     async def _record(self, found: Sequence[RemoteObject], progress: Progress) -> int:
         """Record those of `found` that are not as recorded; how many of them had been recorded before."""
+        await self._until_room()
         keys = [entry.key.encode() for entry in found]
         known = await self._objects.lookup(self._catalog, keys)
         changes = []
@@ -166,6 +184,14 @@ class RemoteBucketWatcher:
         await self._apply(changes)
         return len(known)
 
+    async def _until_room(self) -> None:
+        """Wait while the queue is full: what is not recorded is found later, and the queue keeps what it has."""
+        while self._is_full():
+            if self._complaint != _FULL:
+                self._complaint = _FULL
+                self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+            await asyncio.sleep(_FULL_RECHECK_S)
+
     def _is_from_before(self, entry: RemoteObject, progress: Progress) -> bool:
         """Whether the object was there before the first listing, and is to be passed over for that."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
@@ -183,6 +209,7 @@ class RemoteBucketWatcher:
         while page := await self._objects.page(self._catalog, start=start, limit=_PAGE_KEYS):
             gone = [record for record in page if not _holds(ordered, _digest(record.key, salt))]
             for at in range(0, len(gone), _BATCH_KEYS):
+                await self._until_room()
                 await self._apply(
                     [
                         ObjectChange(key=record.key, expected=record.sequencer, now=None, announce=True)
@@ -196,7 +223,7 @@ class RemoteBucketWatcher:
             return
         at_s = time.time()
         applied = await self._objects.apply(
-            self._catalog, changes, events_for=partial(events_of, self._source, at_s=at_s), now=at_s
+            self._catalog, changes, events_for=partial(events_of, self._source, at_s=at_s)
         )
         if applied.functions:
             self._on_events(applied.functions)
@@ -210,7 +237,7 @@ class RemoteBucketWatcher:
     def _relieve(self) -> None:
         if self._complaint:
             self._complaint = ""
-            self._log(f"bucket {self._bucket.name}: {self._bucket.url} answers again")
+            self._log(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
 
 
 def _digest(key: bytes, salt: bytes) -> int:
