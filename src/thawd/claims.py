@@ -10,6 +10,7 @@ import socket
 from collections.abc import Iterator
 from pathlib import Path
 
+from thawd import folders
 from thawd.errors import ThawdError
 
 
@@ -72,7 +73,7 @@ def lock(data: Path) -> Iterator[Lock]:
         StartError: it cannot be made or written, or another server has it.
     """
     try:
-        data.mkdir(parents=True, exist_ok=True, mode=0o700)
+        folders.make(data, mode=0o700)
         file = (data / "lock").open("a+")
     except OSError as error:
         raise StartError(

@@ -8,20 +8,17 @@ import json
 import os
 import signal
 import sys
-from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
-from thawd import __version__, data_commands, snapshot_commands, table_commands
+from thawd import __version__, data_commands, queue_commands, snapshot_commands, source_commands, table_commands
 from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
+from thawd.server_client import message_of, request
 from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
 from thawd.verbs import config_option, fail, load, warn
-
-if TYPE_CHECKING:
-    from thawd.config import Settings
 
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
@@ -67,6 +64,9 @@ main.add_command(snapshot_commands.group)
 main.add_command(data_commands.backup)
 main.add_command(data_commands.restore)
 main.add_command(table_commands.table)
+main.add_command(queue_commands.queue)
+main.add_command(queue_commands.dead)
+main.add_command(source_commands.group)
 
 
 @main.command()
@@ -147,11 +147,16 @@ def check(config_path: Path) -> None:
     settings = load(config_path)
     parts = {
         "function": len(settings.functions),
-        "bucket": len(settings.buckets),
+        "bucket": len(settings.buckets) + len(settings.remote_buckets),
         "route": len(settings.routes),
+        "queue": sum(map(len, settings.sources.values())),
+        "schedule": len(settings.schedules),
         "table": len(settings.tables),
     }
-    said = ", ".join(f"{count} {name}{'' if count == 1 else 's'}" for name, count in parts.items())
+    optional = ("queue", "schedule")
+    said = ", ".join(
+        f"{count} {name}{'' if count == 1 else 's'}" for name, count in parts.items() if count or name not in optional
+    )
     click.echo(f"{config_path}: no mistakes; {said}")
 
 
@@ -171,14 +176,14 @@ def invoke(function: str, payload: str, asynchronous: bool, tail: bool, config_p
     headers = {"X-Amz-Invocation-Type": "Event" if asynchronous else "RequestResponse"}
     if tail and not asynchronous:
         headers["X-Amz-Log-Type"] = "Tail"
-    status, answered, body = _request(
+    status, answered, body = request(
         load(config_path),
         f"/2015-03-31/functions/{quote(os.fsencode(function), safe='')}/invocations",
         _read_payload(payload),
         headers,
     )
     if status >= 300:
-        fail(f"HTTP {status}: {_message(body)}")
+        fail(f"HTTP {status}: {message_of(body)}")
     if tail and "x-amz-log-result" in answered:
         click.echo(base64.b64decode(answered["x-amz-log-result"]).decode(errors="replace"), err=True, nl=False)
     if asynchronous:
@@ -236,9 +241,9 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
 @config_option
 def status(as_json: bool, config_path: Path) -> None:
     """Show what the running server is doing: environments, starts and latencies by function."""
-    code, _, body = _request(load(config_path), "/_thawd/status", None, {})
+    code, _, body = request(load(config_path), "/_thawd/status", None, {})
     if code != 200:
-        fail(f"HTTP {code}: {_message(body)}")
+        fail(f"HTTP {code}: {message_of(body)}")
     try:
         document = json.loads(body)
     except ValueError:
@@ -277,63 +282,3 @@ def _read_payload(text: str) -> bytes:
         except OSError as error:
             fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
     return os.fsencode(text)
-
-
-def _request(
-    settings: Settings, path: str, body: bytes | None, headers: dict[str, str]
-) -> tuple[int, dict[str, str], bytes]:
-    """One request to the running server: status, headers (lower case), body; ends the command when there is none."""
-    import http.client
-
-    server = settings.server
-    host, port = _address(settings)
-    if server.key is not None:
-        headers = {**headers, "X-Api-Key": server.key}
-    elif server.access_keys:
-        headers = {**headers, **_signature(server.access_keys, (host, port), path, body)}
-    connection = http.client.HTTPConnection(host, port, timeout=960)
-    try:
-        with sigpipe(signal.SIG_IGN), contextlib.closing(connection):
-            connection.request("GET" if body is None else "POST", path, body=body, headers=headers)
-            answer = connection.getresponse()
-            return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
-    except (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
-        fail(
-            f"the server at {host}:{port} ended the connection before it had answered ({error or type(error).__name__})"
-        )
-    except http.client.HTTPException as error:
-        fail(f"what answers at {host}:{port} does not speak HTTP as thawd does ({error!r})")
-    except OSError as error:
-        fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
-
-
-def _signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None) -> dict[str, str]:
-    """Headers that sign a request with the first of the configured keys."""
-    import time
-
-    from thawd.gateway.sigv4 import Signed, sign
-    from thawd.resources import REGION
-
-    host, port = address
-    host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
-    access_key, secret = next(iter(keys.items()))
-    request = Signed("GET" if body is None else "POST", path, "", [(b"host", host.encode())], body or b"")
-    return {"Host": host, **sign(request, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
-
-
-def _address(settings: Settings) -> tuple[str, int]:
-    """Where the server of this data folder listens: the one it wrote down, else the configured one."""
-    from thawd.server import ADDRESS_FILE
-
-    try:
-        host, port = json.loads((settings.server.data / ADDRESS_FILE).read_text())
-        return str(host), int(port)
-    except (OSError, ValueError):
-        return settings.server.host, settings.server.port
-
-
-def _message(body: bytes) -> str:
-    try:
-        return str(json.loads(body)["Message"])
-    except (ValueError, KeyError, TypeError):
-        return body.decode(errors="replace")

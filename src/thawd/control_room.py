@@ -12,6 +12,7 @@ from typing import Any
 from thawd.config import Settings
 from thawd.control.configured import Configured
 from thawd.control.deployments import Deployments, Surroundings
+from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceNotFoundException
 from thawd.execution.dispatcher import Dispatcher
@@ -62,11 +63,14 @@ class ControlRoom:
         api: serves it over HTTP, once `open` has returned.
         configured: the functions of the configuration.
         deployments: all functions, as they are to be served.
+        mappings: event source mappings.
+        registry: all that the control plane knows.
     """
 
     api: ControlApi
     configured: Configured
     deployments: Deployments
+    mappings: Mappings
 
     def __init__(  # noqa: PLR0913 - the composition root hands it all
         self,
@@ -86,7 +90,7 @@ class ControlRoom:
         self._budget = budget
         self._elsewhere = elsewhere
         self._code = CodeStore(settings().server.data)
-        self._registry = Registry(Catalog(state))
+        self.registry = Registry(Catalog(state))
 
     async def open(self) -> None:
         """Restore what was made before, and declare it with the functions of the configuration.
@@ -94,7 +98,7 @@ class ControlRoom:
         Raises:
             StoreError: the catalog cannot be read.
         """
-        await self._registry.load()
+        await self.registry.load()
         engine = self._engine
         self.deployments = Deployments(
             engine.dispatcher,
@@ -106,11 +110,11 @@ class ControlRoom:
             complain=complain,
             say=say,
         )
-        self.configured = Configured(self._registry, self.deployments, complain=complain)
+        self.configured = Configured(self.registry, self.deployments, complain=complain)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
             Means(
-                known=self._registry,
+                known=self.registry,
                 code=self._code,
                 deployments=self.deployments,
                 read_object=self._read_object,
@@ -120,9 +124,10 @@ class ControlRoom:
                 locate=links.make,
             )
         )
+        self.mappings = plane.mappings
         self.api = ControlApi(plane, links=links, budget=self._budget, complain=complain)
         self.configured.declare(self._settings().functions)
-        for family in list(self._registry.families.values()):
+        for family in list(self.registry.families.values()):
             if not family.declared:
                 self.deployments.declare(family)
         plane.functions.resume()
@@ -130,12 +135,12 @@ class ControlRoom:
 
     def may_loop(self, name: str) -> bool:
         """Whether the function `name` may be invoked by what it caused itself: its recursion configuration."""
-        family = self._registry.families.get(name)
+        family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 
     def packages(self) -> set[str]:
         """Names of the packages that must stay."""
-        return self._registry.packages() | self._code.recent()
+        return self.registry.packages() | self._code.recent()
 
     async def remove_code(self) -> None:
         """Remove the zip files of other packages.

@@ -144,6 +144,13 @@ class ResourceConflictException(ThawdError):
     status = 409
 
 
+class ResourceInUseException(ThawdError):
+    """The event source mapping is being changed; try again when that is done (HTTP 400)."""
+
+    type = "ResourceInUseException"
+    status = 400
+
+
 class ResourceNotReadyException(ThawdError):
     """The function is inactive or failed to be published; its last problem is in the message (HTTP 502)."""
 

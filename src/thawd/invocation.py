@@ -6,6 +6,7 @@ Deadlines are absolute, in ``time.monotonic()`` seconds.
 from __future__ import annotations
 
 import enum
+import json
 import os
 import time
 from dataclasses import dataclass, field
@@ -36,6 +37,16 @@ def new_request_id() -> str:
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
+
+
+def in_a_line(error: str) -> str:
+    """A function's error document as ``Type: message``; anything else as it is, without its line breaks."""
+    try:
+        document = json.loads(error)
+        error = f"{document.get('errorType', 'Error')}: {document['errorMessage']}"
+    except (ValueError, RecursionError, AttributeError, KeyError):
+        pass
+    return " ".join(error.split())
 
 
 def new_trace_header() -> str:

@@ -179,6 +179,40 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
         return f"StoreUrl({self.shown!r})"
 
 
+class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
+    """A bucket in an object store elsewhere.
+
+    Attributes:
+        name: what it is called here, as `Bucket.name`.
+        url: where it is.
+        bucket: what it is called there; a container, in Azure.
+        prefix: keys of its objects begin so; empty, or with a slash at its end.
+        region: the region that its events name.
+        parameters: what the URL says besides.
+        notify: its notifications.
+        poll_s: seconds between two listings.
+        existing: ``notify``: what the first listing finds gives events; ``skip``: what is newer than that alone.
+        notifications: URL or ARN of an SQS queue that gets the bucket's own notifications; None: it is listed.
+    """
+
+    name: str
+    url: StoreUrl
+    bucket: str
+    prefix: str = ""
+    region: str = REGION
+    parameters: dict[str, str] = {}
+    notify: tuple[Notification, ...] = ()
+    poll_s: float = 60.0
+    existing: str = "notify"
+    notifications: str | None = None
+
+    @property
+    def identity(self) -> str:
+        """Tells it from every other bucket, here and elsewhere; what is recorded of it goes by this name."""
+        place = f"{self.url.scheme}://{self.parameters.get('account', '')}{self.parameters.get('endpoint', '')}"
+        return f"{self.name}={place}/{self.bucket}/{self.prefix}"
+
+
 class Table(msgspec.Struct, frozen=True, kw_only=True):
     """A table: items (JSON objects) by key.
 
@@ -205,11 +239,13 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
         key: the route key, ``METHOD /path/{parameter}/{rest+}``, ``ANY /path`` or ``$default``.
         function: name of the function that answers.
         payload_format: of the event and the answer, ``1.0`` or ``2.0``.
+        asynchronous: whether requests are stored and answered with 202 at once, to be run later.
     """
 
     key: str
     function: str
     payload_format: str = "2.0"
+    asynchronous: bool = False
 
 
 class Cors(msgspec.Struct, frozen=True, kw_only=True):
@@ -256,3 +292,47 @@ class FunctionUrl(msgspec.Struct, frozen=True, kw_only=True):
     auth_type: str
     invoke_mode: str = "BUFFERED"
     cors: Cors | None = None
+
+
+class SqsSource(msgspec.Struct, frozen=True, kw_only=True):
+    """An SQS queue whose messages invoke a function, in batches: an event source mapping.
+
+    Attributes:
+        sqs: ARN or URL of the queue.
+        batch_size: most messages of one invocation, 1-10,000, of a FIFO queue 1-10; over 10 only with a window.
+        window_s: how long a batch may gather messages, seconds, 0-300; 0: it goes as soon as there are any.
+        maximum_concurrency: most batches at once, 2-1,000; None: as many environments as the function may have.
+        filters: event patterns, JSON texts; messages that match none of them are deleted; empty: all are wanted.
+        report_batch_item_failures: whether the handler's answer names the messages that failed.
+        enabled: whether it is read.
+    """
+
+    sqs: str
+    batch_size: int = 10
+    window_s: int = 0
+    maximum_concurrency: int | None = None
+    filters: tuple[str, ...] = ()
+    report_batch_item_failures: bool = False
+    enabled: bool = True
+
+
+class Schedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Times at which a function is invoked.
+
+    Attributes:
+        name: 1-64 letters, digits, dots, hyphens, underscores.
+        function: name of the function.
+        schedule: ``rate(…)``, ``cron(…)`` or ``at(…)``.
+        timezone: IANA name of the time zone that ``cron`` and ``at`` are of.
+        input: the event, JSON text; None: EventBridge's "Scheduled Event".
+        enabled: whether it runs.
+        missed: what becomes of runs that came due while no server ran: ``skip``, ``once`` (the last of them), ``all``.
+    """
+
+    name: str
+    function: str
+    schedule: str
+    timezone: str = "UTC"
+    input: bytes | None = None
+    enabled: bool = True
+    missed: str = "once"

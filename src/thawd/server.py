@@ -21,7 +21,7 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import config, control_room
+from thawd import config, control_room, folders, greeting
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
@@ -35,6 +35,8 @@ from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.events.outcomes import Outcomes
+from thawd.events.queue_desk import QueueDesk
+from thawd.events.remote_buckets import Books, RemoteBucketWatcher
 from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
@@ -52,14 +54,19 @@ from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import LogsApi
 from thawd.gateway.objects import ObjectApi
+from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
 from thawd.gateway.signed_api import Gate
+from thawd.gateway.sources_api import SourcesApi
 from thawd.gateway.url_table import PATH_PREFIX, UrlTable
 from thawd.invocation import Invocation
 from thawd.publication import Publications
 from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
+from thawd.sources_room import SourcesRoom
+from thawd.state.bucket_store import BucketStores, require_library
 from thawd.state.dead_letters import DeadLetters
+from thawd.state.listings import Listings
 from thawd.state.marks import Marks
 from thawd.state.objects import ObjectCatalog
 from thawd.state.outbox import Outbox
@@ -168,7 +175,7 @@ class Server:
         server = self.settings.server
         for folder in (server.data / "logs", server.data / "tables", *(b.path for b in self.settings.buckets.values())):
             try:
-                folder.mkdir(parents=True, exist_ok=True)
+                folders.make(folder)
             except OSError as error:
                 raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._state = open_state(server.data / "thawd.db")
@@ -180,6 +187,9 @@ class Server:
         require_libraries(self.settings.tables)
         self._tables = Tables(self.settings.tables)
         self._closing.callback(self._tables.close)
+        require_library(self.settings.remote_buckets)
+        self._stores = BucketStores(self.settings.remote_buckets)
+        self._closing.callback(self._stores.close)
 
     async def _serve(self, listener: socket.socket, *, watch: bool, ready_file: Path | None) -> None:
         async with asyncio.TaskGroup() as tasks:
@@ -214,7 +224,9 @@ class Server:
         """Publish everything, then let the buckets in, then say so; cancelled by a stop that comes meanwhile."""
         await self._publications.publish_all(self.settings.functions)
         install_lease_signal_handler()
+        background.append(tasks.create_task(self._sources.run()))
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
+        background += [tasks.create_task(watcher.run()) for watcher in self._remote_watchers.values()]
         if watch:
             background.append(tasks.create_task(CodeWatcher(lambda: self.settings, self.catch_up).run()))
         self._announce(ready_file)
@@ -232,7 +244,7 @@ class Server:
         self._disks = disks = Disks(server.data / "tmp", program=program, needed=self._needed(program))
         await asyncio.to_thread(disks.clean)
         await asyncio.to_thread(disks.confine)
-        self._services = TableServices(self._tables)
+        self._services = TableServices(self._tables, self._stores)
         self._spawner = Spawner(
             limiter=limiter,
             services=self._services,
@@ -270,26 +282,30 @@ class Server:
             Outside(
                 exists=self._dispatcher.entry,
                 may_loop=self._may_loop,
+                bucket=self._stores.get,
                 aws_endpoint=self._aws_endpoint,
                 webhook_secret=server.webhook_secret,
                 metrics=self._metrics,
             ),
         )
+        self._outcomes = Outcomes(self._queue, Outbox(self._state), self._destinations)
         self._invoker = AsyncInvoker(
             self._queue,
             self._dispatcher,
             self._destinations,
-            Outcomes(self._queue, Outbox(self._state), self._destinations),
+            self._outcomes,
             retry_wait_s=server.retry_wait_s,
         )
+        dead_letters = DeadLetters(self._state)
         self._upkeep = Upkeep(
             self._state,
             self._queue,
-            DeadLetters(self._state),
+            dead_letters,
             names=self._dispatcher.names,
             retention_s=server.dead_letter_retention_s,
             report=complain,
         )
+        self._desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake_redriven)
         self._watchers = {
             name: BucketWatcher(
                 bucket,
@@ -300,6 +316,7 @@ class Server:
             )
             for name, bucket in self.settings.buckets.items()
         }
+        self._remote_watchers = self._watch_remote()
         engine_room = control_room.Engine(self._dispatcher, self._publisher, self._node, self._spawn_task)
         self._room = ControlRoom(
             self._state,
@@ -311,6 +328,15 @@ class Server:
             elsewhere=None if self._aws_proxy is None else self._aws_proxy.read,
         )
         await self._room.open()
+        self._sources = SourcesRoom(
+            self._room.mappings,
+            self._room.registry,
+            self._dispatcher,
+            self._state,
+            settings=lambda: self.settings,
+            wake=self._invoker.wake,
+            sqs=self._aws_endpoint,
+        )
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
         recovered = await self._queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * server.retry_wait_s))
@@ -328,6 +354,22 @@ class Server:
         self._invoker.declare(self._dispatcher.names())
         return background
 
+    def _watch_remote(self) -> dict[str, RemoteBucketWatcher]:
+        """Watchers of the buckets elsewhere whose objects invoke a function."""
+        books = Books(self._objects, Listings(self._state), lambda: self._queue.full)
+        watchers = {}
+        for name, bucket in self.settings.remote_buckets.items():
+            store = self._stores.get(name)
+            if bucket.notify and store is not None:
+                watchers[name] = RemoteBucketWatcher(
+                    bucket,
+                    store,
+                    books=books,
+                    log=complain,
+                    on_events=self._invoker.wake,
+                )
+        return watchers
+
     async def _set_up_aws(self) -> None:
         """Other AWS services for functions: emulated beside us, or the caller's own."""
         if self._aws_mode == "real":
@@ -343,7 +385,7 @@ class Server:
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         self._publisher.aws = local_variables(self.url, server.access_keys)
-        self._tables.aws = emulator.access
+        self._tables.aws = self._stores.aws = emulator.access
         self._aws_proxy = proxy(
             emulator,
             Surroundings(
@@ -356,6 +398,10 @@ class Server:
     def _emulator_lost(self) -> None:
         if not self._stop.is_set():
             complain("thawd: the emulator of --aws has ended; start thawd anew")
+
+    def _wake_redriven(self, functions: set[str]) -> None:
+        self._invoker.wake(functions)
+        self._outcomes.wake()
 
     def _may_loop(self, function: str) -> bool:
         return self._room.may_loop(function)
@@ -414,15 +460,26 @@ class Server:
             ),
             invoke_stream=InvokeStreamApi(self._dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             routes=RoutesApi(
-                settings.routes, self._dispatcher, queue_timeout_s=wait_s, budget=self._budget, http=settings.http
+                settings.routes,
+                self._dispatcher,
+                queue_timeout_s=wait_s,
+                budget=self._budget,
+                http=settings.http,
+                accept=self._invoker.accept,
             ),
-            objects=ObjectApi(settings.buckets, self._watchers),
+            objects=ObjectApi(
+                settings.buckets,
+                self._watchers,
+                elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
+            ),
             logs=LogsApi(settings.server.data / "logs", flush=self._spawner.flush_logs),
             status=self._status,
             count_table=self._count_table,
             metrics=self._exposition,
             control=self._room.api,
+            queue=QueueApi(self._desk),
             aws=self._aws_proxy,
+            sources=SourcesApi(self._sources),
             key=settings.server.key,
             gate=Gate(keys, budget=self._budget) if (keys := settings.server.access_keys) else None,
             urls=FunctionUrlApi(
@@ -492,6 +549,7 @@ class Server:
             for what, old, new in (
                 ("server", self.settings.server, settings.server),
                 ("buckets", self.settings.buckets, settings.buckets),
+                ("buckets elsewhere", self.settings.remote_buckets, settings.remote_buckets),
                 ("tables", self.settings.tables, settings.tables),
             )
             if old != new
@@ -499,34 +557,29 @@ class Server:
         if fixed:
             self._complain_once(f"thawd: changes of {', '.join(fixed)} take effect at the next start")
         self.settings = msgspec.structs.replace(
-            settings, server=self.settings.server, buckets=self.settings.buckets, tables=self.settings.tables
+            settings,
+            server=self.settings.server,
+            buckets=self.settings.buckets,
+            remote_buckets=self.settings.remote_buckets,
+            tables=self.settings.tables,
         )
         self._publisher.runtimes = self.settings.runtimes
         self._room.configured.declare(self.settings.functions)
         self._application.parts = self._parts()
         await self._publications.publish_all(self.settings.functions)
+        await self._sources.declare()
 
     def _announce(self, ready_file: Path | None) -> None:
         settings = self.settings
         for line in missing_extras(settings.functions.values()):
             complain(f"thawd: {line}")
         say(f"thawd serves {self.url}")
-        for name, entry in self._dispatcher.status().items():
-            is_well = entry["state"] == "Active" or name not in settings.functions
-            note = "" if is_well else f"   {entry['state']}: see above"
-            handler = self._dispatcher.entry(name).function.handler
-            say(f"  function  {name:<20} {entry['start'] or '-':<5} {handler}{note}")
-        if not self._dispatcher.names():
-            say("  no functions yet: make them through the Lambda API, or declare them in thawd.toml")
-        for bucket in settings.buckets.values():
-            targets = ", ".join(n.function for n in bucket.notify) or "nobody"
-            say(f"  bucket    {bucket.name:<20} {bucket.path} -> {targets}")
-        for route in settings.routes:
-            say(f"  route     {route.key:<20} -> {route.function}")
-        for url in self._urls:
-            say(f"  url       {url.function:<20} {self.url}{PATH_PREFIX}{url.identifier}/")
-        for table in settings.tables.values():
-            say(f"  table     {table.name:<20} {table.place}")
+        handlers = {name: self._dispatcher.entry(name).function.handler for name in self._dispatcher.names()}
+        for line in (
+            *greeting.functions(self._dispatcher.status(), handlers, declared=settings.functions),
+            *greeting.surroundings(settings, [(url.function, self._address_of(url.identifier)) for url in self._urls]),
+        ):
+            say(f"  {line}")
         say(
             f"at most {self._node.max_environments} environments and {self._node.memory_mb} MB; memory limits by "
             f"{self._limiter_kind}; Ctrl-C stops"
@@ -540,17 +593,22 @@ class Server:
             staged.write_bytes(msgspec.json.encode({"url": self.url, "pid": os.getpid()}))
             staged.replace(ready_file)
 
+    def _address_of(self, identifier: str) -> str:
+        return f"{self.url}{PATH_PREFIX}{identifier}/"
+
     async def _shut_down(
         self, web: uvicorn.Server, serving: asyncio.Task[None], background: list[asyncio.Task[Any]]
     ) -> None:
         say("stopping")
         self._invoker.stop()
+        self._sources.stop()
         web.should_exit = True
         background[_BEGINNING].cancel()
         left = await self._dispatcher.drain(self.settings.server.grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
         await self._invoker.settled(_SETTLE_S)
+        await self._sources.settled(_SETTLE_S)
         for task in background[_BEGINNING:]:
             task.cancel()
         self._dispatcher.stopping = True
@@ -599,6 +657,7 @@ class Server:
             for state, count in entry["environments"].items():
                 self._metrics.set_gauge("environments", function=name, state=state, value=count)
             self._metrics.set_gauge("waiting", function=name, value=entry["waiting"])
+        self._sources.measure(self._metrics)
         return self._metrics.exposition()
 
 

@@ -28,7 +28,12 @@ def test_every_reason_of_a_slower_start_is_documented(name: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "name", [*(f"thawd_{n}_seconds" for n in metrics.DISTRIBUTIONS), *(f"thawd_{n}" for n in metrics.GAUGES)]
+    "name",
+    [
+        *(f"thawd_{n}_seconds" for n in metrics.DISTRIBUTIONS),
+        *(f"thawd_{n}" for n in (*metrics.GAUGES, *metrics.SOURCE_GAUGES)),
+        *(f"thawd_{n}_total" for n in metrics.SOURCE_COUNTERS),
+    ],
 )
 def test_every_distribution_and_gauge_is_documented(name: str) -> None:
     assert f"`{name}`" in PROSE

@@ -53,6 +53,17 @@ def named(**parameters: Any) -> dict[str, Any]:
     return {**NAMED, **parameters}
 
 
+QUEUE = "arn:aws:sqs:us-east-1:000000000000:refused"
+
+
+def mapped(**parameters: Any) -> dict[str, Any]:
+    return named(**{"EventSourceArn": QUEUE, **parameters})
+
+
+def filters(*patterns: str) -> dict[str, Any]:
+    return {"Filters": [{"Pattern": pattern} for pattern in patterns]}
+
+
 OPERATIONS_ON_A_FUNCTION: dict[str, dict[str, Any]] = {
     "GetFunction": {},
     "GetFunctionConfiguration": {},
@@ -303,9 +314,61 @@ EVENTS = [
     Case("UpdateFunctionEventInvokeConfig", named(MaximumRetryAttempts=1), *MISSING, "EventInvokeConfig"),
     Case("GetFunctionEventInvokeConfig", named(), *MISSING, "doesn't have an EventInvokeConfig"),
     Case("DeleteFunctionEventInvokeConfig", named(), *MISSING),
+    Case("CreateEventSourceMapping", {"EventSourceArn": QUEUE, "FunctionName": ABSENT}, *MISSING, "Function not found"),
+    Case("CreateEventSourceMapping", mapped(FunctionName="shared:9"), *MISSING, "Function not found"),
+    Case("CreateEventSourceMapping", {"EventSourceArn": QUEUE}, *VALID, "functionName"),
+    Case("CreateEventSourceMapping", named(), *VALUE, "required"),
+    Case("CreateEventSourceMapping", named(EventSourceArn="queue"), *VALID, "eventSourceArn"),
+    Case("CreateEventSourceMapping", named(EventSourceArn=f"{QUEUE}/x"), *VALUE, "no ARN of an SQS queue"),
     Case(
-        "CreateEventSourceMapping", named(EventSourceArn="arn:aws:sqs:us-east-1:000000000000:q"), *VALUE, "Unrecognized"
+        "CreateEventSourceMapping", named(EventSourceArn="arn:aws:sns:us-east-1:000000000000:t"), *VALUE, "Unrecognized"
     ),
+    *(
+        Case("CreateEventSourceMapping", named(EventSourceArn=arn), *VALUE, "Unsupported event source")
+        for arn in (
+            "arn:aws:kinesis:us-east-1:000000000000:stream/s",
+            "arn:aws:dynamodb:us-east-1:000000000000:table/t/stream/2026-01-01T00:00:00.000",
+            "arn:aws:kafka:us-east-1:000000000000:cluster/c/8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b-1",
+            "arn:aws:mq:us-east-1:000000000000:broker:b:b-8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b",
+            "arn:aws:rds:us-east-1:000000000000:cluster:c",
+        )
+    ),
+    Case(
+        "CreateEventSourceMapping",
+        named(SelfManagedEventSource={"Endpoints": {"KAFKA_BOOTSTRAP_SERVERS": ["a.example:9092"]}}),
+        *VALUE,
+        "Unrecognized",
+    ),
+    Case("CreateEventSourceMapping", mapped(BatchSize=0), *VALID, "batchSize"),
+    Case("CreateEventSourceMapping", mapped(BatchSize=10_001), *VALID, "batchSize"),
+    Case("CreateEventSourceMapping", mapped(BatchSize="ten"), *TYPE),
+    Case("CreateEventSourceMapping", mapped(BatchSize=11), *VALUE, "Maximum batch window in seconds must be greater"),
+    Case(
+        "CreateEventSourceMapping", mapped(MaximumBatchingWindowInSeconds=301), *VALID, "maximumBatchingWindowInSeconds"
+    ),
+    Case("CreateEventSourceMapping", mapped(MaximumBatchingWindowInSeconds=-1), *VALID),
+    Case("CreateEventSourceMapping", mapped(ScalingConfig={"MaximumConcurrency": 1}), *VALID, "maximumConcurrency"),
+    Case("CreateEventSourceMapping", mapped(ScalingConfig={"MaximumConcurrency": 1001}), *VALID),
+    Case("CreateEventSourceMapping", mapped(FunctionResponseTypes=["Everything"]), *VALID, "functionResponseTypes"),
+    Case("CreateEventSourceMapping", mapped(Enabled="yes"), *TYPE),
+    Case("CreateEventSourceMapping", mapped(FilterCriteria=filters("{")), *VALUE, "Invalid filter pattern definition"),
+    Case("CreateEventSourceMapping", mapped(FilterCriteria=filters('{"body": "x"}')), *VALUE, "Invalid filter pattern"),
+    Case("CreateEventSourceMapping", mapped(FilterCriteria=filters(*['{"body": ["x"]}'] * 6)), *VALUE, "at most 5"),
+    Case("CreateEventSourceMapping", mapped(FilterCriteria=filters("x" * 4097)), *VALID, "pattern"),
+    Case("CreateEventSourceMapping", mapped(StartingPosition="LATEST"), *VALUE, "StartingPosition"),
+    Case("CreateEventSourceMapping", mapped(ParallelizationFactor=2), *VALUE, "ParallelizationFactor"),
+    Case("CreateEventSourceMapping", mapped(BisectBatchOnFunctionError=True), *VALUE, "BisectBatchOnFunctionError"),
+    Case("CreateEventSourceMapping", mapped(EventSourceArn=f"{QUEUE}.fifo", BatchSize=11), *VALUE, "FIFO"),
+    Case(
+        "CreateEventSourceMapping",
+        mapped(EventSourceArn=f"{QUEUE}.fifo", MaximumBatchingWindowInSeconds=1),
+        *VALUE,
+        "FIFO",
+    ),
+    Case("GetEventSourceMapping", {"UUID": "short"}, *VALID, "uUID"),
+    Case("ListEventSourceMappings", {"MaxItems": 0}, *VALID, "maxItems"),
+    Case("ListEventSourceMappings", {"Marker": "?"}, *VALUE, "pagination"),
+    Case("ListEventSourceMappings", {"EventSourceArn": "queue"}, *VALID),
     Case("GetEventSourceMapping", {"UUID": "8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b"}, *MISSING),
     Case("DeleteEventSourceMapping", {"UUID": "8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b"}, *MISSING),
     Case("UpdateEventSourceMapping", {"UUID": "8f7d3a52-1c2d-4e5f-9a6b-7c8d9e0f1a2b"}, *MISSING),

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from thawd import config
-from thawd.resources import Cors, Destination, Function, FunctionUrl, HttpApi, Notification, Route
+from thawd.resources import Cors, Destination, Function, FunctionUrl, HttpApi, Notification, Route, Schedule, SqsSource
 
 PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
 
@@ -21,7 +21,7 @@ def documented_rows() -> dict[str, str]:
     section = ""
     for line in PAGE.read_text().splitlines():
         if heading := re.match(r"## `\[(.+)\]`", line):
-            section = heading[1]
+            section = re.sub(r"^\[(.+)\]$", r"\1[]", heading[1])
         elif line == "Each entry of `notify`:":
             section += ".notify[]"
         elif line == "A route as a table:":
@@ -87,6 +87,8 @@ def test_options_are_the_fields_of_the_structs() -> None:
         ("functions.NAME", Function),
         ("buckets.NAME.notify[]", Notification),
         ("functions.NAME.url", FunctionUrl),
+        ("functions.NAME.sources[]", SqsSource),
+        ("schedules.NAME", Schedule),
         ("http", HttpApi),
         ("http.cors", Cors),
     ):

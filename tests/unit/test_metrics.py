@@ -10,7 +10,17 @@ from hypothesis import strategies as st
 from prometheus_client.parser import text_string_to_metric_families
 
 from thawd.invocation import StartKind
-from thawd.telemetry.metrics import COUNTERS, DISTRIBUTIONS, GAUGES, DeliveryOutcome, Distribution, Fallback, Metrics
+from thawd.telemetry.metrics import (
+    COUNTERS,
+    DISTRIBUTIONS,
+    GAUGES,
+    SOURCE_COUNTERS,
+    SOURCE_GAUGES,
+    DeliveryOutcome,
+    Distribution,
+    Fallback,
+    Metrics,
+)
 
 
 def rank_of(values: list[float], fraction: float) -> float:
@@ -69,6 +79,7 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
     function.invocations[StartKind.WARM].record(2.0)
     for name in GAUGES:
         metrics.set_gauge(name, function="f", state="idle", value=4)
+    metrics.sources["f/queue", "f"] = dict.fromkeys([*SOURCE_COUNTERS, *SOURCE_GAUGES], 5)
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition().decode())}
     for name, text in COUNTERS.items():
         (sample,) = families[f"thawd_{name}"].samples
@@ -86,7 +97,12 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
     assert fallbacks == {**dict.fromkeys(Fallback, 0), "thaw_failed": 2}
     deliveries = [(s.labels["kind"], s.labels["outcome"], s.value) for s in families["thawd_deliveries"].samples]
     assert deliveries == [("sqs", "refused", 5)]
-    assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES)
+    for name, text in (SOURCE_COUNTERS | SOURCE_GAUGES).items():
+        (sample,) = families[f"thawd_{name}"].samples
+        assert (sample.value, sample.labels) == (5, {"function": "f", "source": "f/queue"})
+        assert families[f"thawd_{name}"].documentation == text
+    of_sources = len(SOURCE_COUNTERS) + len(SOURCE_GAUGES)
+    assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES) + of_sources
     starts = {(s.name, s.labels["kind"]): s.value for s in families["thawd_starts_seconds"].samples}
     assert starts["thawd_starts_seconds_count", "fork"] == 1
     assert starts["thawd_starts_seconds_sum", "fork"] == pytest.approx(0.012)

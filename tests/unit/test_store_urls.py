@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_config import HELLO, load, only_mistake
-from thawd.resources import StoreUrl
+from thawd.resources import Notification, RemoteBucket, StoreUrl
 
 
 def url_of(tmp_path: Path, text: str, **environ: str) -> StoreUrl:
@@ -88,3 +88,62 @@ def test_a_path_and_a_url_exclude_each_other(tmp_path: Path) -> None:
 def test_a_url_that_is_no_text_is_not_shown(tmp_path: Path) -> None:
     problem = only_mistake(tmp_path, f"{HELLO}[tables.labels]\nurl = ''")
     assert problem.found == "an empty text (not shown)"
+
+
+def bucket_at(tmp_path: Path, text: str, more: str = "", **environ: str) -> RemoteBucket:
+    return load(tmp_path, f'{HELLO}[buckets.photos]\nurl = "{text}"\n{more}', environ=environ).remote_buckets["photos"]
+
+
+def test_a_bucket_elsewhere_has_what_its_url_says(tmp_path: Path) -> None:
+    bucket = bucket_at(
+        tmp_path,
+        "s3://there/in/ph%20otos/?region=eu-west-1&endpoint=http://127.0.0.1:9000",
+        'poll_s = 5\nexisting = "skip"\nnotify = [{ function = "hello", suffix = ".png" }]',
+    )
+    assert (bucket.name, bucket.bucket, bucket.prefix, bucket.region) == ("photos", "there", "in/ph otos/", "eu-west-1")
+    assert bucket.parameters["endpoint"] == "http://127.0.0.1:9000"
+    assert (bucket.poll_s, bucket.existing) == (5, "skip")
+    assert bucket.notify == (Notification(function="hello", suffix=".png"),)
+    assert load(tmp_path, HELLO + "[buckets.photos]\nurl = 's3://there'").buckets == {}
+
+
+def test_the_region_of_a_bucket_is_the_environments_where_the_url_has_none(tmp_path: Path) -> None:
+    assert bucket_at(tmp_path, "s3://there").region == "us-east-1"
+    assert bucket_at(tmp_path, "s3://there", AWS_REGION="eu-north-1").region == "eu-north-1"
+    assert bucket_at(tmp_path, "gs://there", AWS_REGION="eu-north-1").region == "us-east-1"
+    assert bucket_at(tmp_path, "az://there?account=mine").parameters == {"account": "mine"}
+    assert bucket_at(tmp_path, "az://there", AZURE_STORAGE_ACCOUNT_NAME="mine").bucket == "there"
+
+
+def test_buckets_of_another_place_are_other_buckets(tmp_path: Path) -> None:
+    urls = ["s3://aa", "s3://bb", "s3://aa/in", "gs://aa", "s3://aa?endpoint=http://minio", "az://aa?account=x"]
+    assert len({bucket_at(tmp_path, url).identity for url in urls}) == len(urls)
+
+
+@pytest.mark.parametrize(
+    ("options", "key", "found"),
+    [
+        ("url = 'ftp://there'", "url", 'the scheme "ftp"'),
+        ("url = 's3://'", "url", '"s3://"'),
+        ("url = 's3://there/a//b'", "url", '"s3://there/a//b"'),
+        ("url = 's3://there/../b'", "url", '"s3://there/../b"'),
+        ("url = 's3://there?account=x'", "url", 'the parameter "account"'),
+        ("url = 's3://there?path_style=yes'", "url", 'path_style="yes"'),
+        ("url = 'az://there'", "url", '"az://there"'),
+        ("url = 's3://there'\npath = 'x'", "path", "a path beside a URL"),
+        ("url = 's3://there'\npoll_s = 0", "poll_s", "0"),
+        ("url = 's3://there'\nexisting = 'no'", "existing", '"no"'),
+        ("poll_s = 5", "poll_s", "poll_s"),
+        ("url = 's3://there'\nnotify = [{ function = 'helo' }]", "notify[0].function", '"helo"'),
+    ],
+)
+def test_what_is_wrong_with_a_bucket_elsewhere_is_told(tmp_path: Path, options: str, key: str, found: str) -> None:
+    problem = only_mistake(tmp_path, f"{HELLO}[buckets.photos]\n{options}")
+    assert (problem.key, problem.found) == (f"buckets.photos.{key}", found)
+
+
+def test_a_bucket_elsewhere_may_be_a_destination_and_has_no_name_of_the_api(tmp_path: Path) -> None:
+    text = HELLO + "on_success = 'bucket:photos'\n[buckets.photos]\nurl = 's3://there'"
+    assert load(tmp_path, text).functions["hello"].on_success is not None
+    problem = only_mistake(tmp_path, HELLO + "[buckets.2015-03-31]\nurl = 's3://there'")
+    assert problem.key == "buckets.2015-03-31"

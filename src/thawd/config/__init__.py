@@ -12,7 +12,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from thawd.config import http_sections, sections
+from thawd.config import http_sections, sections, source_sections
 from thawd.config.document import read_document
 from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON, is_loopback
@@ -65,18 +65,23 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
     absolute = path.absolute()
     reader = sections.Reader(absolute.parent, environ.get("HOME"), findings)
     server = sections.read_server(document, reader, environ=environ)
+    buckets, remote_buckets = sections.read_buckets(document, reader, environ=environ)
     settings = Settings(
         path=absolute,
         server=server,
         functions=sections.read_functions(document, reader),
-        buckets=sections.read_buckets(document, reader),
+        buckets=buckets,
+        remote_buckets=remote_buckets,
         tables=sections.read_tables(document, reader, data=server.data, environ=environ),
         routes=http_sections.read_routes(document, reader),
         http=http_sections.read_http(document, reader),
         urls=http_sections.read_urls(document, reader),
         runtimes=sections.read_runtimes(document, reader),
+        sources=source_sections.read_sources(document, reader),
+        schedules=source_sections.read_schedules(document, reader),
     )
     check_references(settings, findings, document=document)
+    source_sections.check_schedules(settings, findings, document=document)
     check_places(settings, findings)
     if problems := findings.problems():
         raise ConfigurationError(problems)

@@ -9,8 +9,11 @@ from __future__ import annotations
 import ipaddress
 import json
 import re
+import zoneinfo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+
+from thawd import queue_names
 
 _SHOWN_CHARACTERS = 80
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")
@@ -145,6 +148,26 @@ def route() -> Kind:
         lambda value: isinstance(value, str | dict),
         textual=True,
     )
+
+
+def queue() -> Kind:
+    """SQS queues."""
+    return text(
+        'an ARN such as "arn:aws:sqs:eu-west-1:123456789012:orders", or the URL of an SQS queue', queue_names.parse
+    )
+
+
+def time_zone() -> Kind:
+    """Time zones of the IANA database that this machine has."""
+    return text('an IANA name such as "Europe/Berlin" or "UTC"', _is_time_zone)
+
+
+def _is_time_zone(value: str) -> bool:
+    try:
+        zoneinfo.ZoneInfo(value)
+    except (OSError, ValueError, zoneinfo.ZoneInfoNotFoundError):
+        return False
+    return True
 
 
 def host() -> Kind:

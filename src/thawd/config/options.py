@@ -26,7 +26,10 @@ from thawd.resources import (
     FunctionUrl,
     HttpApi,
     Notification,
+    RemoteBucket,
     Route,
+    Schedule,
+    SqsSource,
     Table,
 )
 
@@ -297,6 +300,12 @@ FUNCTION = (
     ),
     Option("log_group", LOG_GROUP, "The log group; functions may share one.", "/aws/lambda/NAME"),
     Option("url", kinds.table("a table, `[functions.NAME.url]`"), "An HTTP address of the function's own.", "none"),
+    Option(
+        "sources",
+        kinds.list_of("a list of tables, each as `[[functions.NAME.sources]]`"),
+        "SQS queues whose messages invoke the function.",
+        "none",
+    ),
 )
 
 URL = (
@@ -332,6 +341,25 @@ BUCKET = (
         kinds.list_of('a list of tables such as { function = "classify", suffix = ".png" }'),
         "Functions to invoke when objects appear or go.",
         "[]",
+    ),
+)
+
+REMOTE_BUCKET = (
+    Option(
+        "url",
+        kinds.text(
+            'a URL such as "s3://bucket/prefix", "gs://bucket" or "az://container?account=NAME"', len, secret=True
+        ),
+        "Where the bucket is instead: S3 or what speaks it, Google Cloud Storage, Azure.",
+        "none: a folder",
+    ),
+    Option(
+        "poll_s", kinds.number(1, 86_400), "With a URL: time between two listings that look for changes, in seconds."
+    ),
+    Option(
+        "existing",
+        kinds.choice("notify", "skip"),
+        'With a URL: whether objects from before the first listing give events; "skip": they do not.',
     ),
 )
 
@@ -372,6 +400,56 @@ ROUTE = Option(
 ROUTE_TABLE = (
     Option("function", kinds.text("the name of a function of this file"), "Function that answers.", _REQUIRED),
     Option("payload_format", kinds.choice("1.0", "2.0"), "Format of the event and of the answer."),
+    Option("asynchronous", kinds.flag(), "Store requests durably and answer 202 at once; they are run afterwards."),
+)
+
+SOURCE = (
+    Option("sqs", kinds.queue(), "The queue.", _REQUIRED),
+    Option(
+        "batch_size",
+        kinds.whole(1, 10_000),
+        "Most messages of one invocation; over 10 needs a `window_s`, a FIFO queue takes at most 10.",
+    ),
+    Option("window_s", kinds.whole(0, 300), "How long a batch gathers messages, in seconds; 0: it does not wait."),
+    Option(
+        "maximum_concurrency",
+        kinds.whole(2, 1000),
+        "Most batches at once.",
+        "as many as the function has environments",
+    ),
+    Option(
+        "filters",
+        kinds.list_of("a list of 1 to 5 event patterns, as tables or as JSON texts", least=1),
+        "Messages that match none of them are deleted.",
+        "none: all messages are wanted",
+    ),
+    Option(
+        "report_batch_item_failures",
+        kinds.flag(),
+        "Whether the handler's answer names the messages that failed, in `batchItemFailures`.",
+    ),
+    Option("enabled", kinds.flag(), "Whether it is read."),
+)
+
+SCHEDULE_NAME = kinds.pattern(
+    "a name of 1 to 64 letters, digits, dots, hyphens and underscores", r"[A-Za-z0-9_.-]{1,64}"
+)
+SCHEDULE = (
+    Option("function", kinds.text("the name of a function of this file"), "Function to invoke.", _REQUIRED),
+    Option(
+        "schedule",
+        kinds.text('"rate(…)", "cron(…)" or "at(…)"'),
+        "When, in EventBridge's terms, such as `rate(5 minutes)`, `cron(0 12 * * ? *)`, `at(2026-12-01T09:00:00)`.",
+        _REQUIRED,
+    ),
+    Option("timezone", kinds.time_zone(), "Time zone that `cron` and `at` are of."),
+    Option("input", kinds.event(), "The event.", 'EventBridge\'s "Scheduled Event"'),
+    Option("enabled", kinds.flag(), "Whether it runs."),
+    Option(
+        "missed",
+        kinds.choice("skip", "once", "all"),
+        "Runs that came due while thawd was down: none is made up for, the last of them, or all.",
+    ),
 )
 
 HTTP = (
@@ -421,7 +499,7 @@ RUNTIME = Option(
     "looked for",
 )
 
-SECTIONS = ("server", "functions", "buckets", "http", "routes", "tables", "runtimes")
+SECTIONS = ("server", "functions", "buckets", "http", "routes", "schedules", "tables", "runtimes")
 
 ENVIRONMENT_VARIABLES = {
     "THAWD_HOST": "host",
@@ -441,12 +519,15 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("server", Server, SERVER),
         ("functions.NAME", Function, FUNCTION),
         ("buckets.NAME", Bucket, BUCKET),
+        ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),
         ("buckets.NAME.notify[]", Notification, NOTIFICATION),
         ("functions.NAME.url", FunctionUrl, URL),
         ("tables.NAME", Table, TABLE),
         ("http", HttpApi, HTTP),
         ("http.cors", Cors, CORS),
         ("routes[]", Route, ROUTE_TABLE),
+        ("functions.NAME.sources[]", SqsSource, SOURCE),
+        ("schedules.NAME", Schedule, SCHEDULE),
     )
     described = [
         OptionDescription(f"{section}.{option.name}", option.kind.allowed, _default(struct, option), option.meaning)

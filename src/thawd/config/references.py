@@ -84,20 +84,22 @@ def _check_runtime(name: str, function: Function, findings: Findings) -> None:
 
 
 def _check_notifications(settings: Settings, findings: Findings, declared: Declared) -> None:
-    for name, bucket in settings.buckets.items():
-        for index, notification in enumerate(bucket.notify):
+    notify = {name: bucket.notify for name, bucket in settings.buckets.items()}
+    notify |= {name: bucket.notify for name, bucket in settings.remote_buckets.items()}
+    for name, notifications in notify.items():
+        for index, notification in enumerate(notifications):
             path = ("buckets", name, "notify", index)
             if not notification.function:
                 continue
             if notification.function not in declared.functions:
                 allowed = one_of(notification.function, declared.functions, what="functions of this file")
                 findings.add((*path, "function"), found=f'"{notification.function}"', allowed=allowed)
-            if notification in bucket.notify[:index]:
+            if notification in notifications[:index]:
                 findings.add(path, found="the same notification again", allowed="each one once")
 
 
 def _check_bucket_names(settings: Settings, findings: Findings) -> None:
-    for name in settings.buckets:
+    for name in (*settings.buckets, *settings.remote_buckets):
         if name in RESERVED_SEGMENTS:
             findings.add(("buckets", name), found="a name that is a path of Lambda's API", allowed="any other name")
 

@@ -13,15 +13,17 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from thawd import destination_names
 from thawd.config import kinds, options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
 from thawd.config.settings import Server
-from thawd.config.store_urls import read_table_url
+from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
-from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Function, Notification, Table
+from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Function, Notification, RemoteBucket, Table
 
 # Source: Lambda developer guide, "Defined runtime environment variables", the reserved ones.
 _RESERVED_VARIABLES = {
@@ -164,11 +166,12 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
         values.pop("url", None)  # read by itself: a version does not change with its address
+        values.pop("sources", None)  # nor with what invokes it
         values["code"] = reader.absolute(values.get("code", "."))
         if "requirements" in values:
             values["requirements"] = reader.absolute(values["requirements"])
         if "prime" in values:
-            values["prime"] = _event(values["prime"], reader, path=(*path, "prime"))
+            values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
         if "environment" in values:
             values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
         for outcome in ("on_success", "on_failure", "dead_letter"):
@@ -178,7 +181,7 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     return functions
 
 
-def _event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
+def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
     """An event as JSON text, from the table itself or from the file that is named."""
     allowed = f"JSON of at most {MAX_PAYLOAD_BYTES} bytes"
     if isinstance(given, str):
@@ -227,19 +230,43 @@ def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> 
     return variables
 
 
-def read_buckets(document: Mapping[str, object], reader: Reader) -> dict[str, Bucket]:
-    """The ``[buckets.*]`` tables."""
+def read_buckets(
+    document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]
+) -> tuple[dict[str, Bucket], dict[str, RemoteBucket]]:
+    """The ``[buckets.*]`` tables: those that are folders, and those that are elsewhere."""
     buckets = {}
+    remote = {}
     for name, table in reader.named(document, "buckets", names=options.BUCKET_NAME):
         path = ("buckets", name)
-        values = reader.table(table, path=path, known=options.BUCKET)
+        values = reader.table(table, path=path, known=(*options.BUCKET, *options.REMOTE_BUCKET))
         notify = tuple(
             _notification(entry, reader, path=(*path, "notify", index))
             for index, entry in enumerate(values.get("notify", []))
         )
+        if "url" in values:
+            there = _remote_bucket(name, values, reader, environ=environ)
+            if there is not None:
+                remote[name] = msgspec.structs.replace(there, notify=notify)
+            continue
+        for option in ("poll_s", "existing"):
+            if option in values:
+                reader.findings.add((*path, option), found=option, allowed="nothing: it goes with a url")
         folder = reader.absolute(values.get("path", name))
         buckets[name] = Bucket(name=name, path=folder, notify=notify)
-    return buckets
+    return buckets, remote
+
+
+def _remote_bucket(
+    name: str, values: Mapping[str, Any], reader: Reader, *, environ: Mapping[str, str]
+) -> RemoteBucket | None:
+    path = ("buckets", name)
+    if "path" in values:
+        reader.findings.add((*path, "path"), found="a path beside a URL", allowed="one of path and url")
+    place = read_bucket_url(values["url"], reader.findings, path=(*path, "url"), environ=environ)
+    if place is None:
+        return None
+    given = {option: values[option] for option in ("poll_s", "existing") if option in values}
+    return RemoteBucket(name=name, **place, **given)
 
 
 def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notification:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, Route, Table
+from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Schedule, SqsSource, Table
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -78,11 +78,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         server: the server's own settings.
         functions: by name, in file order.
         buckets: by name, in file order.
+        remote_buckets: those of the buckets that are elsewhere, by name, in file order.
         tables: by name, in file order.
         routes: in file order.
         http: what the routes have in common.
         urls: function URLs, by name of the function.
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
+        sources: queues that functions read, by name of the function.
+        schedules: by name, in file order.
     """
 
     path: Path
@@ -94,6 +97,9 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     http: HttpApi = HttpApi()
     urls: dict[str, FunctionUrl] = {}
     runtimes: dict[str, str] = {}
+    sources: dict[str, tuple[SqsSource, ...]] = {}
+    schedules: dict[str, Schedule] = {}
+    remote_buckets: dict[str, RemoteBucket] = {}
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
+from typing import Any
 from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from thawd.config.findings import Findings, KeyPath, one_of
-from thawd.resources import StoreUrl
+from thawd.resources import REGION, StoreUrl
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
 # As much as may belong to the password: one with an unencoded slash or @ in it must not be shown in part.
@@ -22,6 +23,12 @@ _DYNAMODB_PARAMETERS = ("region", "endpoint", "profile")
 _DYNAMODB_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
 # Source: PostgreSQL documentation, "Identifiers and Key Words": longer names are cut, and could then meet.
 _LONGEST_IDENTIFIER_BYTES = 63
+_BUCKET_PARAMETERS = {
+    "s3": ("region", "endpoint", "path_style", "profile", "anonymous"),
+    "gs": ("endpoint", "anonymous"),
+    "az": ("account", "endpoint", "anonymous"),
+}
+_BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 
 
 def read_table_url(
@@ -53,6 +60,39 @@ def read_table_url(
             findings.add(path, found=f"a {what} with a name of {len(name.encode())} bytes", allowed=allowed)
             return None
     return url
+
+
+def read_bucket_url(
+    written: str, findings: Findings, *, path: KeyPath, environ: Mapping[str, str]
+) -> dict[str, Any] | None:
+    """The fields of `thawd.resources.RemoteBucket` that a URL gives; None where it is none, and that is noted."""
+    url = read_url(written, findings, path=path, schemes=tuple(_BUCKET_PARAMETERS), environ=environ)
+    if url is None:
+        return None
+    parts = urlsplit(url.text)
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    if not check_parameters(parameters, findings, path=path, known=_BUCKET_PARAMETERS[url.scheme]):
+        return None
+    prefix = unquote(parts.path).strip("/")
+    if not _BUCKET_NAME.fullmatch(parts.netloc) or any(part in ("", ".", "..") for part in prefix.split("/") if prefix):
+        findings.add(path, found=f'"{url}"', allowed='a URL such as "s3://bucket/prefix"')
+        return None
+    if url.scheme == "az" and "account" not in parameters and not environ.get("AZURE_STORAGE_ACCOUNT_NAME"):
+        allowed = "a URL with ?account=NAME, or the variable AZURE_STORAGE_ACCOUNT_NAME"
+        findings.add(path, found=f'"{url}"', allowed=allowed)
+        return None
+    for name in ("anonymous", "path_style"):
+        if parameters.get(name, "true") not in ("true", "false"):
+            findings.add(path, found=f'{name}="{parameters[name]}"', allowed="true or false")
+            return None
+    own = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") if url.scheme == "s3" else None
+    return {
+        "url": url,
+        "bucket": parts.netloc,
+        "prefix": f"{prefix}/" if prefix else "",
+        "region": parameters.get("region") or own or REGION,
+        "parameters": parameters,
+    }
 
 
 def read_url(

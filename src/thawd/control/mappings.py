@@ -1,49 +1,356 @@
-"""Event source mappings: thawd reads none of AWS's polled sources yet, and says so.
+"""Event source mappings: which queues invoke which functions, as the Lambda API and thawd.toml say.
 
-Source: AWS Lambda API reference, the operations named.
+What the API makes is stored before it is answered. A change is carried out by the pollers afterwards: until they have
+done so a mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting``, and takes no other change.
+
+Source: AWS Lambda API reference, the operations named; developer guide, "Using Lambda with Amazon SQS".
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from typing import Any
+import asyncio
+import importlib.util
+import time
+import uuid
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, Protocol
 
-from thawd.control.names import parse_function
+import msgspec
+
+from thawd import queue_names
+from thawd.control import paging
+from thawd.control.mapping_records import UNPROCESSED, SourceMapping, declared_mapping
+from thawd.control.names import function_arn, parse_function
 from thawd.control.registry import Registry
-from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
+from thawd.errors import (
+    InvalidParameterValueException,
+    ResourceConflictException,
+    ResourceInUseException,
+    ResourceNotFoundException,
+)
+from thawd.event_patterns import Pattern, PatternError
+from thawd.resources import SqsSource
 
 Given = Mapping[str, Any]
+MAX_FILTERS = 5
+FIFO_BATCH = 10
+_MOST_LISTED = 100
+_SETTINGS = (
+    "BatchSize",
+    "MaximumBatchingWindowInSeconds",
+    "FilterCriteria",
+    "FunctionResponseTypes",
+    "ScalingConfig",
+    "KMSKeyArn",
+    "MetricsConfig",
+    "LoggingConfig",
+)
+_OF_STREAMS = (
+    "StartingPosition",
+    "StartingPositionTimestamp",
+    "ParallelizationFactor",
+    "DestinationConfig",
+    "MaximumRecordAgeInSeconds",
+    "BisectBatchOnFunctionError",
+    "MaximumRetryAttempts",
+    "TumblingWindowInSeconds",
+    "Topics",
+    "Queues",
+    "SourceAccessConfigurations",
+    "AmazonManagedKafkaEventSourceConfig",
+    "SelfManagedKafkaEventSourceConfig",
+    "DocumentDBEventSourceConfig",
+    "ProvisionedPollerConfig",
+)
+_UNREAD = {
+    "kinesis": "Kinesis streams",
+    "dynamodb": "DynamoDB streams",
+    "kafka": "Kafka topics",
+    "mq": "Amazon MQ queues",
+    "rds": "DocumentDB change streams",
+}
+
+
+class Pollers(Protocol):
+    """What reads the queues."""
+
+    def apply(self, mapping: SourceMapping) -> None:
+        """Read as the mapping says from now on, and call `Mappings.settled` once that is so."""
+
+    def remove(self, uuid: str) -> None:
+        """Read no more for it, and call `Mappings.settled` once nothing of it is under way."""
+
+    def last_result(self, uuid: str) -> str:
+        """What came of the last batch, in the words of ``LastProcessingResult``."""
+
+
+class _NoPollers:
+    """Until the server reads queues, changes are as good as carried out."""
+
+    def __init__(self, settled: Callable[[str], None]) -> None:
+        self._settled = settled
+
+    def apply(self, mapping: SourceMapping) -> None:
+        asyncio.get_running_loop().call_soon(self._settled, mapping.uuid)
+
+    def remove(self, uuid: str) -> None:
+        asyncio.get_running_loop().call_soon(self._settled, uuid)
+
+    def last_result(self, uuid: str) -> str:
+        return UNPROCESSED
 
 
 class Mappings:
-    """The operations on event source mappings."""
+    """The operations on event source mappings.
+
+    Attributes:
+        pollers: what carries changes out.
+    """
 
     def __init__(self, known: Registry) -> None:
         self._registry = known
+        self._declared: dict[str, SourceMapping] = {}
+        self._states: dict[str, str] = {}
+        self._deleted: dict[str, SourceMapping] = {}
+        self._changing = asyncio.Lock()
+        self.pollers: Pollers = _NoPollers(self.settled)
 
-    def create(self, given: Given) -> dict[str, Any]:
-        """CreateEventSourceMapping: refused, as there is nothing that it could read.
+    def all(self) -> list[SourceMapping]:
+        """Every mapping that is to be read or shown, those of the file first."""
+        stored = [one for one in self._registry.mappings.values() if one.uuid not in self._declared]
+        return [*self._declared.values(), *stored]
 
-        Raises:
-            InvalidParameterValueException: always (400).
-        """
-        self._registry.family(parse_function(given["FunctionName"]).name)
-        source = given.get("EventSourceArn", "none")
-        raise InvalidParameterValueException(
-            f"Unrecognized event source: {source}. thawd polls no queues and streams yet; have a bucket of thawd.toml "
-            "notify the function, or invoke it"
+    def state(self, mapping: SourceMapping) -> str:
+        """Its state, as the API has it."""
+        return self._states.get(mapping.uuid) or ("Enabled" if mapping.enabled else "Disabled")
+
+    def settled(self, uuid: str) -> None:
+        """The last change of a mapping has been carried out."""
+        self._states.pop(uuid, None)
+        self._deleted.pop(uuid, None)
+
+    def declare(self, sources: Mapping[str, Iterable[SqsSource]], *, complain: Callable[[str], None]) -> None:
+        """These are the mappings of thawd.toml from now on; what is new or changed goes to the pollers."""
+        before, self._declared = self._declared, {}
+        for function, listed in sources.items():
+            for source in listed:
+                queue = queue_names.parse(source.sqs)
+                assert queue is not None, "thawd.config has checked it"
+                mapping = declared_mapping(function, source, arn=queue.arn, modified=time.time())
+                twin = self._twin(mapping)
+                if twin is not None and not twin.declared:
+                    complain(
+                        f"thawd: {mapping.name} is declared in the configuration and was made through the API, too "
+                        f"({twin.uuid}), which goes on; delete that one to have the configured one"
+                    )
+                    continue
+                mapping.enabled = mapping.enabled and mapping.name not in self._registry.paused
+                old = before.get(mapping.uuid)
+                if old is not None and msgspec.structs.replace(mapping, modified=old.modified) == old:
+                    mapping = old
+                self._declared[mapping.uuid] = mapping
+                if mapping is not old:
+                    self.pollers.apply(mapping)
+        for gone in before.keys() - self._declared.keys():
+            self.pollers.remove(gone)
+
+    async def create(self, given: Given) -> dict[str, Any]:
+        """CreateEventSourceMapping."""
+        source = _queue_of(given)
+        name, qualifier = self._function(given["FunctionName"])
+        mapping = SourceMapping(
+            uuid=str(uuid.uuid4()),
+            source=source.arn,
+            function=name,
+            qualifier=qualifier,
+            given={field: given[field] for field in _SETTINGS if field in given},
+            enabled=given.get("Enabled", True),
+            modified=time.time(),
+            tags=dict(given.get("Tags", {})),
         )
+        _check(mapping, given)
+        async with self._changing:
+            self._check_single(mapping)
+            await self._registry.save_mapping(mapping)
+            return self._carry_out(mapping, "Creating")
 
-    def find(self, given: Given) -> dict[str, Any]:
-        """GetEventSourceMapping, UpdateEventSourceMapping, DeleteEventSourceMapping.
+    def get(self, given: Given) -> dict[str, Any]:
+        """GetEventSourceMapping."""
+        mapping = self._deleted.get(given["UUID"]) or self._find(given["UUID"])
+        return self._document(mapping)
 
-        Raises:
-            ResourceNotFoundException: always (404).
-        """
-        raise ResourceNotFoundException("The resource you requested does not exist.")
+    async def update(self, given: Given) -> dict[str, Any]:
+        """UpdateEventSourceMapping."""
+        async with self._changing:
+            old = self._idle(given["UUID"], "update")
+            if old.declared:
+                if set(given) - {"UUID", "Enabled"}:
+                    raise ResourceConflictException(
+                        f"{old.name} is declared in thawd.toml, which alone can change it; Enabled can be set here"
+                    )
+                await self._pause(old, paused=not given.get("Enabled", old.enabled))
+                return self._document(old)
+            mapping = msgspec.structs.replace(
+                old,
+                given={**old.given, **{field: given[field] for field in _SETTINGS if field in given}},
+                enabled=given.get("Enabled", old.enabled),
+                modified=time.time(),
+            )
+            if "FunctionName" in given:
+                mapping.function, mapping.qualifier = self._function(given["FunctionName"])
+            _check(mapping, given)
+            self._check_single(mapping)
+            await self._registry.save_mapping(mapping)
+            return self._carry_out(mapping, _transition(old, mapping))
+
+    async def delete(self, given: Given) -> dict[str, Any]:
+        """DeleteEventSourceMapping: batches under way run to their end."""
+        async with self._changing:
+            mapping = self._idle(given["UUID"], "delete")
+            if mapping.declared:
+                raise ResourceConflictException(f"{mapping.name} is declared in thawd.toml; remove it there")
+            await self._registry.forget_mapping(mapping)
+            self._deleted[mapping.uuid] = mapping
+            self._states[mapping.uuid] = "Deleting"
+            self.pollers.remove(mapping.uuid)
+            return self._document(mapping, state="Deleting")
 
     def list(self, given: Given) -> dict[str, Any]:
         """ListEventSourceMappings."""
+        found = sorted([*self.all(), *self._deleted.values()], key=lambda mapping: mapping.uuid)
         if "FunctionName" in given:
-            self._registry.family(parse_function(given["FunctionName"]).name)
-        return {"EventSourceMappings": []}
+            wanted = self._function(given["FunctionName"])
+            found = [mapping for mapping in found if (mapping.function, mapping.qualifier) == wanted]
+        if "EventSourceArn" in given:
+            found = [mapping for mapping in found if mapping.source == given["EventSourceArn"]]
+        chosen, marker = paging.page([(mapping.uuid, mapping) for mapping in found], given, most=_MOST_LISTED)
+        document = {"EventSourceMappings": [self._document(mapping) for mapping in chosen]}
+        return paging.with_marker(document, marker)
+
+    async def enable(self, uuid: str, *, enabled: bool) -> None:
+        """Pause or resume a mapping, durably.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+            ResourceInUseException: it is being changed (400).
+            ResourceConflictException: the file disables it (409).
+        """
+        await self.update({"UUID": uuid, "Enabled": enabled})
+
+    async def _pause(self, mapping: SourceMapping, *, paused: bool) -> None:
+        if paused is not mapping.enabled:
+            return
+        if not paused and mapping.name not in self._registry.paused:
+            raise ResourceConflictException(f"thawd.toml says enabled = false for {mapping.name}; change it there")
+        await self._registry.pause(mapping.name, paused=paused)
+        mapping = msgspec.structs.replace(mapping, enabled=not paused, modified=time.time())
+        self._declared[mapping.uuid] = mapping
+        self._carry_out(mapping, "Disabling" if paused else "Enabling")
+
+    def _carry_out(self, mapping: SourceMapping, state: str) -> dict[str, Any]:
+        self._states[mapping.uuid] = state
+        self.pollers.apply(mapping)
+        return self._document(mapping, state=state)
+
+    def _document(self, mapping: SourceMapping, *, state: str | None = None) -> dict[str, Any]:
+        last_result = self.pollers.last_result(mapping.uuid)
+        mapping = self._declared.get(mapping.uuid, mapping)
+        return mapping.document(state=state or self.state(mapping), last_result=last_result)
+
+    def _find(self, uuid: str) -> SourceMapping:
+        mapping = self._declared.get(uuid) or self._registry.mappings.get(uuid)
+        if mapping is None:
+            raise ResourceNotFoundException("The resource you requested does not exist.")
+        return mapping
+
+    def _idle(self, uuid: str, what: str) -> SourceMapping:
+        """The mapping, which nothing is changing.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+            ResourceInUseException: it is being changed (400).
+        """
+        if uuid in self._states:
+            raise ResourceInUseException(f"Cannot {what} the event source mapping because it is in use.")
+        return self._find(uuid)
+
+    def _function(self, given: str) -> tuple[str, str | None]:
+        name, qualifier = parse_function(given)
+        self._registry.qualified(name, qualifier)
+        return name, qualifier
+
+    def _twin(self, mapping: SourceMapping) -> SourceMapping | None:
+        """Another mapping of the same queue to the same function."""
+        key = mapping.source, mapping.function, mapping.qualifier
+        for other in self.all():
+            if other.uuid != mapping.uuid and (other.source, other.function, other.qualifier) == key:
+                return other
+        return None
+
+    def _check_single(self, mapping: SourceMapping) -> None:
+        twin = self._twin(mapping)
+        if twin is not None:
+            function = function_arn(mapping.function, mapping.qualifier)
+            raise ResourceConflictException(
+                f'The event source arn (" {mapping.source} ") and function (" {function} ") provided mapping already '
+                f"exists. Please update or delete the existing mapping with UUID {twin.uuid}"
+            )
+
+
+def _transition(old: SourceMapping, new: SourceMapping) -> str:
+    if old.enabled is new.enabled:
+        return "Updating"
+    return "Enabling" if new.enabled else "Disabling"
+
+
+def _queue_of(given: Given) -> queue_names.QueueName:
+    """The queue of a new mapping.
+
+    Raises:
+        InvalidParameterValueException: thawd reads no such source (400).
+    """
+    arn = given.get("EventSourceArn", "")
+    service = arn.split(":")[2] if arn else "self-managed Kafka" if "SelfManagedEventSource" in given else ""
+    if service == "sqs" and (queue := queue_names.parse(arn)) is not None:
+        if importlib.util.find_spec("boto3") is None:
+            raise InvalidParameterValueException(
+                "SQS queues are read by boto3, which is not installed; install it with: pip install 'thawd[aws]'"
+            )
+        return queue
+    readable = "thawd reads Amazon SQS queues (arn:aws:sqs:REGION:ACCOUNT:NAME)"
+    if service == "sqs":
+        raise InvalidParameterValueException(f"{arn} is no ARN of an SQS queue; {readable}")
+    if not service:
+        raise InvalidParameterValueException(f"An event source ARN is required; {readable}")
+    what = _UNREAD.get(service)
+    if what is not None:
+        raise InvalidParameterValueException(f"Unsupported event source: {arn}. No {what} are read here; {readable}")
+    raise InvalidParameterValueException(f"Unrecognized event source: {arn or service}. {readable}")
+
+
+def _check(mapping: SourceMapping, given: Given) -> None:
+    """Let a mapping pass whose settings an SQS queue can have.
+
+    Raises:
+        InvalidParameterValueException: one of them it cannot (400).
+    """
+    foreign = [name for name in _OF_STREAMS if given.get(name)]
+    if foreign:
+        raise InvalidParameterValueException(f"Unsupported parameter for SQS event sources: {', '.join(foreign)}")
+    if mapping.source.endswith(".fifo"):
+        if mapping.window_s:
+            raise InvalidParameterValueException("Batching window is not supported for FIFO queues.")
+        if mapping.batch_size > FIFO_BATCH:
+            raise InvalidParameterValueException(f"Maximum batch size for FIFO queues is {FIFO_BATCH}.")
+    elif mapping.batch_size > FIFO_BATCH and not mapping.window_s:
+        raise InvalidParameterValueException(
+            "Maximum batch window in seconds must be greater than 0 if maximum batch size is greater than 10"
+        )
+    patterns = mapping.patterns
+    if len(patterns) > MAX_FILTERS:
+        raise InvalidParameterValueException(f"Filters can be at most {MAX_FILTERS}, found {len(patterns)}")
+    for text in patterns:
+        try:
+            Pattern(text)
+        except PatternError as error:
+            raise InvalidParameterValueException(f"Invalid filter pattern definition: {error}") from None

@@ -12,13 +12,14 @@ from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 
+from thawd.control.mapping_records import SourceMapping
 from thawd.control.names import not_found
 from thawd.control.records import Family, Record, decode, encode
 from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
 from thawd.resources import LATEST
 from thawd.state.catalog import Catalog, Key
 
-FUNCTION, VERSION, LAYER = "function", "version", "layer"
+FUNCTION, VERSION, LAYER, MAPPING, PAUSED = "function", "version", "layer", "mapping", "paused"
 _BUSY = "The operation cannot be performed at this time."
 
 
@@ -71,12 +72,16 @@ class Registry:
         families: functions, by name.
         layers: by name.
         shadowed: functions made through the API that thawd.toml covers with one of the same name for now, by name.
+        mappings: event source mappings made through the API, by UUID.
+        paused: names of sources of thawd.toml that are not to run for now.
     """
 
     def __init__(self, catalog: Catalog) -> None:
         self.families: dict[str, Family] = {}
         self.layers: dict[str, Layer] = {}
         self.shadowed: dict[str, Family] = {}
+        self.mappings: dict[str, SourceMapping] = {}
+        self.paused: set[str] = set()
         self._catalog = catalog
         self._locks: dict[str, asyncio.Lock] = {}
 
@@ -95,6 +100,10 @@ class Registry:
                     versions.append(decode(document, Record))
                 elif key.kind == LAYER:
                     self.layers[key.name] = decode(document, Layer)
+                elif key.kind == MAPPING:
+                    self.mappings[key.name] = decode(document, SourceMapping)
+                elif key.kind == PAUSED:
+                    self.paused.add(key.name)
             except msgspec.MsgspecError as error:
                 raise StoreError(
                     f"the {key.kind} {key.name} {key.qualifier} in the catalog cannot be read ({error}); was it "
@@ -198,6 +207,37 @@ class Registry:
             StoreError: it could not be stored.
         """
         await self._catalog.change(put=[(Key(LAYER, layer.name), encode(layer))])
+
+    async def save_mapping(self, mapping: SourceMapping) -> None:
+        """Store an event source mapping.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        await self._catalog.change(put=[(Key(MAPPING, mapping.uuid), encode(mapping))])
+        self.mappings[mapping.uuid] = mapping
+
+    async def forget_mapping(self, mapping: SourceMapping) -> None:
+        """Remove an event source mapping.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        await self._catalog.change(remove=[Key(MAPPING, mapping.uuid)])
+        self.mappings.pop(mapping.uuid, None)
+
+    async def pause(self, name: str, *, paused: bool) -> None:
+        """Store that a source of thawd.toml is not to run for now, or that it is again.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        if paused:
+            await self._catalog.change(put=[(Key(PAUSED, name), b"{}")])
+            self.paused.add(name)
+        else:
+            await self._catalog.change(remove=[Key(PAUSED, name)])
+            self.paused.discard(name)
 
     def layer_version(self, name: str, version: int | None) -> LayerVersion | None:
         """A version of a layer, or None."""

@@ -20,7 +20,7 @@ from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooM
 from thawd.events.destinations import Destinations
 from thawd.events.outcomes import Burial, Outcome, Outcomes, RefusedError
 from thawd.execution.dispatcher import Dispatcher
-from thawd.invocation import Invocation, Result
+from thawd.invocation import Invocation, Result, in_a_line
 from thawd.resources import Function
 from thawd.state import clock
 from thawd.state.events import Event, NewEvent
@@ -355,7 +355,9 @@ class AsyncInvoker:
             await self._outcomes.settle(event.id, outcome, counts=counts)
         else:
             await self._queue.bury(event.id, error=error, condition=condition, counts=counts)
-        self._tell(f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {error[:200]}")
+        self._tell(
+            f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {in_a_line(error)[:200]}"
+        )
 
 
 class _Lane:

@@ -17,6 +17,7 @@ from pathlib import Path
 
 import msgspec
 
+from thawd import folders
 from thawd.destination_names import function_of
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreError, ThawdError
 from thawd.events import destinations_lineage as lineage
@@ -26,6 +27,7 @@ from thawd.events.destinations_slots import Slots
 from thawd.events.destinations_webhook import Webhooks
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
 from thawd.resources import Bucket, Destination, Function
+from thawd.state.bucket_store import ObjectWriter
 from thawd.state.events import Event, NewEvent
 from thawd.state.tables import Tables
 from thawd.telemetry.metrics import DeliveryOutcome, Metrics
@@ -80,6 +82,7 @@ class Outside:
     Attributes:
         exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
         may_loop: whether a function may be invoked by what it caused itself, for ever.
+        bucket: the bucket elsewhere of a name; None: there is none.
         aws_endpoint: address of the emulated AWS; None: AWS as its usual variables and files have it.
         webhook_secret: what records to an address are signed with; None: they are not.
         metrics: counts.
@@ -87,6 +90,7 @@ class Outside:
 
     exists: Callable[[str, str | None], object] = lambda name, qualifier: None
     may_loop: Callable[[str], bool] = lambda name: False
+    bucket: Callable[[str], ObjectWriter | None] = lambda name: None
     aws_endpoint: str | None = None
     webhook_secret: str | None = None
     metrics: Metrics = field(default_factory=Metrics)
@@ -230,6 +234,9 @@ class Destinations:
         elif destination.kind in ("bucket", "s3") and destination.name in self._buckets:
             bucket = self._buckets[destination.name]
             await self._slots.in_thread(destination, lambda: write_object(bucket.path, delivery.key, delivery.body))
+        elif destination.kind in ("bucket", "s3") and (elsewhere := self._outside.bucket(destination.name)) is not None:
+            async with self._slots.of(destination):
+                await elsewhere.put(delivery.key, delivery.body)
         elif destination.kind == "bucket":
             raise DestinationRefused(f"there is no bucket {destination.name}")
         elif destination.kind == "http":
@@ -290,7 +297,7 @@ def _key(destination: Destination, event: Event, *, success: bool) -> str:
 
 
 def write_object(folder: Path, key: str, data: bytes) -> None:
-    """Write an object so that it appears at once and whole.
+    """Write an object so that it appears at once and whole; when this returns, it and its name are on the disk.
 
     Raises:
         StoreError: it could not be written.
@@ -299,7 +306,7 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
     # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
     staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(path.parent)
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
             with os.fdopen(fd, "wb") as file:
@@ -310,5 +317,6 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         except BaseException:
             staged.unlink(missing_ok=True)
             raise
+        folders.sync(path.parent)
     except OSError as error:
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error

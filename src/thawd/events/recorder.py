@@ -20,12 +20,10 @@ from functools import partial
 from typing import NamedTuple
 
 from thawd.errors import StoreError
-from thawd.events import s3_event
+from thawd.events.object_events import Source, events_of
 from thawd.events.object_file import Finding, Looker, Patience, State, Trusted
 from thawd.events.pending import Due
-from thawd.invocation import new_request_id
 from thawd.resources import Bucket
-from thawd.state.events import NewEvent
 from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
 
 BATCH_KEYS = 100
@@ -224,32 +222,10 @@ class Recorder:
         if not changes:
             return []
         at_s = time.time()
-        applied = await self._objects.apply(self._bucket.name, changes, events_for=partial(self._events_for, at_s=at_s))
+        source = Source(self._bucket.name, self._bucket.name, self._bucket.notify)
+        applied = await self._objects.apply(
+            self._bucket.name, changes, events_for=partial(events_of, source, at_s=at_s)
+        )
         if applied.functions:
             self._on_events(applied.functions)
         return applied.conflicts
-
-    def _events_for(self, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
-        name = s3_event.REMOVED if change.now is None else s3_event.CREATED
-        events = []
-        for function in s3_event.functions_for(self._bucket.notify, key=change.key, event_name=name):
-            happened = s3_event.ObjectEvent(
-                name=name,
-                bucket=self._bucket.name,
-                key=change.key,
-                size=change.now.size if change.now else None,
-                etag=change.now.etag if change.now else None,
-                sequencer=sequencer,
-                at_s=at_s,
-                request_id=new_request_id(),
-            )
-            events.append(
-                NewEvent(
-                    function=function,
-                    payload=s3_event.encode(happened, configuration_id=function),
-                    request_id=happened.request_id,
-                    source=f"bucket:{self._bucket.name}",
-                    row_key=s3_event.row_key(change.key),
-                )
-            )
-        return events

@@ -31,6 +31,7 @@ class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
         sequencer: grows with every event of a key.
         at_s: when, seconds since the epoch.
         request_id: request id of the invocation it causes.
+        region: the region of the bucket.
     """
 
     name: str
@@ -41,6 +42,7 @@ class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
     sequencer: int
     at_s: float
     request_id: str
+    region: str = REGION
 
 
 def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
@@ -61,7 +63,7 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
     record = {
         "eventVersion": "2.1",
         "eventSource": "aws:s3",
-        "awsRegion": REGION,
+        "awsRegion": event.region,
         "eventTime": at.removesuffix("+00:00") + "Z",
         "eventName": event.name,
         "userIdentity": {"principalId": f"AWS:{ACCOUNT_ID}"},

@@ -1,4 +1,4 @@
-"""Answers what handlers ask of the platform through ``import thawd``: operations on tables."""
+"""Answers what handlers ask of the platform through ``import thawd``: operations on tables and on buckets elsewhere."""
 
 from __future__ import annotations
 
@@ -6,19 +6,27 @@ from typing import Any
 
 import msgspec
 
-from thawd.errors import ThawdError
+from thawd.errors import ResourceNotFoundException, ThawdError
+from thawd.state.bucket_store import BucketStore, BucketStores
 from thawd.state.tables import Tables
 from thawd.telemetry.console import complain
+from thawd.wire import MAX_BODY_BYTES
 
 PAGE_ITEMS = 200
 Reply = tuple[dict[str, Any], bytes]
 
 
 class TableServices:
-    """Serves ``thawd.table`` calls; an error becomes a reply, so that it is raised in the handler."""
+    """Serves ``thawd.table`` and ``thawd.bucket`` calls; an error becomes a reply, to be raised in the handler.
 
-    def __init__(self, tables: Tables) -> None:
+    Attributes:
+        tables: all tables.
+        buckets: the buckets elsewhere; those that are folders a handler reads by itself.
+    """
+
+    def __init__(self, tables: Tables, buckets: BucketStores | None = None) -> None:
         self.tables = tables
+        self.buckets = buckets or BucketStores({})
 
     async def __call__(self, head: dict[str, Any], body: bytes) -> Reply:
         """One call: its head names the operation ``op``, the table and the key."""
@@ -33,8 +41,10 @@ class TableServices:
             return {"error": f"thawd failed: {error!r}"}, b""
 
     async def _serve(self, head: dict[str, Any], body: bytes) -> Reply:
-        table = await self.tables.get(head["table"])
         operation = head["op"]
+        if operation.startswith("bucket."):
+            return await self._bucket(operation, head, body)
+        table = await self.tables.get(head["table"])
         if operation == "table.put":
             await table.put(head["key"], body)
             return {}, b""
@@ -49,3 +59,23 @@ class TableServices:
             rows = [(key, msgspec.Raw(item)) for key, item in page]
             return {"more": len(page) == PAGE_ITEMS}, msgspec.json.encode(rows)
         return {"error": f"there is no operation {operation!r}"}, b""
+
+    async def _bucket(self, operation: str, head: dict[str, Any], body: bytes) -> Reply:
+        bucket = self._find(head["bucket"])
+        if operation == "bucket.find":
+            return {"url": str(bucket.bucket.url)}, b""
+        if operation == "bucket.read":
+            try:
+                return {}, await bucket.read(head["key"], limit_bytes=MAX_BODY_BYTES)
+            except ResourceNotFoundException as error:
+                return {"missing": error.message}, b""
+        if operation == "bucket.write":
+            await bucket.write(head["key"], body)
+            return {}, b""
+        return {"error": f"there is no operation {operation!r}"}, b""
+
+    def _find(self, name: str) -> BucketStore:
+        bucket = self.buckets.get(name)
+        if bucket is None:
+            raise ResourceNotFoundException(f"there is no bucket {name!r}")
+        return bucket

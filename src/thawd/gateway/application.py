@@ -20,15 +20,18 @@ from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.control_api import CODE_PREFIX, ControlApi
 from thawd.gateway.cors import allows, is_preflight, is_this_machine
 from thawd.gateway.function_url import FunctionUrlApi
-from thawd.gateway.http import Receive, Scope, Send, header, respond, respond_error, respond_json
+from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, header, respond, respond_error, respond_json
 from thawd.gateway.invoke import PREFIX, SUFFIX, InvokeApi
 from thawd.gateway.invoke_stream import PREFIX as STREAM_PREFIX
 from thawd.gateway.invoke_stream import SUFFIX as STREAM_SUFFIX
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import TARGET_PREFIX, LogsApi
 from thawd.gateway.objects import ObjectApi
+from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi, raw_path_of
 from thawd.gateway.signed_api import Gate
+from thawd.gateway.sources_api import PREFIX as SOURCES_PREFIX
+from thawd.gateway.sources_api import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 
@@ -49,7 +52,9 @@ class Parts:
         key: what clients must present, None when the server listens on loopback only.
         urls: function URLs, which say themselves who may call.
         invoke_stream: InvokeWithResponseStream.
+        sources: thawd's own operations on sources.
         gate: lets signed requests to AWS's APIs in; None: they need not be signed.
+        queue: what operators ask of the queue and of dead letters.
     """
 
     invoke: InvokeApi
@@ -64,7 +69,9 @@ class Parts:
     urls: FunctionUrlApi | None = None
     invoke_stream: InvokeStreamApi | None = None
     aws: AwsProxy | None = None
+    sources: SourcesApi | None = None
     gate: Gate | None = None
+    queue: QueueApi | None = None
 
 
 class Application:
@@ -104,7 +111,7 @@ class Application:
         elif parts.control.claims(path):
             await parts.control(scope, receive, send)
         elif path.startswith("/_thawd/") or path == "/metrics":
-            await self._own(scope, send)
+            await self._own(scope, receive, send)
         elif parts.aws is not None and parts.aws.claims(scope):
             await parts.aws(scope, receive, send)
         elif path == "/" and (header(scope, b"x-amz-target") or b"").startswith(TARGET_PREFIX):
@@ -134,8 +141,10 @@ class Application:
         return receive
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether it is a request for one of AWS's APIs that clients sign; S3's are not among them."""
+        """Whether it is a request that clients sign: for one of AWS's APIs, but for S3's, or for dead letters."""
         path: str = scope["path"]
+        if self.parts.queue is not None and self.parts.queue.claims(path):
+            return True
         is_lambda = path.startswith((PREFIX, STREAM_PREFIX)) or self.parts.control.claims(path)
         return is_lambda or (header(scope, b"x-amz-target") or b"").startswith(b"Logs_")
 
@@ -173,18 +182,24 @@ class Application:
             error = ResourceNotFoundException(f"Nothing is served at {scope['path']}; see `thawd up` for what is.")
             await respond_error(send, error, request_id=new_request_id())
 
-    async def _own(self, scope: Scope, send: Send) -> None:
+    async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
             if path == "/metrics":
                 await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], await self.parts.metrics())
+            elif self.parts.queue is not None and self.parts.queue.claims(path):
+                await self.parts.queue(scope, receive, send)
             elif path == "/_thawd/status":
                 await respond_json(send, 200, await self.parts.status())
+            elif self.parts.sources is not None and (path + "/").startswith(SOURCES_PREFIX + "/"):
+                await self.parts.sources(scope, send)
             elif path.startswith("/_thawd/tables/"):
                 name = unquote(path.removeprefix("/_thawd/tables/"))
                 await respond_json(send, 200, {"name": name, "count": await self.parts.count_table(name)})
             else:
                 raise ResourceNotFoundException(f"There is no {path}; there are /_thawd/status and /metrics")
+        except ClientGoneError:
+            return
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
 

@@ -66,10 +66,18 @@ class ObjectApi:
     Args:
         buckets: by name.
         sinks: by the bucket's name, one for each.
+        elsewhere: where the buckets are that are not served here, by name.
     """
 
-    def __init__(self, buckets: Mapping[str, Bucket], sinks: Mapping[str, ObjectSink]) -> None:
+    def __init__(
+        self,
+        buckets: Mapping[str, Bucket],
+        sinks: Mapping[str, ObjectSink],
+        *,
+        elsewhere: Mapping[str, str] | None = None,
+    ) -> None:
         self._buckets = buckets
+        self._elsewhere = elsewhere or {}
         self._sinks = sinks
         self._locks: weakref.WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = weakref.WeakValueDictionary()
         self._cleared: dict[str, float] = {}
@@ -77,7 +85,8 @@ class ObjectApi:
 
     def owns(self, path: str) -> bool:
         """Whether the path of a request, decoded, is that of a bucket or of something in one."""
-        return path.removeprefix("/").partition("/")[0] in self._buckets
+        name = path.removeprefix("/").partition("/")[0]
+        return name in self._buckets or name in self._elsewhere
 
     @staticmethod
     def claims(scope: Scope) -> bool:
@@ -98,6 +107,9 @@ class ObjectApi:
             await send_buckets(request, list(self._buckets.values()))
             return
         bucket = self._buckets.get(request.bucket)
+        if bucket is None and request.bucket in self._elsewhere:
+            where = self._elsewhere[request.bucket]
+            raise S3Error(501, "NotImplemented", f"Bucket {request.bucket} is {where}; speak to that store itself")
         if bucket is None:
             known = ", ".join(sorted(self._buckets)) or "none"
             raise S3Error(404, "NoSuchBucket", f"There is no bucket {request.bucket!r}; there are: {known}")

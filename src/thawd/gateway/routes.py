@@ -12,6 +12,7 @@ from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.gateway import cors, http_api, prelude, rest_api
 from thawd.gateway.http import (
+    JSON,
     Budget,
     ClientGoneError,
     Receive,
@@ -24,7 +25,8 @@ from thawd.gateway.http import (
     trace_of,
 )
 from thawd.gateway.integration import MalformedResponseError, Request
-from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
+from thawd.gateway.invoke import Accept
+from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import HttpApi, Route
 
 # A body of this size still fits the payload limit when it is Base64 inside the event.
@@ -112,12 +114,14 @@ class RoutesApi:
         queue_timeout_s: float,
         budget: Budget,
         http: HttpApi = _PLAIN,
+        accept: Accept | None = None,
     ) -> None:
         self.table = RouteTable(routes)
         self.http = http
         self._dispatcher = dispatcher
         self._queue_timeout_s = queue_timeout_s
         self._budget = budget
+        self._accept = accept
 
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, *, route: Route, parameters: dict[str, str]
@@ -125,6 +129,9 @@ class RoutesApi:
         """Serve one request that `RouteTable.find` matched; errors are answered, not raised."""
         payload_format = _FORMATS[route.payload_format]
         send = cors.adding(send, self.http.cors, scope)
+        if route.asynchronous:
+            await self._store(scope, receive, send, route, parameters)
+            return
         try:
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 trace_id = trace_of(scope)
@@ -157,15 +164,57 @@ class RoutesApi:
         else:
             await respond(send, answer.status, answer.headers, answer.body)
 
+    async def _store(
+        self, scope: Scope, receive: Receive, send: Send, route: Route, parameters: dict[str, str]
+    ) -> None:
+        """Store the request as an asynchronous event, and answer 202 with its id once it is durable."""
+        assert self._accept is not None, "the composition root hands it over"
+        limit_bytes = MAX_ASYNC_PAYLOAD_BYTES
+        request_id = new_request_id()
+        try:
+            with self._budget.hold(scope, most_bytes=limit_bytes):
+                trace_id = trace_of(scope)
+                request = await self._request(
+                    scope, receive, route, parameters, trace_id=trace_id, limit_bytes=limit_bytes
+                )
+                event = _FORMATS[route.payload_format].event(request, now_s=time.time(), request_id=request_id)
+                payload = msgspec.json.encode(event)
+                if len(payload) > limit_bytes:
+                    await respond_json(send, 413, {"message": "Request Entity Too Large"})
+                    return
+                deadline = time.monotonic() + self._queue_timeout_s
+                await self._accept(
+                    Invocation(
+                        route.function, payload, deadline, request_id=request_id, trace_id=trace_id, asynchronous=True
+                    )
+                )
+        except RequestTooLargeException:
+            await respond_json(send, 413, {"message": "Request Entity Too Large"})
+        except ThawdError as error:
+            headers = [JSON, (b"retry-after", b"1")] if error.status == 429 else [JSON]
+            await respond(send, error.status, headers, msgspec.json.encode({"message": error.message}))
+        except ClientGoneError:
+            return
+        else:
+            body = msgspec.json.encode({"requestId": request_id})
+            await respond(send, 202, [JSON, (b"x-amzn-requestid", request_id.encode())], body)
+
     async def preflight(self, scope: Scope, send: Send) -> None:
         """Answer a browser that asks whether it may, for whatever path."""
         assert self.http.cors is not None
         await respond(send, 204, cors.preflight_headers(self.http.cors, scope))
 
     async def _request(
-        self, scope: Scope, receive: Receive, route: Route, parameters: dict[str, str], *, trace_id: str
+        self,
+        scope: Scope,
+        receive: Receive,
+        route: Route,
+        parameters: dict[str, str],
+        *,
+        trace_id: str,
+        limit_bytes: int = MAX_BODY_BYTES,
     ) -> Request:
-        body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="route")
+        body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="route")
         return request_of(
             scope,
             body,

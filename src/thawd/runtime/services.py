@@ -1,9 +1,9 @@
-"""What ``import thawd`` offers a handler: tables by a call to the platform, buckets by their folders."""
+"""What ``import thawd`` offers a handler: tables by a call to the platform, buckets by their folders or by a call."""
 
 import json
 import os
 import threading
-from typing import Any, Dict, Iterator, Optional, Tuple
+from typing import Any, Dict, Iterator, Optional, Tuple, Union
 
 from thawd import wire
 from thawd.runtime.channel import Channel
@@ -99,13 +99,9 @@ class Table:
 class Bucket:
     """A bucket of the platform: a folder whose files are objects."""
 
-    def __init__(self, name: str) -> None:
-        folders = json.loads(os.environ.get("THAWD_BUCKETS", "{}"))
-        if name not in folders:
-            known = ", ".join(sorted(folders)) or "none"
-            raise ServiceError("there is no bucket %r; thawd.toml has: %s" % (name, known))
+    def __init__(self, name: str, folder: str) -> None:
         self.name = name
-        self.folder: str = folders[name]
+        self.folder = folder
 
     def path(self, key: str) -> str:
         """Path of the file behind the object `key`, as decoded from the event by ``urllib.parse.unquote_plus``."""
@@ -140,11 +136,68 @@ class Bucket:
             raise
 
 
+class RemoteBucket:
+    """A bucket in an object store elsewhere, by calls to the platform, which has the keys to it.
+
+    Keys are those of the store, as in events; they begin with the prefix of the bucket's URL.
+    """
+
+    def __init__(self, name: str) -> None:
+        head, _ = _connection.call({"op": "bucket.find", "bucket": name})
+        self.name = name
+        self.url: str = head["url"]
+
+    def path(self, key: str) -> str:
+        """Refused: there is no file.
+
+        Raises:
+            ServiceError: always.
+        """
+        raise ServiceError("the bucket %s is %s, so %r has no path; use read and write" % (self.name, self.url, key))
+
+    def read(self, key: str) -> bytes:
+        """The object's bytes, at most 64 MiB.
+
+        Raises:
+            FileNotFoundError: there is no such object.
+            ServiceError: the store failed, the key is not the bucket's, or the object is too large.
+        """
+        head, body = _connection.call({"op": "bucket.read", "bucket": self.name, "key": _text(key)})
+        if head.get("missing"):
+            raise FileNotFoundError(head["missing"])
+        return body
+
+    def write(self, key: str, data: bytes) -> None:
+        """Store the object, of at most 64 MiB, in place of what was there. Durable on return.
+
+        Raises:
+            ServiceError: the store failed, the key is not the bucket's, or the object is too large.
+        """
+        data = bytes(data)
+        if len(data) > wire.MAX_BODY_BYTES:
+            raise ServiceError(
+                "the object %r has %d bytes; thawd.bucket writes at most %d. Write it by the store's own client"
+                % (key, len(data), wire.MAX_BODY_BYTES)
+            )
+        _connection.call({"op": "bucket.write", "bucket": self.name, "key": _text(key)}, data)
+
+
 def table(name: str) -> Table:
     """The table `name` of thawd.toml."""
     return Table(name)
 
 
-def bucket(name: str) -> Bucket:
-    """The bucket `name` of thawd.toml."""
-    return Bucket(name)
+def bucket(name: str) -> Union[Bucket, RemoteBucket]:
+    """The bucket `name` of thawd.toml.
+
+    Raises:
+        ServiceError: there is none.
+    """
+    folders = json.loads(os.environ.get("THAWD_BUCKETS", "{}"))
+    if name in folders:
+        return Bucket(name, folders[name])
+    try:
+        return RemoteBucket(name)
+    except ServiceError as error:
+        known = ", ".join(sorted(folders)) or "none"
+        raise ServiceError("%s; of folders, thawd.toml has: %s" % (error, known)) from None

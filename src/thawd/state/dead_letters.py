@@ -33,6 +33,20 @@ class DeadLetter(Event, frozen=True, kw_only=True):
     has_outcome: bool = False
 
 
+class Selection(msgspec.Struct, forbid_unknown_fields=True):
+    """Which dead letters are meant: by id, of a function, or all of them; exactly one of the three.
+
+    Attributes:
+        ids: of them.
+        function: whose they are.
+        all: every one.
+    """
+
+    ids: list[int] | None = None
+    function: str | None = None
+    all: bool = False
+
+
 _SELECT = (
     f"SELECT {COLUMNS}, e.error, e.condition, e.available_at, EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id) "
     "FROM events e JOIN payloads p ON p.event = e.id"
@@ -133,7 +147,7 @@ def _redrive(connection: sqlite3.Connection, ids: Sequence[int]) -> set[str]:
     for number in ids:
         row = connection.execute(
             "UPDATE events SET state = CASE WHEN EXISTS (SELECT 1 FROM deliveries WHERE event = id) THEN ? ELSE ? END, "
-            "available_at = ?, accepted_at = ?, attempts = 0, interruptions = 0, hops = 0, condition = NULL "
+            "available_at = ?, accepted_at = ?, attempts = 0, interruptions = 0, condition = NULL "
             "WHERE id = ? AND state = ? RETURNING function",
             (DELIVERING, QUEUED, now, now, number, DEAD),
         ).fetchone()

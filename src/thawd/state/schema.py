@@ -86,7 +86,6 @@ _OUTBOX = """
 UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
 DROP TRIGGER events_inserted;
 DROP TRIGGER events_deleted;
-ALTER TABLE events ADD COLUMN hops INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE events ADD COLUMN interruptions INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE deliveries (
     event INTEGER PRIMARY KEY, document BLOB NOT NULL, since REAL NOT NULL, tries INTEGER NOT NULL
@@ -105,7 +104,25 @@ CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
 END;
 """
 
-MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX)
+# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
+_LISTINGS = """
+CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
+"""
+
+# How far each schedule has come: all its times up to `done_until` have been dealt with.
+_SCHEDULES = """
+CREATE TABLE schedules (
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    anchor REAL NOT NULL,
+    done_until REAL NOT NULL,
+    last_run REAL,
+    last_late_s REAL NOT NULL DEFAULT 0,
+    runs INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
 def open_state(path: Path) -> Database:

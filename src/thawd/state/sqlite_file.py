@@ -13,6 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from urllib.parse import quote
 
+from thawd import folders
 from thawd.errors import StoreError, StoreFullError
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
@@ -41,7 +42,7 @@ def open_writer(
         StoreFullError: the disk is full.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        folders.make(path.parent)
         _require_header(path)
     except OSError as error:
         raise unusable(path, error) from error

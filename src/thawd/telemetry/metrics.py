@@ -176,6 +176,17 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment to its being ready, by start kind, in seconds.",
     "invocations": "Time from asking for an execution environment to its answer, by start kind, in seconds.",
 }
+# Labels of these are the source and its function; see `SourcesRoom.measure`.
+SOURCE_COUNTERS: Mapping[str, str] = {
+    "source_events": "Messages received from a queue, or runs of a schedule.",
+    "source_filtered": "Messages that matched no filter and were deleted.",
+    "source_failed": "Messages that were handled and failed.",
+}
+SOURCE_GAUGES: Mapping[str, str] = {
+    "source_enabled": "Whether the source works (1) or rests (0).",
+    "source_waiting": "About how many messages wait in the queue.",
+    "source_age_seconds": "Age of the oldest message received last, or how late the last run was, in seconds.",
+}
 GAUGES: Mapping[str, str] = {
     "environments": "Execution environments alive, by state.",
     "waiting": "Requests waiting for an execution environment.",
@@ -189,6 +200,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self.functions: dict[str, FunctionMetrics] = {}
         self.gauges: dict[str, dict[tuple[str, str], float]] = {}
+        self.sources: dict[tuple[str, str], dict[str, float]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -235,3 +247,14 @@ class Metrics(Collector):
             for (function, state), value in self.gauges.get(name, {}).items():
                 gauge.add_metric([function, state], value)
             yield gauge
+        yield from self._of_sources()
+
+    def _of_sources(self) -> Iterator[Metric]:
+        kinds = ((CounterMetricFamily, SOURCE_COUNTERS), (GaugeMetricFamily, SOURCE_GAUGES))
+        for kind, texts in kinds:
+            for name, text in texts.items():
+                family = kind(f"thawd_{name}", text, labels=["source", "function"])
+                for labels, figures in self.sources.items():
+                    if name in figures:
+                        family.add_metric(list(labels), figures[name])
+                yield family

@@ -1,0 +1,124 @@
+"""An event source mapping as it lies in the catalog, as the Lambda API shows it, and as pollers read it."""
+
+from __future__ import annotations
+
+import uuid
+from typing import Any
+
+import msgspec
+
+from thawd.control.names import function_arn
+from thawd.resources import ACCOUNT_ID, REGION, SqsSource
+
+DEFAULT_BATCH = 10
+PARTIAL = "ReportBatchItemFailures"
+UNPROCESSED = "No records processed"
+
+
+class SourceMapping(msgspec.Struct, omit_defaults=True):
+    """One queue whose messages invoke one function.
+
+    Attributes:
+        uuid: its name for the API.
+        source: ARN of the queue.
+        function: name of the function.
+        qualifier: version or alias; None: none was given.
+        given: its settings, as the API takes them.
+        enabled: whether it is to be read.
+        modified: when it was changed last, seconds since the epoch.
+        url: of the queue, where it was declared by that.
+        declared: whether thawd.toml declares it; then it is not stored.
+        tags: keys and values.
+    """
+
+    uuid: str
+    source: str
+    function: str
+    qualifier: str | None = None
+    given: dict[str, Any] = {}
+    enabled: bool = True
+    modified: float = 0.0
+    url: str | None = None
+    declared: bool = False
+    tags: dict[str, str] = {}
+
+    @property
+    def name(self) -> str:
+        """Its name for people, ``FUNCTION/QUEUE``."""
+        qualified = self.function if self.qualifier is None else f"{self.function}:{self.qualifier}"
+        return f"{qualified}/{self.source.rpartition(':')[2]}"
+
+    @property
+    def batch_size(self) -> int:
+        """Most messages of one invocation."""
+        return int(self.given.get("BatchSize") or DEFAULT_BATCH)
+
+    @property
+    def window_s(self) -> int:
+        """How long a batch gathers messages, seconds."""
+        return int(self.given.get("MaximumBatchingWindowInSeconds") or 0)
+
+    @property
+    def maximum_concurrency(self) -> int | None:
+        """Most batches at once; None: as many as the function has environments."""
+        most = self.given.get("ScalingConfig", {}).get("MaximumConcurrency")
+        return None if most is None else int(most)
+
+    @property
+    def patterns(self) -> list[str]:
+        """Event patterns, one of which a message must match; none: all are wanted."""
+        filters = self.given.get("FilterCriteria", {}).get("Filters", [])
+        return [one["Pattern"] for one in filters if one.get("Pattern")]
+
+    @property
+    def reports_failures(self) -> bool:
+        """Whether the handler's answer names the messages that failed."""
+        return PARTIAL in self.given.get("FunctionResponseTypes", [])
+
+    def document(self, *, state: str, last_result: str) -> dict[str, Any]:
+        """As ``EventSourceMappingConfiguration``."""
+        shown = {
+            "BatchSize": self.batch_size,
+            "MaximumBatchingWindowInSeconds": self.window_s,
+            "FunctionResponseTypes": [],
+            **{name: value for name, value in self.given.items() if value not in ({}, {"Filters": []})},
+        }
+        return {
+            **shown,
+            "UUID": self.uuid,
+            "EventSourceArn": self.source,
+            "EventSourceMappingArn": f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:event-source-mapping:{self.uuid}",
+            "FunctionArn": function_arn(self.function, self.qualifier),
+            "LastModified": self.modified,
+            "LastProcessingResult": last_result,
+            "State": state,
+            "StateTransitionReason": "USER_INITIATED",
+        }
+
+
+def declared_mapping(function: str, source: SqsSource, *, arn: str, modified: float) -> SourceMapping:
+    """A mapping that thawd.toml declares; its UUID follows from function and queue.
+
+    Args:
+        function: name of the function.
+        source: as declared.
+        arn: of its queue.
+        modified: when it was changed last, seconds since the epoch.
+    """
+    given: dict[str, Any] = {"BatchSize": source.batch_size, "MaximumBatchingWindowInSeconds": source.window_s}
+    if source.maximum_concurrency is not None:
+        given["ScalingConfig"] = {"MaximumConcurrency": source.maximum_concurrency}
+    if source.filters:
+        given["FilterCriteria"] = {"Filters": [{"Pattern": text} for text in source.filters]}
+    if source.report_batch_item_failures:
+        given["FunctionResponseTypes"] = [PARTIAL]
+    return SourceMapping(
+        uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{function_arn(function)} {arn}")),
+        source=arn,
+        function=function,
+        given=given,
+        enabled=source.enabled,
+        modified=modified,
+        url=None if source.sqs == arn else source.sqs,
+        declared=True,
+    )

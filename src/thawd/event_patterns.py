@@ -1,0 +1,317 @@
+"""Event patterns: which events a filter lets pass. Pure.
+
+A pattern is a JSON object of the events' own form whose leaves are lists of what may stand there: all fields must
+match, one of each list suffices. A field of the event that is a list matches when one of its elements does.
+
+Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
+strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".
+"""
+
+from __future__ import annotations
+
+import ipaddress
+import json
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+MAX_PATTERN_CHARACTERS = 4096
+# Source: EventBridge user guide, "Numeric matching": from -5.0e9 to +5.0e9.
+_MOST = 5e9
+_DEEPEST = 64
+_ABSENT: Any = object()
+
+Test = Callable[[Any], bool]
+"""Whether a leaf of an event, or `_ABSENT`, is what is asked for."""
+
+
+class PatternError(ValueError):
+    """A text that is no event pattern; the message says where and why."""
+
+
+class Number(float):
+    """A number of a JSON text, with its spelling: 300, 300.0 and 3.0e2 are not equal, as on AWS."""
+
+    text: str
+
+    def __new__(cls, text: str) -> Number:
+        """The number that `text` spells."""
+        made = super().__new__(cls, text)
+        made.text = text
+        return made
+
+
+def decode(text: str | bytes) -> Any:
+    """What a JSON text holds, numbers as `Number`.
+
+    Raises:
+        ValueError: it is no JSON, or nested too deeply.
+    """
+    try:
+        return json.loads(text, parse_float=Number, parse_int=Number, parse_constant=_refuse)
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def _refuse(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+class Pattern:
+    """One pattern.
+
+    Attributes:
+        text: as it was given.
+    """
+
+    def __init__(self, text: str) -> None:
+        """Parse a pattern.
+
+        Raises:
+            PatternError: it is none.
+        """
+        if len(text) > MAX_PATTERN_CHARACTERS:
+            raise PatternError(f"it has {len(text)} characters; {MAX_PATTERN_CHARACTERS} are allowed")
+        try:
+            document = decode(text)
+        except ValueError as error:
+            raise PatternError(f"it is not JSON ({error})") from None
+        if not isinstance(document, dict):
+            raise PatternError("it must be a JSON object")
+        self.text = text
+        self._alternatives = _compiled(document, "", 0)
+        self._document = document
+
+    def matches(self, event: Any) -> bool:
+        """Whether an event, as `decode` gives it, matches."""
+        return self._alternatives(event)
+
+    def forms_of(self, name: str) -> frozenset[str]:
+        """What it asks of its field `name`: ``object`` for fields of it, ``list`` for the field itself, or nothing."""
+        return frozenset(_forms(self._document, name))
+
+
+def _forms(document: Mapping[str, Any], name: str) -> Iterator[str]:
+    if name in document:
+        yield "object" if isinstance(document[name], dict) else "list"
+    for choice in document.get("$or", ()):
+        yield from _forms(choice, name)
+
+
+def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
+    """Whether an object, a list of objects, or nothing (`_ABSENT`) matches."""
+    if not document:
+        raise PatternError(f"{path or 'it'} is an empty object, which matches nothing")
+    if depth > _DEEPEST:
+        raise PatternError("it is nested too deeply")
+    fields: dict[str, Test] = {}
+    choices: list[Test] = []
+    for name, asked in document.items():
+        at = f"{path}.{name}" if path else name
+        if name == "$or":
+            choices = _choices(asked, path, at, depth)
+        elif isinstance(asked, dict):
+            fields[name] = _compiled(asked, at, depth + 1)
+        elif isinstance(asked, list):
+            fields[name] = _leaf(asked, at)
+        else:
+            raise PatternError(f"{at} must be an object or a list of what may stand there, such as [{_spell(asked)}]")
+
+    def one(event: Any) -> bool:
+        values = event if isinstance(event, dict) else {}
+        return all(test(values.get(name, _ABSENT)) for name, test in fields.items()) and (
+            not choices or any(choice(values) for choice in choices)
+        )
+
+    def test(event: Any) -> bool:
+        # Fields of one element match together, not one of this and one of that.
+        return any(map(test, event)) if isinstance(event, list) and event else one(event)
+
+    return test
+
+
+def _choices(asked: Any, path: str, at: str, depth: int) -> list[Test]:
+    if not isinstance(asked, list) or len(asked) < 2 or not all(isinstance(choice, dict) for choice in asked):
+        raise PatternError(f"{at} must be a list of at least two objects")
+    return [_compiled(choice, path, depth + 1) for choice in asked]
+
+
+def _leaf(asked: list[Any], at: str) -> Test:
+    if not asked:
+        raise PatternError(f"{at} is an empty list, which matches nothing")
+    tests = [_value(one, at) for one in asked]
+
+    def test(value: Any) -> bool:
+        return any(one(leaf) for leaf in _leaves(value) for one in tests)
+
+    return test
+
+
+def _leaves(value: Any) -> Iterator[Any]:
+    """The leaves of a field: its elements where it is a list; an empty list and an object are as if it were absent."""
+    if isinstance(value, list):
+        leaves = [leaf for element in value for leaf in _leaves(element) if leaf is not _ABSENT]
+        yield from leaves or [_ABSENT]
+    else:
+        yield _ABSENT if isinstance(value, dict) else value
+
+
+def _value(asked: Any, at: str) -> Test:
+    if isinstance(asked, list):
+        raise PatternError(f"{at} has a list in its list")
+    if not isinstance(asked, dict):
+        return lambda value: _equal(asked, value)
+    if len(asked) != 1:
+        raise PatternError(f"{at}: a comparison is an object of one operator, found {_spell(asked)}")
+    [(operator, operand)] = asked.items()
+    make = _OPERATORS.get(operator)
+    if make is None:
+        raise PatternError(f"{at}: there is no operator {operator!r}; there are {', '.join(_OPERATORS)}")
+    return make(operand, at)
+
+
+def _equal(asked: Any, value: Any) -> bool:
+    if isinstance(asked, Number):
+        return isinstance(value, Number) and asked.text == value.text
+    return type(asked) is type(value) and bool(asked == value)
+
+
+def _text_test(
+    operator: str, compare: Callable[[str, str], bool], *, ignores_case: bool = False
+) -> Callable[[Any, str], Test]:
+    """What makes the test of an operator whose operand is a text, for prefix and suffix also one without its case."""
+
+    def make(operand: Any, at: str) -> Test:
+        if ignores_case and isinstance(operand, dict) and list(operand) == ["equals-ignore-case"]:
+            lower = _text(operand["equals-ignore-case"], operator, at).lower()
+            return lambda value: isinstance(value, str) and compare(value.lower(), lower)
+        wanted = _text(operand, operator, at)
+        return lambda value: isinstance(value, str) and compare(value, wanted)
+
+    return make
+
+
+def _text(operand: Any, operator: str, at: str) -> str:
+    if not isinstance(operand, str):
+        raise PatternError(f"{at}: {operator} takes a text, found {_spell(operand)}")
+    return operand
+
+
+def _exists(operand: Any, at: str) -> Test:
+    if not isinstance(operand, bool):
+        raise PatternError(f"{at}: exists takes true or false, found {_spell(operand)}")
+    return lambda value: (value is not _ABSENT) is operand
+
+
+def _wildcard(operand: Any, at: str) -> Test:
+    pieces = [""]
+    characters = iter(_text(operand, "wildcard", at))
+    was_star = False
+    for character in characters:
+        is_star = character == "*"
+        if is_star and was_star:
+            raise PatternError(f"{at}: two wildcards stand side by side")
+        if is_star:
+            pieces.append("")
+        else:
+            pieces[-1] += character if character != "\\" else _escaped(next(characters, ""), at)
+        was_star = is_star
+    return lambda value: isinstance(value, str) and _is_like(pieces, value)
+
+
+def _escaped(character: str, at: str) -> str:
+    if character not in ("*", "\\"):
+        raise PatternError(f"{at}: in a wildcard a backslash stands before * or another backslash")
+    return character
+
+
+def _is_like(pieces: list[str], value: str) -> bool:
+    """Whether the pieces come in `value` one after the other, the first at its beginning and the last at its end."""
+    first, *between = pieces
+    if not between:
+        return value == first
+    last = between.pop()
+    if not value.startswith(first):
+        return False
+    at = len(first)
+    for piece in between:
+        found = value.find(piece, at)
+        if found < 0:
+            return False
+        at = found + len(piece)
+    return value.endswith(last) and len(value) - len(last) >= at
+
+
+def _cidr(operand: Any, at: str) -> Test:
+    try:
+        network = ipaddress.ip_network(_text(operand, "cidr", at), strict=False)
+    except ValueError as error:
+        raise PatternError(f"{at}: {error}") from None
+
+    def test(value: Any) -> bool:
+        try:
+            return isinstance(value, str) and ipaddress.ip_address(value) in network
+        except ValueError:
+            return False
+
+    return test
+
+
+_COMPARISONS: Mapping[str, Callable[[float, float], bool]] = {
+    "=": lambda value, bound: value == bound,
+    ">": lambda value, bound: value > bound,
+    ">=": lambda value, bound: value >= bound,
+    "<": lambda value, bound: value < bound,
+    "<=": lambda value, bound: value <= bound,
+}
+
+
+def _numeric(operand: Any, at: str) -> Test:
+    if not isinstance(operand, list) or len(operand) not in (2, 4):
+        raise PatternError(f'{at}: numeric takes a list such as [">", 0, "<=", 5], found {_spell(operand)}')
+    pairs = list(zip(operand[::2], operand[1::2], strict=True))
+    for operator, bound in pairs:
+        if not isinstance(operator, str) or operator not in _COMPARISONS:
+            raise PatternError(f"{at}: numeric compares by {', '.join(_COMPARISONS)}, found {_spell(operator)}")
+        if not isinstance(bound, Number) or not -_MOST <= bound <= _MOST:
+            raise PatternError(f"{at}: numeric compares with numbers from -5.0e9 to 5.0e9, found {_spell(bound)}")
+    if len(pairs) == 2:
+        (low_operator, low), (high_operator, high) = pairs
+        if low_operator[0] != ">" or high_operator[0] != "<" or low >= high:
+            raise PatternError(f"{at}: a range begins with its lower end, by > or >=, and ends above it, by < or <=")
+    tests = [(_COMPARISONS[operator], bound) for operator, bound in pairs]
+    return lambda value: isinstance(value, Number) and all(compare(value, bound) for compare, bound in tests)
+
+
+def _anything_but(operand: Any, at: str) -> Test:
+    if isinstance(operand, dict):
+        if len(operand) != 1 or next(iter(operand)) not in _BUT:
+            raise PatternError(f"{at}: anything-but goes with {', '.join(_BUT)}, found {_spell(operand)}")
+        [(operator, excluded)] = operand.items()
+        listed = excluded if isinstance(excluded, list) else [excluded]
+        tests = [_OPERATORS[operator](one, at) for one in listed]
+    else:
+        listed = operand if isinstance(operand, list) else [operand]
+        if not (all(isinstance(one, str) for one in listed) or all(isinstance(one, Number) for one in listed)):
+            raise PatternError(f"{at}: anything-but takes texts only, or numbers only, found {_spell(operand)}")
+        tests = [_value(one, at) for one in listed]
+    if not tests:
+        raise PatternError(f"{at}: anything-but takes at least one value")
+    return lambda value: value is not _ABSENT and not any(test(value) for test in tests)
+
+
+_OPERATORS: Mapping[str, Callable[[Any, str], Test]] = {
+    "prefix": _text_test("prefix", str.startswith, ignores_case=True),
+    "suffix": _text_test("suffix", str.endswith, ignores_case=True),
+    "equals-ignore-case": _text_test("equals-ignore-case", lambda value, wanted: value.lower() == wanted.lower()),
+    "anything-but": _anything_but,
+    "numeric": _numeric,
+    "exists": _exists,
+    "wildcard": _wildcard,
+    "cidr": _cidr,
+}
+_BUT = ("prefix", "suffix", "equals-ignore-case", "wildcard")
+
+
+def _spell(value: Any) -> str:
+    text = value.text if isinstance(value, Number) else json.dumps(value, default=str)
+    return text if len(text) <= 60 else text[:60] + "…"

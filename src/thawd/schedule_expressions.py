@@ -1,0 +1,251 @@
+"""Schedule expressions: ``rate(…)``, ``cron(…)``, ``at(…)`` in Amazon EventBridge's dialect. Pure.
+
+Times are seconds since the epoch. A cron expression's times are those of a clock on the wall of its time zone: one that
+the clock skips in spring is skipped; one that it shows twice in autumn counts once, the first time.
+
+Source: Amazon EventBridge Scheduler user guide, "Schedule types", "Daylight savings time"; Amazon EventBridge user
+guide, "Cron expressions reference".
+"""
+
+from __future__ import annotations
+
+import calendar
+import re
+from dataclasses import dataclass
+from datetime import UTC, date, datetime, timedelta
+from zoneinfo import ZoneInfo
+
+_UNITS_S = {"minute": 60, "hour": 3600, "day": 86_400}
+_MONTHS = {name.upper(): number for number, name in enumerate(calendar.month_abbr) if name}
+_DAYS = {name: number for number, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"), 1)}
+_FIRST_YEAR, _LAST_YEAR = 1970, 2199
+_RATE = re.compile(r"([1-9]\d{0,6}) (minute|hour|day)(s?)")
+_AT = "%Y-%m-%dT%H:%M:%S"
+
+
+class ScheduleError(ValueError):
+    """A text that is no schedule expression; the message says what is wrong with it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Schedule:
+    """When something is to be done."""
+
+    def after(self, moment: float, *, anchor: float) -> float | None:
+        """The first time after `moment`; None when there is none any more.
+
+        Args:
+            moment: seconds since the epoch.
+            anchor: when the schedule began, from which rates count.
+        """
+        raise NotImplementedError
+
+
+@dataclass(frozen=True, slots=True)
+class _Rate(Schedule):
+    period_s: int
+
+    def after(self, moment: float, *, anchor: float) -> float | None:
+        return anchor + (max(0, int((moment - anchor) // self.period_s)) + 1) * self.period_s
+
+
+@dataclass(frozen=True, slots=True)
+class _At(Schedule):
+    at: float
+
+    def after(self, moment: float, *, anchor: float) -> float | None:
+        return self.at if moment < self.at else None
+
+
+@dataclass(frozen=True, slots=True)
+class _Cron(Schedule):
+    minutes: tuple[int, ...]
+    hours: tuple[int, ...]
+    days: _Days
+    months: frozenset[int]
+    years: frozenset[int]
+    zone: ZoneInfo
+
+    def after(self, moment: float, *, anchor: float) -> float | None:
+        # A day earlier: on a day of 25 hours the wall shows an hour again that has been dealt with.
+        day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
+        while day.year <= max(self.years, default=0):
+            if day.year in self.years and day.month in self.months:
+                if day.day in self.days.of(day.year, day.month):
+                    found = self._on(day, moment)
+                    if found is not None:
+                        return found
+                day += timedelta(days=1)
+            elif day.year in self.years:
+                day = (day.replace(day=1) + timedelta(days=32)).replace(day=1)
+            else:
+                day = date(day.year + 1, 1, 1)
+        return None
+
+    def _on(self, day: date, moment: float) -> float | None:
+        """The first time of that day that is after `moment`."""
+        for hour in self.hours:
+            if datetime(day.year, day.month, day.day, hour, 59, tzinfo=self.zone).timestamp() <= moment:
+                continue
+            for minute in self.minutes:
+                wall = datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone)
+                at = wall.timestamp()
+                # A time that the clock skips comes back as another one.
+                if at > moment and datetime.fromtimestamp(at, self.zone).replace(fold=0) == wall:
+                    return at
+        return None
+
+
+@dataclass(frozen=True, slots=True)
+class _Days:
+    """Days of a month: by number or by day of the week.
+
+    Attributes:
+        numbers: days of the month.
+        last: whether the last one is meant.
+        last_weekday: whether the last one from Monday to Friday is meant.
+        nearest: the one from Monday to Friday that is nearest to this day of the month.
+        weekdays: days of the week, 1 is Sunday; None: all days that the other fields name.
+        last_of: the last of this day of the week.
+        nth: day of the week, and its number within the month.
+    """
+
+    numbers: frozenset[int] = frozenset()
+    last: bool = False
+    last_weekday: bool = False
+    nearest: int | None = None
+    weekdays: frozenset[int] = frozenset()
+    last_of: int | None = None
+    nth: tuple[int, int] | None = None
+
+    def of(self, year: int, month: int) -> frozenset[int]:
+        """The days of that month."""
+        first, length = calendar.monthrange(year, month)
+
+        def weekday(day: int) -> int:
+            return (first + day) % 7 + 1  # calendar counts from Monday, as 0
+
+        days = {day for day in self.numbers if day <= length}
+        days |= {day for day in range(1, length + 1) if weekday(day) in self.weekdays}
+        if self.last:
+            days.add(length)
+        if self.last_weekday:
+            days.add(max(day for day in range(1, length + 1) if weekday(day) not in (1, 7)))
+        if self.nearest is not None and self.nearest <= length:
+            working = [day for day in range(1, length + 1) if weekday(day) not in (1, 7)]
+            days.add(min(working, key=lambda day: abs(day - (self.nearest or 0))))
+        if self.last_of is not None:
+            days.add(max(day for day in range(1, length + 1) if weekday(day) == self.last_of))
+        if self.nth is not None:
+            same = [day for day in range(1, length + 1) if weekday(day) == self.nth[0]]
+            days |= set(same[self.nth[1] - 1 : self.nth[1]])
+        return frozenset(days)
+
+
+def parse(expression: str, *, zone: ZoneInfo) -> Schedule:
+    """The schedule that an expression stands for.
+
+    Args:
+        expression: ``rate(5 minutes)``, ``cron(0 12 * * ? *)`` or ``at(2026-12-01T09:00:00)``.
+        zone: whose wall clock ``cron`` and ``at`` are of.
+
+    Raises:
+        ScheduleError: it is none.
+    """
+    match = re.fullmatch(r"(rate|cron|at)\((.*)\)", expression)
+    if match is None:
+        raise ScheduleError('it must be "rate(…)", "cron(…)" or "at(…)"')
+    kind, inner = match.groups()
+    return {"rate": _rate, "cron": _cron, "at": _at}[kind](inner, zone)
+
+
+def _rate(inner: str, zone: ZoneInfo) -> Schedule:
+    match = _RATE.fullmatch(inner)
+    if match is None or (match[1] == "1") is bool(match[3]):
+        raise ScheduleError('a rate is "1 minute", "5 minutes", "1 hour", "2 hours", "1 day", "3 days" and so on')
+    return _Rate(int(match[1]) * _UNITS_S[match[2]])
+
+
+def _at(inner: str, zone: ZoneInfo) -> Schedule:
+    try:
+        wall = datetime.strptime(inner, _AT).replace(tzinfo=zone)
+    except ValueError:
+        raise ScheduleError('a time is written as "2026-12-01T09:00:00"') from None
+    return _At(wall.timestamp())
+
+
+def _cron(inner: str, zone: ZoneInfo) -> Schedule:
+    fields = inner.split()
+    if len(fields) != 6:
+        names = "minutes hours day-of-month month day-of-week year"
+        raise ScheduleError(f"cron has six fields ({names}), not {len(fields)}")
+    minutes, hours, of_month, months, of_week, years = (field.upper() for field in fields)
+    if (of_month == "?") is (of_week == "?"):
+        raise ScheduleError('one of day-of-month and day-of-week must be "?", and not both')
+    return _Cron(
+        minutes=tuple(sorted(_numbers(minutes, "minutes", 0, 59))),
+        hours=tuple(sorted(_numbers(hours, "hours", 0, 23))),
+        days=_days_of_month(of_month) if of_week == "?" else _days_of_week(of_week),
+        months=_numbers(months, "month", 1, 12, _MONTHS),
+        years=_numbers(years, "year", _FIRST_YEAR, _LAST_YEAR),
+        zone=zone,
+    )
+
+
+def _days_of_month(field: str) -> _Days:
+    if field == "L":
+        return _Days(last=True)
+    if field == "LW":
+        return _Days(last_weekday=True)
+    if match := re.fullmatch(r"(\d{1,2})W", field):
+        return _Days(nearest=_number(match[1], "day-of-month", 1, 31, {}))
+    return _Days(numbers=_numbers(field, "day-of-month", 1, 31))
+
+
+def _days_of_week(field: str) -> _Days:
+    if field == "L":
+        return _Days(weekdays=frozenset({7}))
+    if match := re.fullmatch(r"(\w+?)L", field):
+        return _Days(last_of=_number(match[1], "day-of-week", 1, 7, _DAYS))
+    if match := re.fullmatch(r"(\w+)#([1-5])", field):
+        return _Days(nth=(_number(match[1], "day-of-week", 1, 7, _DAYS), int(match[2])))
+    return _Days(weekdays=_numbers(field, "day-of-week", 1, 7, _DAYS))
+
+
+def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] | None = None) -> frozenset[int]:
+    """The numbers that a field names: ``*``, numbers, ranges, steps, and lists of these."""
+    found: set[int] = set()
+    for part in field.split(","):
+        span, slash, step_text = part.partition("/")
+        step = 1
+        if slash:
+            if not re.fullmatch(r"[1-9]\d{0,3}", step_text):
+                raise ScheduleError(f"{what}: the step in {part!r} must be a number from 1")
+            step = int(step_text)
+        first_text, dash, last_text = span.partition("-")
+        if span == "*":
+            first, last = low, high
+        else:
+            first = _number(first_text, what, low, high, names or {})
+            last = _number(last_text, what, low, high, names or {}) if dash else high if slash else first
+        if first <= last:
+            found.update(range(first, last + 1, step))
+        elif what in ("day-of-week", "month"):  # FRI-MON, NOV-FEB
+            count = high - low + 1
+            found.update(low + (number - low) % count for number in range(first, last + count + 1, step))
+        else:
+            raise ScheduleError(f"{what}: {span!r} ends before it begins")
+    return frozenset(found)
+
+
+def _number(text: str, what: str, low: int, high: int, names: dict[str, int]) -> int:
+    number = names.get(text, int(text) if re.fullmatch(r"\d{1,4}", text) else -1)
+    if not low <= number <= high:
+        also = f", or {', '.join(names)}" if names else ""
+        raise ScheduleError(f"{what}: {text!r} is no number from {low} to {high}{also}")
+    return number
+
+
+def utc_text(moment: float) -> str:
+    """A time as EventBridge's events have it, to the second, in UTC."""
+    return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
