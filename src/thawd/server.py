@@ -282,9 +282,9 @@ class Server:
             Outside(
                 exists=self._dispatcher.entry,
                 may_loop=self._may_loop,
+                bucket=self._stores.get,
                 aws_endpoint=self._aws_endpoint,
                 webhook_secret=server.webhook_secret,
-                elsewhere=self._stores.get,
                 metrics=self._metrics,
             ),
         )

@@ -62,6 +62,9 @@ class There:
         body: bytes = self.s3.get_object(Bucket=self.name, Key=key)["Body"].read()
         return body
 
+    def stored(self) -> set[str]:
+        return {entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])}
+
     def all_keys(self) -> list[str]:
         return [entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])]
 
@@ -507,6 +510,32 @@ def test_objects_elsewhere_invoke_functions_which_read_and_write_them(project: P
         with pytest.raises(running.s3().exceptions.ClientError, match="speak to that store itself"):
             running.s3().put_object(Bucket="photos", Key="x", Body=b"")
     assert "1 bucket" in project.command("check").stdout
+
+
+def test_outcomes_go_to_a_bucket_elsewhere_and_wait_while_it_is_away(project: Project, there: There) -> None:
+    serve(project, there)
+    text = (project.root / "thawd.toml").read_text()
+    away = text.replace(there.url, "http://127.0.0.1:1")
+    declared = 'on_success = "bucket:photos"'
+    for variant in (away, text):
+        assert variant.count('handler = "app.probe"') == 1
+        (project.root / "thawd.toml").write_text(
+            variant.replace('handler = "app.probe"', f'handler = "app.plain"\n        {declared}')
+        )
+        if variant is away:
+            project.code(CODE + "\ndef plain(event, context):\n    return event\n")
+            with project.up() as running:
+                answer = running.client().invoke(FunctionName="probe", InvocationType="Event", Payload=b'{"n": 1}')
+                request_id = answer["ResponseMetadata"]["RequestId"]
+                eventually(
+                    lambda: json.loads(project.command("queue", "--json").stdout)["functions"]["probe"]["delivering"],
+                    what="the outcome that waits",
+                )
+        else:
+            with project.up():
+                key = f"in/{request_id}.json"
+                eventually(lambda key=key: key in there.stored(), what="the object")  # type: ignore[misc]
+                assert json.loads(there.get(key))["responsePayload"] == {"n": 1}
 
 
 def test_a_server_killed_in_the_middle_of_listings_loses_and_doubles_nothing(project: Project, there: There) -> None:

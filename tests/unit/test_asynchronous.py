@@ -241,7 +241,7 @@ def test_throttles_do_not_use_up_retries(tmp_path: Path) -> None:
 def test_an_event_that_is_too_old_is_given_up_without_being_run(tmp_path: Path) -> None:
     async def work() -> None:
         async with Post(tmp_path, maximum_event_age_s=60, on_failure=TABLE) as post:
-            from thawd.state.queue import NewEvent
+            from thawd.state.events import NewEvent
 
             event = NewEvent(function="f", payload=b"1", request_id="old")
             await post.queue.put([event], now=time.time() - 61)
@@ -259,7 +259,7 @@ def test_an_event_that_is_too_old_is_given_up_without_being_run(tmp_path: Path) 
 def test_an_event_waits_for_an_environment_no_longer_than_its_age_allows(tmp_path: Path) -> None:
     async def work() -> None:
         async with Post(tmp_path, maximum_event_age_s=3600) as post:
-            from thawd.state.queue import NewEvent
+            from thawd.state.events import NewEvent
 
             event = NewEvent(function="f", payload=b"1", request_id="old")
             await post.queue.put([event], now=time.time() - 3500)

@@ -10,8 +10,9 @@ import pytest
 
 from thawd.errors import StoreError
 from thawd.state.database import Database
+from thawd.state.events import Depth, NewEvent
 from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord, successor
-from thawd.state.queue import Depth, EventQueue, NewEvent
+from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 
 

@@ -10,17 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import (
-    Bucket,
-    Function,
-    FunctionUrl,
-    HttpApi,
-    RemoteBucket,
-    Route,
-    Schedule,
-    SqsSource,
-    Table,
-)
+from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Schedule, SqsSource, Table
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 

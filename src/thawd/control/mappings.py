@@ -166,6 +166,7 @@ class Mappings:
             given={field: given[field] for field in _SETTINGS if field in given},
             enabled=given.get("Enabled", True),
             modified=time.time(),
+            tags=dict(given.get("Tags", {})),
         )
         _check(mapping, given)
         async with self._changing:

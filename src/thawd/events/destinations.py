@@ -82,17 +82,17 @@ class Outside:
     Attributes:
         exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
         may_loop: whether a function may be invoked by what it caused itself, for ever.
+        bucket: the bucket elsewhere of a name; None: there is none.
         aws_endpoint: address of the emulated AWS; None: AWS as its usual variables and files have it.
         webhook_secret: what records to an address are signed with; None: they are not.
-        elsewhere: the bucket of a name that is not a folder; None: there is none.
         metrics: counts.
     """
 
     exists: Callable[[str, str | None], object] = lambda name, qualifier: None
     may_loop: Callable[[str], bool] = lambda name: False
+    bucket: Callable[[str], ObjectWriter | None] = lambda name: None
     aws_endpoint: str | None = None
     webhook_secret: str | None = None
-    elsewhere: Callable[[str], ObjectWriter | None] = lambda name: None
     metrics: Metrics = field(default_factory=Metrics)
 
 
@@ -234,8 +234,9 @@ class Destinations:
         elif destination.kind in ("bucket", "s3") and destination.name in self._buckets:
             bucket = self._buckets[destination.name]
             await self._slots.in_thread(destination, lambda: write_object(bucket.path, delivery.key, delivery.body))
-        elif destination.kind == "bucket" and (there := self._outside.elsewhere(destination.name)) is not None:
-            await there.put(delivery.key, delivery.body)
+        elif destination.kind in ("bucket", "s3") and (elsewhere := self._outside.bucket(destination.name)) is not None:
+            async with self._slots.of(destination):
+                await elsewhere.put(delivery.key, delivery.body)
         elif destination.kind == "bucket":
             raise DestinationRefused(f"there is no bucket {destination.name}")
         elif destination.kind == "http":

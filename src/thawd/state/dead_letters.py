@@ -147,7 +147,7 @@ def _redrive(connection: sqlite3.Connection, ids: Sequence[int]) -> set[str]:
     for number in ids:
         row = connection.execute(
             "UPDATE events SET state = CASE WHEN EXISTS (SELECT 1 FROM deliveries WHERE event = id) THEN ? ELSE ? END, "
-            "available_at = ?, accepted_at = ?, attempts = 0, interruptions = 0, hops = 0, condition = NULL "
+            "available_at = ?, accepted_at = ?, attempts = 0, interruptions = 0, condition = NULL "
             "WHERE id = ? AND state = ? RETURNING function",
             (DELIVERING, QUEUED, now, now, number, DEAD),
         ).fetchone()

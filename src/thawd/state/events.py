@@ -20,7 +20,7 @@ from thawd.state.schema import QUEUED
 _READ_BYTES = 4 * 1024 * 1024
 COLUMNS = (
     "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
-    "p.body, e.qualifier, e.hops, e.interruptions"
+    "p.body, e.qualifier, e.interruptions"
 )
 """What `event_of` reads, of events e and their payloads p."""
 
@@ -37,7 +37,6 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
         client_context: JSON text of the caller's client context, or None.
         trace_id: X-Ray trace header, or None.
         qualifier: version or alias that it is for; None: ``$LATEST``.
-        hops: how many functions handed it on, each as the outcome of an event.
     """
 
     function: str
@@ -48,7 +47,6 @@ class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     client_context: str | None = None
     trace_id: str | None = None
     qualifier: str | None = None
-    hops: int = 0
 
 
 class Event(NewEvent, frozen=True, kw_only=True):
@@ -113,7 +111,7 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'").fetchone()
     connection.executemany(
         "INSERT INTO events (id, function, accepted_at, request_id, source, row_key, client_context, trace_id, "
-        "qualifier, hops) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?, ?)",
+        "qualifier) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
         [
             (
                 number,
@@ -125,7 +123,6 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
                 event.client_context,
                 event.trace_id,
                 event.qualifier,
-                event.hops,
             )
             for number, (event, at) in enumerate(given, last + 1)
         ],
@@ -187,6 +184,5 @@ def event_of(row: Sequence[Any]) -> Event:
         trace_id=row[8],
         payload=row[9],
         qualifier=row[10],
-        hops=row[11],
-        interruptions=row[12],
+        interruptions=row[11],
     )

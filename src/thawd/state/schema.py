@@ -86,7 +86,6 @@ _OUTBOX = """
 UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
 DROP TRIGGER events_inserted;
 DROP TRIGGER events_deleted;
-ALTER TABLE events ADD COLUMN hops INTEGER NOT NULL DEFAULT 0;
 ALTER TABLE events ADD COLUMN interruptions INTEGER NOT NULL DEFAULT 0;
 CREATE TABLE deliveries (
     event INTEGER PRIMARY KEY, document BLOB NOT NULL, since REAL NOT NULL, tries INTEGER NOT NULL
