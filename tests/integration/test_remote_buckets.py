@@ -20,7 +20,8 @@ import pytest
 from tests.integration.conftest import Project, eventually
 from tests.integration.emulated import EmulatedAws
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
-from thawd.events.remote_buckets import Books, RemoteBucketWatcher
+from thawd.events.remote_books import Books
+from thawd.events.remote_buckets import RemoteBucketWatcher
 from thawd.resources import Notification, RemoteBucket, StoreUrl
 from thawd.state.bucket_store import BucketStore, ObjectWriter
 from thawd.state.listings import Listings
@@ -230,8 +231,8 @@ def test_every_change_is_one_event_in_s3s_format(tmp_path: Path, there: There) -
         async with watched(tmp_path, bucket) as here:
             assert await here.look() == ["ObjectCreated:Put in/late.png", "ObjectRemoved:Delete in/a.png"]
             status = here.watcher.status()
-            assert (status["objects"], status["error"], status["state"]) == (2, None, "Enabled")
-            assert 0 <= status["lag_s"] < 60
+            assert (status["objects"], status["last_result"], status["state"]) == (2, "OK", "Enabled")
+            assert 0 <= status["oldest_s"] < 60
 
     asyncio.run(scenario())
 
@@ -330,7 +331,7 @@ def test_a_bucket_that_cannot_be_listed_is_told_once_and_nothing_counts_as_remov
                     await asyncio.sleep(0.01)
                 assert "NoSuchBucket" in here.log[0] or "404" in here.log[0]
                 assert await here.records() == []
-                assert here.watcher.status()["error"] is not None
+                assert here.watcher.status()["last_result"].startswith("PROBLEM: bucket photos")
                 there.s3.create_bucket(Bucket=there.name)
                 while len(here.log) < 2:  # noqa: ASYNC110
                     await asyncio.sleep(0.01)
