@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from .conftest import Project, Running, eventually
-from .queues import ENVIRON, Sqs, emulated
+from .queues import ACCOUNT, ENVIRON, Sqs, emulated
 
 HANDLER = """
 import json, time, uuid
@@ -131,7 +131,7 @@ def test_records_are_lambdas_and_messages_are_deleted(project: Project, sqs: Sqs
 
 def test_a_window_gathers_more_than_one_reception_and_batches_have_a_size(project: Project, sqs: Sqs) -> None:
     url = sqs.queue("windows")
-    seen = configure(project, f'sqs = "{url}"\nbatch_size = 25\nwindow_s = 3')
+    seen = configure(project, f'sqs = "{url}"\nbatch_size = 25\nwindow_s = 8')
     ids = sqs.send(url, ({"number": number} for number in range(60)))
     with project.up(environ=ENVIRON):
         eventually(lambda: len(seen.records()) == 60, what="all messages")
@@ -241,7 +241,7 @@ def test_a_source_is_paused_and_resumed_across_restarts(project: Project, sqs: S
 
 
 def test_a_queue_that_is_not_there_is_told_once_and_read_once_it_is(project: Project, sqs: Sqs) -> None:
-    url = f"{sqs.url}/000000000000/late"
+    url = f"{sqs.url}/{ACCOUNT}/late"
     seen = configure(project, f'sqs = "{url}"')
     with project.up(environ=ENVIRON) as running:
         eventually(lambda: "PROBLEM" in source(running, "f/late")["last_result"], what="the problem")
