@@ -286,6 +286,34 @@ def test_events_run_beside_each_other_and_only_so_many(tmp_path: Path) -> None:
     claim(work)
 
 
+class CountingQueue(EventQueue):
+    """Counts how often it is asked."""
+
+    asked = 0
+
+    async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
+        self.asked += 1
+        return await super().lease(function, limit=limit, now=now)
+
+
+def test_events_that_wait_for_others_to_end_cost_nothing(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, queue=CountingQueue) as post:
+            assert isinstance(post.queue, CountingQueue)
+            post.dispatcher.gate.clear()
+            limit = post.invoker.most_at_once("f")
+            for number in range(limit + 3):
+                await post.accept(request_id=f"id-{number}")
+            await until(lambda: post.dispatcher.running == limit)
+            for _ in range(100):  # each lets the lane come round more than once
+                await post.queue.depth()
+            assert post.queue.asked < 3 * limit + 20
+            post.dispatcher.gate.set()
+            await post.settled()
+
+    claim(work)
+
+
 class FailingQueue(EventQueue):
     """Fails the next calls of the methods named in `failing`."""
 

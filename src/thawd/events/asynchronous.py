@@ -185,8 +185,7 @@ class AsyncInvoker:
             lane.open += 1
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
-        if len(lane.ahead) <= _READ_AHEAD // 2:
-            lane.awake.set()
+            lane.awake.set()  # there may be room to read ahead
 
     async def _lease(self, lane: _Lane, room: int) -> list[Event]:
         try:

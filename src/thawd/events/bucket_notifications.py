@@ -21,8 +21,9 @@ from thawd import queue_names
 from thawd.errors import StoreError
 from thawd.events import s3_event
 from thawd.events.remote_books import Books
+from thawd.events.sqs_batch import Batching, Letter, Progress
 from thawd.events.sqs_client import Endpoint, RawMessage, SqsQueue
-from thawd.events.sqs_receiver import Batching, Letter, Progress, Receiver, Throttled
+from thawd.events.sqs_receiver import Receiver, Throttled
 from thawd.invocation import new_request_id
 from thawd.resources import RemoteBucket
 from thawd.state.events import NewEvent
