@@ -142,7 +142,7 @@ class AsyncInvoker:
                 self.stopping = True  # what ends now begins nothing in its place
 
     def stop(self) -> None:
-        """Begin no more events; those under way go on."""
+        """Begin no more events; those under way go on, and one that fails from now on has not been tried."""
         self.stopping = True
 
     async def settled(self, patience_s: float) -> None:
@@ -317,6 +317,8 @@ class AsyncInvoker:
             freed()
             await self._not_run(event, age_s, error.message)
             return
+        if self.stopping and result.function_error is not None:
+            raise _NotNowError  # who knows whether it would have failed: a stop ends what runs too long
         freed()
         if result.function_error is None:
             await self._succeed(event, function, result)
