@@ -351,6 +351,14 @@ class EventQueue:
         )
         return {row[0]: Flow(*row[1:]) for row in rows}
 
+    async def waiting(self) -> list[str]:
+        """Names of the functions that have events which wait to run, or run.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        return await self._db.read(lambda connection: functions_in(connection, QUEUED))
+
     async def oldest(self) -> dict[str, float]:
         """When the oldest event that waits was accepted, seconds since the epoch, by function.
 
