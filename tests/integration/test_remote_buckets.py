@@ -579,6 +579,31 @@ def test_outcomes_go_to_a_bucket_elsewhere_and_wait_while_it_is_away(project: Pr
                 assert json.loads(there.get(key))["responsePayload"] == {"n": 1}
 
 
+def test_with_emulated_aws_a_bucket_is_the_emulated_one_of_that_name(project: Project) -> None:
+    project.code(CODE)
+    project.config(
+        """
+        [functions.f]
+        handler = "app.handler"
+        on_success = "table:sizes"
+
+        [buckets.photos]
+        url = "s3://photos"
+        poll_s = 1
+        notify = [{ function = "f" }]
+
+        [tables.sizes]
+        """
+    )
+    with project.up("--aws") as running:
+        running.s3().create_bucket(Bucket="photos")
+        running.s3().put_object(Bucket="photos", Key="a.png", Body=b"12345")
+        eventually(lambda: "a.png" in rows(project), what="the row")
+        assert rows(project)["a.png"]["size"] == 5
+        listed = [line for line in running.output if "is listed again" in line or "failed" in line]
+        assert len(listed) in (0, 2), listed
+
+
 def test_a_server_killed_in_the_middle_of_listings_loses_and_doubles_nothing(project: Project, there: There) -> None:
     # Given many objects, and a server that dies again and again while it lists and processes them
     serve(project, there)
