@@ -36,7 +36,8 @@ from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.events.outcomes import Outcomes
 from thawd.events.queue_desk import QueueDesk
-from thawd.events.remote_buckets import Books, RemoteBucketWatcher
+from thawd.events.remote_books import Books
+from thawd.events.remote_sources import RemoteSources
 from thawd.events.upkeep import Upkeep
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
@@ -226,7 +227,6 @@ class Server:
         install_lease_signal_handler()
         background.append(tasks.create_task(self._sources.run()))
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
-        background += [tasks.create_task(watcher.run()) for watcher in self._remote_watchers.values()]
         if watch:
             background.append(tasks.create_task(CodeWatcher(lambda: self.settings, self.catch_up).run()))
         self._announce(ready_file)
@@ -316,7 +316,6 @@ class Server:
             )
             for name, bucket in self.settings.buckets.items()
         }
-        self._remote_watchers = self._watch_remote()
         engine_room = control_room.Engine(self._dispatcher, self._publisher, self._node, self._spawn_task)
         self._room = ControlRoom(
             self._state,
@@ -336,6 +335,14 @@ class Server:
             settings=lambda: self.settings,
             wake=self._invoker.wake,
             sqs=self._aws_endpoint,
+            buckets=RemoteSources(
+                self.settings.remote_buckets.values(),
+                self._stores,
+                Books(self._objects, Listings(self._state), lambda: self._queue.full),
+                sqs=self._aws_endpoint,
+                log=complain,
+                wake=self._invoker.wake,
+            ),
         )
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
@@ -353,22 +360,6 @@ class Server:
         self._room.deployments.on_names = self._invoker.declare
         self._invoker.declare(self._dispatcher.names())
         return background
-
-    def _watch_remote(self) -> dict[str, RemoteBucketWatcher]:
-        """Watchers of the buckets elsewhere whose objects invoke a function."""
-        books = Books(self._objects, Listings(self._state), lambda: self._queue.full)
-        watchers = {}
-        for name, bucket in self.settings.remote_buckets.items():
-            store = self._stores.get(name)
-            if bucket.notify and store is not None:
-                watchers[name] = RemoteBucketWatcher(
-                    bucket,
-                    store,
-                    books=books,
-                    log=complain,
-                    on_events=self._invoker.wake,
-                )
-        return watchers
 
     async def _set_up_aws(self) -> None:
         """Other AWS services for functions: emulated beside us, or the caller's own."""

@@ -73,6 +73,11 @@ def test_an_event_is_its_records() -> None:
             "https://sqs.cn-north-1.amazonaws.com.cn",
         ),
         (
+            "http://sqs.eu-central-1.localhost.localstack.cloud:4566/000000000000/orders",
+            "arn:aws:sqs:eu-central-1:000000000000:orders",
+            "http://sqs.eu-central-1.localhost.localstack.cloud:4566",
+        ),
+        (
             "http://127.0.0.1:9324/000000000000/orders",
             "arn:aws:sqs:us-east-1:000000000000:orders",
             "http://127.0.0.1:9324",
@@ -96,6 +101,7 @@ def test_a_queue_is_named_by_arn_or_url(given_text: str, arn: str, endpoint: str
         "arn:aws:sqs:eu-west-1:123456789012:" + "x" * 81,
         "ftp://127.0.0.1/000000000000/orders",
         "http://127.0.0.1:9324/orders",
+        "http://user:password@127.0.0.1:9324/000000000000/orders",
     ],
 )
 def test_other_texts_name_no_queue(given_text: str) -> None:

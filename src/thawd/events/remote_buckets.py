@@ -15,36 +15,21 @@ import time
 from array import array
 from bisect import bisect_left
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
 from thawd.errors import ThawdError
 from thawd.events.object_events import Source, events_of
+from thawd.events.remote_books import Books
 from thawd.resources import RemoteBucket
 from thawd.state.bucket_store import BucketStore, OddKeysError, RemoteObject
-from thawd.state.listings import Listings, Progress
-from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
+from thawd.state.listings import Progress
+from thawd.state.objects import ObjectChange, ObjectRecord
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
 _FULL = "as many events as server.max_queued allows wait already"
 _FULL_RECHECK_S = 1.0
-
-
-@dataclass(frozen=True, slots=True)
-class Books:
-    """What a watcher records in.
-
-    Attributes:
-        objects: the catalog of objects.
-        listings: how far listings are.
-        is_full: whether the queue takes no events at the moment; a listing waits meanwhile.
-    """
-
-    objects: ObjectCatalog
-    listings: Listings
-    is_full: Callable[[], bool] = lambda: False
 
 
 class RemoteBucketWatcher:
@@ -88,6 +73,7 @@ class RemoteBucketWatcher:
         self._completed_at: float | None = None
         self._took_s: float | None = None
         self._objects_seen: int | None = None
+        self._events = 0
 
     async def run(self) -> None:
         """List again and again until cancelled."""
@@ -119,21 +105,24 @@ class RemoteBucketWatcher:
         self._going.set()
 
     def status(self) -> dict[str, Any]:
-        """What it is doing, for people and `thawd source`.
+        """What it is doing, for people and ``thawd source``.
 
-        ``lag_s`` is how old the last complete look is, seconds: what changed before it has been seen.
+        ``oldest_s`` is how long ago the last complete listing began, seconds: what changed before has been seen.
         """
-        now = time.time()
+        result = "No listing yet" if self._completed_at is None else "OK"
         return {
-            "source": f"bucket:{self._bucket.name}",
-            "kind": "listing",
-            "url": str(self._bucket.url),
+            "name": f"bucket:{self._bucket.name}",
+            "kind": "bucket",
+            "function": ", ".join(sorted({notification.function for notification in self._bucket.notify})),
             "state": "Enabled" if self._going.is_set() else "Disabled",
-            "functions": sorted({notification.function for notification in self._bucket.notify}),
+            "last_result": f"PROBLEM: {self._complaint}" if self._complaint else result,
+            "url": str(self._bucket.url),
+            "queue": None,
+            "waiting": None,
+            "oldest_s": None if self._completed_at is None else round(time.time() - self._completed_at, 3),
             "objects": self._objects_seen,
             "listing_s": self._took_s,
-            "lag_s": None if self._completed_at is None else now - self._completed_at,
-            "error": self._complaint or None,
+            "events": self._events,
         }
 
     async def look(self) -> None:
@@ -225,6 +214,7 @@ class RemoteBucketWatcher:
         applied = await self._objects.apply(
             self._catalog, changes, events_for=partial(events_of, self._source, at_s=at_s)
         )
+        self._events += applied.events
         if applied.functions:
             self._on_events(applied.functions)
 

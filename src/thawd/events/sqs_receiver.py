@@ -41,7 +41,7 @@ Handle = Callable[[Sequence[Letter]], Awaitable[set[str]]]
 
 
 class Receiver:
-    """Receives.
+    """Receives, for whoever has use for messages: it knows nothing of functions.
 
     Args:
         queue: where from.

@@ -26,7 +26,7 @@ T = TypeVar("T")
 PAGE_OBJECTS = 1000
 _THREADS = 4
 _RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
-_CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "120s", "allow_http": True}
+_CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
 
 
 class ObjectWriter(Protocol):

@@ -178,14 +178,16 @@ DISTRIBUTIONS: Mapping[str, str] = {
 }
 # Labels of these are the source and its function; see `SourcesRoom.measure`.
 SOURCE_COUNTERS: Mapping[str, str] = {
-    "source_events": "Messages received from a queue, or runs of a schedule.",
+    "source_events": "Messages received from a queue, runs of a schedule, or events of a bucket elsewhere.",
     "source_filtered": "Messages that matched no filter and were deleted.",
     "source_failed": "Messages that were handled and failed.",
 }
 SOURCE_GAUGES: Mapping[str, str] = {
     "source_enabled": "Whether the source works (1) or rests (0).",
     "source_waiting": "About how many messages wait in the queue.",
-    "source_age_seconds": "Age of the oldest message received last, or how late the last run was, in seconds.",
+    "source_age_seconds": (
+        "Age of the oldest message received last, or of the last listing, or how late the last run was, in seconds."
+    ),
 }
 GAUGES: Mapping[str, str] = {
     "environments": "Execution environments alive, by state.",
