@@ -10,7 +10,7 @@ import asyncio
 import os
 import shutil
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -22,7 +22,6 @@ from hypothesis.stateful import (
     RuleBasedStateMachine,
     initialize,
     invariant,
-    precondition,
     rule,
     run_state_machine_as_test,
 )
@@ -42,6 +41,8 @@ LONGEST_WAIT_S = 300.0
 MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 EXAMPLES = int(os.environ.get("THAWD_QUEUE_EXAMPLES", "80"))
 
+ENDS = ("done", "retried", "given back", "buried", "delivered later", "runs on")
+Draw = Callable[..., Any]
 functions = st.sampled_from(FUNCTIONS)
 waits = st.sampled_from([0.0, 1.0, 60.0, 250.0])
 
@@ -116,7 +117,7 @@ class Model:
                 interrupted += 1
             row.leased = row.running = False
             if row.state != "dead":
-                row.at = min(row.at, now + LONGEST_WAIT_S)
+                row.at = row.at if row.at <= now + LONGEST_WAIT_S else now
         self.returned = {name: [] for name in FUNCTIONS}
         return interrupted
 
@@ -180,12 +181,31 @@ class QueueMachine(RuleBasedStateMachine):
 
     # What happens
 
-    @rule(seconds=st.sampled_from([0.5, 1.0, 59.0, 200.0]))
-    def time_passes(self, seconds: float) -> None:
-        self.now += seconds
+    @rule(data=st.data())
+    def something_happens(self, data: st.DataObject) -> None:
+        """Of what is possible now. One rule, since of several each run would leave most out."""
+        model, draw = self.model, data.draw
+        possible = [self.put, self.time_passes, self.the_process_may_die]
+        if model.those("queued", leased=False) or any(model.returned.values()):
+            possible += [self.lease_of_each_function] * 2
+        if model.those("queued", leased=True):
+            possible += [self.a_leased_event_goes_on] * 6
+        if model.those("delivering"):
+            possible += [self.outcomes_are_leased]
+        if model.those("delivering", leased=True):
+            possible += [self.outcome_ends] * 3
+        if model.those("dead"):
+            possible += [self.a_dead_letter_is_dealt_with] * 2
+        draw(st.sampled_from(possible))(draw)
 
-    @rule(given=st.lists(functions, min_size=1, max_size=4))
-    def put(self, given: list[str]) -> None:
+    def time_passes(self, draw: Draw) -> None:
+        self.now += draw(st.sampled_from([0.5, 1.0, 59.0, 200.0]))
+
+    def put(self, draw: Draw) -> None:
+        given = draw(st.lists(functions, min_size=1, max_size=4))
+        if draw(st.booleans()):
+            self.put_at_once([[function] for function in given])
+            return
         new = []
         for function in given:
             self.model.last += 1
@@ -195,9 +215,8 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.count(function, "accepted")
         self.do(self.queue.put(new))
 
-    @rule(batches=st.lists(st.lists(functions, min_size=1, max_size=2), min_size=2, max_size=4))
     def put_at_once(self, batches: list[list[str]]) -> None:
-        """By clients that do not wait for each other: the order among them is free, so only numbers are compared."""
+        """By clients that do not wait for each other."""
 
         async def all_of_them() -> None:
             await asyncio.gather(
@@ -214,7 +233,11 @@ class QueueMachine(RuleBasedStateMachine):
                 self.model.count(function, "accepted")
         self.do(all_of_them())
 
-    @rule(function=functions, limit=st.integers(1, 4))
+    def lease_of_each_function(self, draw: Draw) -> None:
+        limit = draw(st.integers(1, 4))
+        for function in FUNCTIONS:
+            self.lease(function, limit)
+
     def lease(self, function: str, limit: int) -> None:
         expected = self.model.lease(function, limit, self.now)
         events = self.do(self.queue.lease(function, limit=limit))
@@ -223,101 +246,63 @@ class QueueMachine(RuleBasedStateMachine):
         ]
         self.events.update((event.id, event) for event in events)
 
-    def leased(self, data: st.DataObject) -> Row:
-        return data.draw(st.sampled_from(self.model.those("queued", leased=True)))
-
-    has_leased = precondition(lambda self: bool(self.model.those("queued", leased=True)))
-
-    def ends(self, row: Row) -> None:
+    def a_leased_event_goes_on(self, draw: Draw) -> None:
+        row = draw(st.sampled_from(self.model.those("queued", leased=True)))
+        how, wait_s, counts, runs = draw(st.tuples(st.sampled_from(ENDS), waits, st.booleans(), st.booleans()))
+        if runs and not row.running:
+            row.running = True
+            self.queue.begins(self.events[row.id])
+        if how == "runs on":
+            return
         row.leased = False
         if row.running:
             row.running = False
             self.queue.ended(self.events[row.id])
+        if how == "done":
+            self.is_done(row, follow_up=wait_s > 1.0)
+        elif how == "retried":
+            self.is_retried(row, self.now + wait_s, counts=counts)
+        elif how == "given back":
+            self.queue.give_back(self.events[row.id])
+            self.model.returned[row.function].append(row.id)
+        elif how == "buried":
+            self.bury(row, counts=counts, keep_outcome=False)
+        else:
+            self.is_delivered_later(row, self.now + wait_s, counts=counts)
 
-    @has_leased
-    @rule(data=st.data())
-    def begins(self, data: st.DataObject) -> None:
-        row = self.leased(data)
-        row.running = True
-        self.queue.begins(self.events[row.id])
+    def is_done(self, row: Row, *, follow_up: bool) -> None:
+        model = self.model
+        new = []
+        if follow_up:
+            model.last += 1
+            new = [NewEvent(function=FUNCTIONS[0], payload=b"{}", request_id=f"request-{model.last}")]
+            model.rows[model.last] = Row(model.last, FUNCTIONS[0], new[0].request_id, self.now)
+            model.count(FUNCTIONS[0], "accepted")
+        self.do(self.queue.done([row.id], follow_ups=new))
+        model.count(row.function, "done")
+        del model.rows[row.id]
 
-    @has_leased
-    @rule(data=st.data())
-    def is_done(self, data: st.DataObject) -> None:
-        row = self.leased(data)
-        self.ends(row)
-        self.do(self.queue.done([row.id]))
-        self.model.count(row.function, "done")
-        del self.model.rows[row.id]
-
-    @has_leased
-    @rule(data=st.data(), function=functions)
-    def is_done_and_another_follows(self, data: st.DataObject, function: str) -> None:
-        row = self.leased(data)
-        self.ends(row)
-        self.model.last += 1
-        follow_up = NewEvent(function=function, payload=b"{}", request_id=f"request-{self.model.last}")
-        self.do(self.queue.done([row.id], follow_ups=[follow_up]))
-        self.model.count(row.function, "done")
-        self.model.count(function, "accepted")
-        del self.model.rows[row.id]
-        self.model.rows[self.model.last] = Row(self.model.last, function, follow_up.request_id, self.now)
-
-    @has_leased
-    @rule(data=st.data(), wait_s=waits, counts=st.booleans())
-    def is_retried(self, data: st.DataObject, wait_s: float, counts: bool) -> None:
-        row = self.leased(data)
-        self.ends(row)
-        self.do(self.queue.retry(row.id, at=self.now + wait_s, error="again", counts=counts))
-        row.at, row.attempts, row.interruptions = self.now + wait_s, row.attempts + counts, 0
+    def is_retried(self, row: Row, at: float, *, counts: bool) -> None:
+        self.do(self.queue.retry(row.id, at=at, error="again", counts=counts))
+        row.at, row.attempts, row.interruptions = at, row.attempts + counts, 0
         if counts:
             self.model.count(row.function, "retried")
 
-    @has_leased
-    @rule(data=st.data())
-    def is_given_back(self, data: st.DataObject) -> None:
-        row = self.leased(data)
-        self.ends(row)
-        self.queue.give_back(self.events[row.id])
-        self.model.returned[row.function].append(row.id)
-
-    @has_leased
-    @rule(data=st.data(), counts=st.booleans())
-    def is_buried(self, data: st.DataObject, counts: bool) -> None:
-        row = self.leased(data)
-        self.ends(row)
-        self.bury(row, counts=counts, keep_outcome=False)
-
     def bury(self, row: Row, *, counts: bool, keep_outcome: bool) -> None:
         self.do(self.queue.bury(row.id, error="bad", condition="Test", counts=counts, keep_outcome=keep_outcome))
-        row.state, row.at, row.attempts, row.error, row.condition = (
-            "dead",
-            self.now,
-            row.attempts + counts,
-            "bad",
-            "Test",
-        )
+        row.state, row.at, row.error, row.condition = "dead", self.now, "bad", "Test"
+        row.attempts += counts
         if not keep_outcome:
             row.outcome = None
         self.model.count(row.function, "buried")
 
-    @has_leased
-    @rule(data=st.data(), wait_s=waits, counts=st.booleans())
-    def is_delivered_later(self, data: st.DataObject, wait_s: float, counts: bool) -> None:
-        row = self.leased(data)
-        self.ends(row)
-        document = f"outcome of {row.id}".encode()
-        self.do(self.queue.deliver_later(row.id, document, at=self.now + wait_s, error="away", counts=counts))
-        row.state, row.at, row.attempts, row.outcome, row.tries = (
-            "delivering",
-            self.now + wait_s,
-            row.attempts + counts,
-            document,
-            0,
-        )
+    def is_delivered_later(self, row: Row, at: float, *, counts: bool) -> None:
+        row.outcome = f"outcome of {row.id}".encode()
+        self.do(self.queue.deliver_later(row.id, row.outcome, at=at, error="away", counts=counts))
+        row.state, row.at, row.tries = "delivering", at, 0
+        row.attempts += counts
 
-    @rule()
-    def outcomes_are_leased(self) -> None:
+    def outcomes_are_leased(self, _draw: Draw) -> None:
         waiting = self.do(self.outbox.lease(limit=10_000))
         due = [row for row in self.model.those("delivering", leased=False) if row.at <= self.now]
         assert sorted((each.id, each.document, each.tries) for each in waiting) == sorted(
@@ -326,12 +311,9 @@ class QueueMachine(RuleBasedStateMachine):
         for row in due:
             row.leased = True
 
-    has_outcome = precondition(lambda self: bool(self.model.those("delivering", leased=True)))
-
-    @has_outcome
-    @rule(data=st.data(), what=st.sampled_from(["done", "retry", "advance", "bury", "bury and keep"]))
-    def outcome_ends(self, data: st.DataObject, what: str) -> None:
-        row = data.draw(st.sampled_from(self.model.those("delivering", leased=True)))
+    def outcome_ends(self, draw: Draw) -> None:
+        row = draw(st.sampled_from(self.model.those("delivering", leased=True)))
+        what = draw(st.sampled_from(["done", "retry", "advance", "bury", "bury and keep"]))
         row.leased = False
         if what == "done":
             self.do(self.queue.done([row.id]))
@@ -347,25 +329,23 @@ class QueueMachine(RuleBasedStateMachine):
             self.bury(row, counts=False, keep_outcome=what != "bury")
         self.outbox.ended(row.id)
 
-    has_dead = precondition(lambda self: bool(self.model.those("dead")))
-
-    @has_dead
-    @rule(data=st.data())
-    def is_redriven(self, data: st.DataObject) -> None:
-        row = data.draw(st.sampled_from(self.model.those("dead")))
+    def a_dead_letter_is_dealt_with(self, draw: Draw) -> None:
+        row = draw(st.sampled_from(self.model.those("dead")))
+        if draw(st.booleans()):
+            assert self.do(self.dead.remove([row.id, 10**9])) == 1
+            del self.model.rows[row.id]
+            return
         assert self.do(self.dead.redrive([row.id, 10**9])) == {row.function}
         row.state = "queued" if row.outcome is None else "delivering"
         row.at = row.accepted_at = self.now
         row.attempts = row.interruptions = row.tries = 0
 
-    @has_dead
-    @rule(data=st.data())
-    def is_removed(self, data: st.DataObject) -> None:
-        row = data.draw(st.sampled_from(self.model.those("dead")))
-        assert self.do(self.dead.remove([row.id, 10**9])) == 1
-        del self.model.rows[row.id]
+    def the_process_may_die(self, draw: Draw) -> None:
+        # Seldom: most of what can be done takes an event that is leased.
+        if draw(st.sampled_from([False] * 3 + [True])):
+            self.now -= draw(st.sampled_from([0.0, 0.0, 3600.0]))  # a clock that is set back between two lives
+            self.crash()
 
-    @rule()
     def crash(self) -> None:
         """The process dies; its files are what the next one finds."""
         self.lives += 1
