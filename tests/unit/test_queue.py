@@ -136,6 +136,22 @@ def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQue
     asyncio.run(scenario())
 
 
+def test_of_a_very_long_error_the_beginning_is_kept(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        await queue.put([new(0)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.retry(event.id, at=0, error="x" * 5_000_000)
+        assert len((await db.read(lambda c: c.execute("SELECT error FROM events").fetchone()))[0]) < 100_000
+        (event,) = await queue.lease("f", limit=1)
+        await queue.bury(event.id, error="y" * 5_000_000, condition="RetriesExhausted")
+        (letter,) = await DeadLetters(db).page()
+        assert letter.error.startswith("y" * 10_000)
+        assert letter.error.endswith("… (5,000,000 characters in all)")
+        assert len(letter.error) < 100_000
+
+    asyncio.run(scenario())
+
+
 def test_an_event_is_given_up_once_and_not_put_back_after(queue: EventQueue, db: Database) -> None:
     async def scenario() -> None:
         await queue.put([new(0)])
