@@ -271,7 +271,12 @@ def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[
 
 
 def _is_taken(target: Path) -> bool:
-    return any(target.iterdir()) if target.is_dir() else target.exists()
+    return any(target.iterdir()) if target.is_dir() else any(path.exists() for path in _with_logs(target))
+
+
+def _with_logs(target: Path) -> list[Path]:
+    """The file and what SQLite keeps beside it: a log alone, as an interrupted restore leaves it, is taken for ours."""
+    return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
 
 
 def _stage(source: Path, target: Path) -> Path:
@@ -294,11 +299,9 @@ def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
     if _is_taken(target):
         aside = target.with_name(f"{target.name}.before-restore-{stamp}")
         say(f"{target} -> {aside}")
-        target.rename(aside)
-        for suffix in _SQLITE_SUFFIXES:
-            beside = target.with_name(target.name + suffix)
-            if beside.exists():
-                beside.rename(aside.with_name(aside.name + suffix))
+        for path, new in zip(_with_logs(target), _with_logs(aside), strict=True):
+            if path.exists():
+                path.rename(new)
     elif target.is_dir():
         target.rmdir()
     staged.rename(target)

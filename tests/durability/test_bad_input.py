@@ -257,7 +257,7 @@ def test_a_second_server_is_refused_and_the_first_is_unharmed(tmp_path: Path, en
         assert second.returncode == 1
         assert f"another thawd (process {server.pid}) uses the data folder" in second.stderr
     until_idle(server)
-    assert server.rows("results") == dict(accepted.items())
+    assert server.rows("results") == accepted
     server.stop()
 
 
@@ -298,7 +298,7 @@ def test_events_that_wait_are_retried_in_time_when_the_clock_is_set(
         server.kill_all()
         server.up()
     until_idle(server)
-    assert server.rows("results") == dict(accepted.items())
+    assert server.rows("results") == accepted
     if not restart:
         for path in notes.iterdir():
             first, second = (float(line) for line in path.read_text().splitlines())

@@ -108,6 +108,23 @@ def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> 
     assert (aside / "later.txt").read_text() == "later"
 
 
+def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Project) -> None:
+    backup = fill(lively)
+    with lively.up() as running:
+        running.client().invoke(FunctionName="uploaded", InvocationType="Event", Payload=b'{"lost": 1}')
+        running.process.kill()
+        running.process.wait()
+    state = lively.data / "thawd.db"
+    assert state.with_name("thawd.db-wal").stat().st_size
+    state.rename(state.with_name("aside"))  # as a restore does, which was interrupted then
+    refused = lively.command("restore", str(backup))
+    assert refused.returncode != 0
+    assert "is there already" in refused.stderr
+    assert lively.command("restore", str(backup), "--replace").returncode == 0
+    with lively.up() as running:
+        assert depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased") == 1
+
+
 def test_a_restore_is_refused_beside_a_running_server(lively: Project) -> None:
     backup = fill(lively)
     with lively.up():

@@ -29,6 +29,7 @@ from thawd.state.events import (
     functions_in,
     insert,
     insert_all,
+    kept,
     read,
 )
 from thawd.state.leases import Leases
@@ -184,7 +185,7 @@ class EventQueue:
             row = connection.execute(
                 "UPDATE events SET available_at = ?, attempts = attempts + ?, error = ?, interruptions = 0 "
                 "WHERE id = ? AND state = ? RETURNING function",
-                (max(at, _SMALLEST), int(counts), error, event_id, QUEUED),
+                (max(at, _SMALLEST), int(counts), kept(error), event_id, QUEUED),
             ).fetchone()
             if row is not None and counts:
                 count_flow(connection, "retried", [(row[0], 1)])
@@ -222,7 +223,7 @@ class EventQueue:
             row = connection.execute(
                 "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
                 "WHERE id = ? AND state <> ? RETURNING function",
-                (DEAD, at, int(counts), error, condition, event_id, DEAD),
+                (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
             ).fetchone()
             if row is not None:
                 count_flow(connection, "buried", [(row[0], 1)])
@@ -278,7 +279,7 @@ class EventQueue:
             changed = connection.execute(
                 "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ? "
                 "WHERE id = ? AND state = ?",
-                (DELIVERING, at, int(counts), error, event_id, QUEUED),
+                (DELIVERING, at, int(counts), kept(error), event_id, QUEUED),
             ).rowcount
             if changed:
                 connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, 0)", (event_id, document, since))
@@ -350,6 +351,14 @@ class EventQueue:
             ).fetchall()
         )
         return {row[0]: Flow(*row[1:]) for row in rows}
+
+    async def waiting(self) -> list[str]:
+        """Names of the functions that have events which wait to run, or run.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        return await self._db.read(lambda connection: functions_in(connection, QUEUED))
 
     async def oldest(self) -> dict[str, float]:
         """When the oldest event that waits was accepted, seconds since the epoch, by function.
