@@ -224,6 +224,7 @@ class Server:
             self._node, self._metrics, max_waiting=server.max_waiting, spawn_task=self._spawn_task
         )
         self._publisher = Publisher(server.data, own=self._environ)
+        self._publisher.helped = self._spawner.helped
         self._publisher.runtimes = self.settings.runtimes
         await self._set_up_aws()
         self._events = EventRoom(
