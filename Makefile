@@ -8,7 +8,7 @@ NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tes
 LIBRARIES := .venv-libraries
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo test test-libraries endurance check format bench clean
+.PHONY: help setup demo example-multi-model test test-libraries endurance check format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
@@ -34,6 +34,9 @@ $(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c nat
 
 demo: setup  ## train, serve, classify 360 images, print what happened
 	$(BIN)/python examples/digits/demo.py
+
+example-multi-model: setup  ## 100 models behind one route: loaded in the handler, and thawed, side by side
+	$(BIN)/python examples/multi_model/demo.py
 
 test: setup  ## all tests but those of the large libraries, and the long runs
 	$(BIN)/python -m pytest

@@ -34,6 +34,7 @@ import numpy.typing as npt
 
 HERE = Path(__file__).resolve().parent
 SINGLE = "single"
+LATEST = "$LATEST"
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STOP_S = 60.0
 FOLLOWED_WITHIN_S = 30.0
@@ -248,7 +249,8 @@ def settled(client: Any, **qualifier: str) -> None:
     while True:
         found = client.get_function_configuration(FunctionName=SINGLE, **qualifier)
         if "Failed" in (found["State"], found.get("LastUpdateStatus")):
-            raise DemoError(f"{SINGLE} {qualifier} is Failed: {found.get('StateReason') or found.get('LastUpdateStatusReason')}")
+            reason = found.get("StateReason") or found.get("LastUpdateStatusReason")
+            raise DemoError(f"{SINGLE} {qualifier or LATEST} is Failed: {reason}")
         if found["State"] == "Active" and found.get("LastUpdateStatus") != "InProgress":
             return
         time.sleep(0.02)
@@ -360,3 +362,7 @@ def from_s3(server: Server, names: list[str], expected: dict[str, npt.NDArray[np
         check(name, answer, expected[name])
         took.append(answer["have_ms"])
     step("s3", f"{len(names)} models by obstore, each in memory after {statistics.median(took):,.0f} ms")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

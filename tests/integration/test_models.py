@@ -1,4 +1,4 @@
-"""Claims about models from a store: whole, once, gone on with, checked, bounded, never taken away from who uses them."""
+"""Claims about models from a store: whole, once, gone on with, checked, bounded, not taken away from who uses them."""
 
 from __future__ import annotations
 
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from tests.integration.conftest import eventually
 from tests.integration.emulated import EmulatedAws
 from thawd import models
 
@@ -202,10 +203,10 @@ class Slow(BaseHTTPRequestHandler):
             self.send_header("Content-Range", f"bytes {begin}-{len(self.data) - 1}/{len(self.data)}")
         self.end_headers()
 
-    def do_HEAD(self) -> None:  # noqa: N802
+    def do_HEAD(self) -> None:
         self._head(200, len(self.data))
 
-    def do_GET(self) -> None:  # noqa: N802
+    def do_GET(self) -> None:
         asked = self.headers["Range"]
         self.ranges.append(asked)
         begin = int(asked.removeprefix("bytes=").partition("-")[0])
@@ -233,8 +234,7 @@ def test_a_download_that_is_killed_is_gone_on_with(tmp_path: Path) -> None:
         first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         partial = tmp_path / "partial"
         assert handler.half_sent.wait(60)
-        while not (partial.exists() and sum(path.stat().st_size for path in partial.iterdir())):
-            pass
+        eventually(lambda: sum(path.stat().st_size for path in partial.iterdir()), what="a part on the disk")
         os.killpg(first.pid, signal.SIGKILL)
         first.communicate()
         done = subprocess.run(command, input="", capture_output=True, text=True)

@@ -24,7 +24,7 @@ def load_onnx(
     name: str = "",
     threads: int = 1,
     optimise: bool = True,
-    prepack: bool = False,
+    prepack: bool = True,
     config: Optional[Dict[str, str]] = None,
 ) -> Loaded:
     """An ``InferenceSession`` on the CPU.
@@ -36,8 +36,9 @@ def load_onnx(
         optimise: load a copy that is optimised for this machine's CPU by this version of ONNX Runtime, with its weights
             mapped. It is made on first use, in a process of its own, and kept in the cache. Else the file is loaded as
             it is, and optimised each time.
-        prepack: let kernels keep weights in a layout of their own: faster matrix products, but a private copy of those
-            weights, made each time; docs/models.md tells what it costs and brings.
+        prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does unless told not to: faster
+            matrix products, but a private copy of those weights, made each time. False is for models that come and go
+            without a snapshot; docs/models.md has what it costs and brings.
         config: further entries of the session's configuration.
 
     Raises:
