@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thawd.events.sqs_records import event, failures
@@ -44,6 +44,7 @@ def test_an_answer_names_the_messages_that_failed_or_all_have(answer: bytes, exp
     assert failures(answer, IDS) == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_no_answer_names_a_message_that_is_not_there(answer: bytes) -> None:
     assert (failures(answer, IDS) or set()) <= set(IDS)
