@@ -239,7 +239,9 @@ class BucketStore:
 
         given = self.bucket.parameters
         style = "path" if self._is_path_style() else "auto"
-        config = Config(s3={"addressing_style": style}, retries={"mode": "standard"}, connect_timeout=5, read_timeout=10)
+        config = Config(
+            s3={"addressing_style": style}, retries={"mode": "standard"}, connect_timeout=5, read_timeout=10
+        )
         keys = {}
         if self._aws is not None:
             keys = {"aws_access_key_id": self._aws.access_key, "aws_secret_access_key": self._aws.secret}
