@@ -177,10 +177,11 @@ def test_while_the_state_file_takes_nothing_outcomes_are_delivered_seldom_and_th
         full, tried, done = True, 0, post.queue.done
 
         async def fails(ids: Any, **rest: Any) -> None:
-            nonlocal tried
+            nonlocal tried, asked
             tried += 1
             if full:
                 await until(lambda: tried >= AT_ONCE)
+                asked = 0 if tried == AT_ONCE else asked
                 raise StoreFullError("the disk is full")
             await done(ids, **rest)
 
