@@ -183,6 +183,18 @@ def test_mappings_are_listed_by_function_by_queue_and_in_pages(aws: Lambda, shar
         aws.client.delete_event_source_mapping(UUID=uuid)
 
 
+def test_a_mapping_has_tags(aws: Lambda) -> None:
+    made = make(aws, Tags={"team": "vision", "stage": "test"})
+    arn = made["EventSourceMappingArn"]
+    aws.client.tag_resource(Resource=arn, Tags={"team": "audio"})
+    aws.client.untag_resource(Resource=arn, TagKeys=["stage"])
+    assert aws.client.list_tags(Resource=arn)["Tags"] == {"team": "audio"}
+    aws.client.delete_event_source_mapping(UUID=made["UUID"])
+    with pytest.raises(ClientError) as error:
+        aws.client.list_tags(Resource=arn)
+    assert code_of(error) == ("ResourceNotFoundException", 404)
+
+
 def test_a_mapping_outlives_its_function_and_says_what_is_wrong(aws: Lambda) -> None:
     name = aws.create()
     made = make(aws, FunctionName=name, Enabled=True)

@@ -15,7 +15,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Project, Running, eventually
+from .conftest import DEADLINE_S, Project, Running, eventually
 from .receiving import closed_port, receiving
 
 CODE = """
@@ -217,8 +217,8 @@ def test_watching_the_queue_goes_on_until_interrupted(failing: Project) -> None:
         for _ in range(2):
             assert json.loads(watching.stdout.readline())["functions"]["f"]["dead"] == 1
         watching.send_signal(signal.SIGINT)
+        assert watching.wait(DEADLINE_S) == 0
         watching.stdout.close()
-        assert watching.wait(30) == 0
 
 
 @pytest.mark.parametrize("verb", ["redrive", "rm"])

@@ -30,6 +30,7 @@ from thawd.telemetry.metrics import Metrics
 
 from .receiving import ACCOUNT, EmulatedAws, Receiver, closed_port, emulated_aws, receiving
 
+PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
 REQUEST_ID = "e4b46cbf-b738-4a2b-8880-a18cdf61200e"
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
 OK = Result(b'{"label": "cat"}', executed_version="7")
@@ -164,6 +165,21 @@ def test_an_s3_arn_of_an_own_bucket_is_that_folder_with_awss_name_of_the_object(
     check_record(json.loads((tmp_path / "bucket" / OBJECT).read_bytes()), fails=True)
 
 
+@pytest.mark.parametrize(("kind", "key"), [("s3", OBJECT), ("bucket", f"{REQUEST_ID}.json")])
+def test_a_bucket_of_the_configuration_that_lies_elsewhere_gets_the_record(tmp_path: Path, kind: str, key: str) -> None:
+    class Elsewhere:
+        def __init__(self) -> None:
+            self.objects: dict[str, bytes] = {}
+
+        async def put(self, key: str, data: bytes) -> None:
+            self.objects[key] = data
+
+    elsewhere = Elsewhere()
+    outside = Outside(bucket=lambda name: elsewhere if name == "remote" else None)
+    deliver(Destination(kind, "remote"), tmp_path, outside, fails=True)
+    check_record(json.loads(elsewhere.objects[key]), fails=True)
+
+
 def test_an_s3_arn_of_another_bucket_is_one_of_awss(aws: EmulatedAws, tmp_path: Path) -> None:
     aws.client("s3").create_bucket(Bucket="elsewhere")
     deliver(Destination("s3", "elsewhere"), tmp_path, Outside(aws_endpoint=aws.url), fails=True)
@@ -240,8 +256,6 @@ def arn_of(service: str, name: str) -> Destination:
     [
         arn_of("sqs", "none"),
         arn_of("sns", "none"),
-        arn_of("sqs", "q.fifo"),
-        arn_of("sns", "t.fifo"),
         Destination("s3", "no-such-bucket"),
         Destination("bucket", "none"),
         Destination("table", "none"),
@@ -252,6 +266,12 @@ def test_what_is_not_there_refuses(aws: EmulatedAws, tmp_path: Path, to: Destina
     with pytest.raises(ThawdError) as refused:
         deliver(to, tmp_path, Outside(aws_endpoint=aws.url))
     assert not refused.value.retryable
+
+
+@pytest.mark.parametrize("to", [arn_of("sqs", "q.fifo"), arn_of("sns", "t.fifo")], ids=str)
+def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Destination) -> None:
+    with pytest.raises(DestinationRefused, match="is FIFO"):
+        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{closed_port()}"))
 
 
 @pytest.mark.parametrize(("service", "most"), [("sqs", 1_048_576), ("sns", 262_144), ("events", 1_048_576)])
@@ -345,21 +365,21 @@ def test_missing_credentials_may_come_and_are_looked_for_again(
     assert len(aws.messages(arn)) == 1
 
 
-def test_a_queue_that_was_deleted_and_made_anew_is_found(aws: EmulatedAws, tmp_path: Path) -> None:
-    arn = aws.queue("anew")
+def test_the_address_of_a_queue_is_asked_for_once_and_again_after_an_error(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.headers = {"content-type": "application/x-amz-json-1.0"}
+    receiver.answer = json.dumps({"QueueUrl": f"{receiver.url}/q", "__type": "QueueDoesNotExist"}).encode()
+    receiver.statuses = [200, 200, 400, 200]
 
     async def work(destinations: Destinations) -> None:
-        made = success(destinations, Destination("sqs", arn))
+        made = success(destinations, arn_of("sqs", "q"))
         await destinations.deliver(made)
-        url = aws.client("sqs").get_queue_url(QueueName="anew")["QueueUrl"]
-        aws.client("sqs").delete_queue(QueueUrl=url)
-        with pytest.raises(DestinationRefused, match="NonExistentQueue"):
+        with pytest.raises(DestinationRefused, match="QueueDoesNotExist"):
             await destinations.deliver(made)
-        aws.queue("anew")
         await destinations.deliver(made)
 
-    run(work, tmp_path, Outside(aws_endpoint=aws.url))
-    assert len(aws.messages(arn)) == 1
+    run(work, tmp_path, Outside(aws_endpoint=receiver.url))
+    asked = [got.headers["x-amz-target"].removeprefix("AmazonSQS.") for got in receiver.got]
+    assert asked == ["GetQueueUrl", "SendMessage", "SendMessage", "GetQueueUrl", "SendMessage"]
 
 
 # Addresses
@@ -411,7 +431,13 @@ def test_a_record_is_signed_as_standard_webhooks_says(
     signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
     expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
     assert got.headers["webhook-signature"] == f"v1,{expected}"
-    assert abs(int(got.headers["webhook-timestamp"]) - time.time()) < 60
+    assert abs(int(got.headers["webhook-timestamp"]) - time.time()) < 600
+    documented = re.search(r"```python\n(.*?)```", PAGE.read_text(), flags=re.DOTALL)
+    assert documented is not None
+    names: dict[str, Any] = {}
+    exec(documented[1], names)
+    assert names["is_ours"](key, got.headers, got.body)
+    assert not names["is_ours"](key, got.headers, got.body + b" ")
 
 
 @pytest.mark.parametrize(
@@ -496,8 +522,11 @@ def test_a_destination_that_never_answers_is_given_up_after_its_time(
         deliver(to, tmp_path, Outside(aws_endpoint=receiver.url))
 
 
-def test_an_address_that_hangs_takes_its_slots_and_delays_no_other(receiver: Receiver, tmp_path: Path) -> None:
+def test_an_address_that_hangs_takes_its_slots_and_delays_no_other(
+    receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     receiver.gate.clear()
+    monkeypatch.setattr(module, "LIMIT_S", within(60.0))
 
     async def work(destinations: Destinations) -> None:
         hanging = success(destinations, Destination("http", receiver.url))

@@ -27,6 +27,9 @@ def handler(event, context):
 def tell(event, context):
     return {"was": event["responsePayload"], "from": event["requestContext"]["functionArn"]}
 
+def told(event, context):
+    return {"n": event["requestPayload"]["n"]}
+
 def again(event, context):
     return {"n": 0}
 """
@@ -113,6 +116,44 @@ def test_an_outcome_is_the_event_of_the_next_function(project: Project) -> None:
         assert running.function("first")["deliveries"] == {"function": {"delivered": 20}}
 
 
+def test_the_next_function_is_told_exactly_once_though_the_server_is_killed_again_and_again(project: Project) -> None:
+    """Each event for `next` has a request id of its own, and so a row: a second one for the same outcome would show."""
+    project.code(CODE)
+    project.config(
+        """
+        [functions.first]
+        handler = "app.handler"
+        on_success = "function:next"
+        on_failure = "function:next"
+        maximum_retry_attempts = 0
+        [functions.next]
+        handler = "app.told"
+        on_success = "table:out"
+        [tables.out]
+        """
+    )
+    sent = 0
+    for _ in range(6):
+        with project.up() as running:
+            client = running.client()
+            for _ in range(25):
+                client.invoke(
+                    FunctionName="first", InvocationType="Event", Payload=json.dumps({"n": sent, "fail": sent % 2})
+                )
+                sent += 1
+            running.process.kill()
+            running.process.wait()
+    with project.up() as running:
+        eventually(
+            lambda: all(
+                running.function(name)["queued"] + running.function(name)["leased"] == 0 for name in ("first", "next")
+            ),
+            what="an empty queue",
+        )
+    found = [row["n"] for row in rows(project, "out").values()]
+    assert sorted(found) == list(range(sent))
+
+
 def test_functions_that_invoke_each_other_for_ever_are_stopped_after_16_rounds(project: Project) -> None:
     project.code(CODE)
     project.config(
@@ -130,6 +171,7 @@ def test_functions_that_invoke_each_other_for_ever_are_stopped_after_16_rounds(p
         eventually(lambda: running.function("pong")["dead"] == 1, what="the end of the loop")
         assert (count(running, "ping"), count(running, "pong")) == (16, 16)
         assert running.function("ping")["recursive_invocations_dropped"] == 1
+        assert "1 invocation dropped as a loop" in project.command("status").stdout
         assert any("taken for a loop" in line for line in running.output)
 
 

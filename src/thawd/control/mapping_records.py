@@ -28,6 +28,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
         modified: when it was changed last, seconds since the epoch.
         url: of the queue, where it was declared by that.
         declared: whether thawd.toml declares it; then it is not stored.
+        tags: keys and values.
     """
 
     uuid: str
@@ -39,6 +40,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
     modified: float = 0.0
     url: str | None = None
     declared: bool = False
+    tags: dict[str, str] = {}
 
     @property
     def name(self) -> str:

@@ -166,6 +166,7 @@ class Mappings:
             given={field: given[field] for field in _SETTINGS if field in given},
             enabled=given.get("Enabled", True),
             modified=time.time(),
+            tags=dict(given.get("Tags", {})),
         )
         _check(mapping, given)
         async with self._changing:
@@ -234,7 +235,8 @@ class Mappings:
             ResourceInUseException: it is being changed (400).
             ResourceConflictException: the file disables it (409).
         """
-        await self.update({"UUID": uuid, "Enabled": enabled})
+        if self._find(uuid).enabled is not enabled:
+            await self.update({"UUID": uuid, "Enabled": enabled})
 
     async def _pause(self, mapping: SourceMapping, *, paused: bool) -> None:
         if paused is not mapping.enabled:

@@ -1,4 +1,4 @@
-"""Tags of functions.
+"""Tags of functions and event source mappings.
 
 Source: AWS Lambda API reference, the operations named.
 """
@@ -8,6 +8,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
+from thawd.control.mapping_records import SourceMapping
 from thawd.control.names import parse_function
 from thawd.control.records import Family
 from thawd.control.registry import Registry
@@ -21,15 +24,21 @@ MAX_TAGS = 50
 
 
 class Tags:
-    """ListTags, TagResource, UntagResource; functions only."""
+    """ListTags, TagResource, UntagResource."""
 
     def __init__(self, known: Registry) -> None:
         self._registry = known
 
-    def _family(self, given: Given) -> Family:
+    def _owner(self, given: Given) -> Family | SourceMapping:
+        """Whose tags are meant: a function, or a mapping that was made through the API."""
         arn = given["Resource"]
+        if ":event-source-mapping:" in arn:
+            mapping = self._registry.mappings.get(arn.rpartition(":")[2])
+            if mapping is None:
+                raise ResourceNotFoundException("The resource you requested does not exist.")
+            return mapping
         if ":function:" not in arn:
-            raise ResourceNotFoundException(f"There is nothing with tags under {arn}; functions have them")
+            raise ResourceNotFoundException(f"There is nothing with tags under {arn}; functions and mappings have them")
         name, qualifier = parse_function(arn)
         if qualifier is not None:
             raise InvalidParameterValueException("Tags on function aliases and versions are not supported.")
@@ -37,21 +46,24 @@ class Tags:
 
     def list(self, given: Given) -> dict[str, Any]:
         """ListTags."""
-        return {"Tags": self._family(given).tags}
+        return {"Tags": self._owner(given).tags}
 
     async def add(self, given: Given) -> None:
         """TagResource."""
-        family = self._family(given)
-        tags = {**family.tags, **given["Tags"]}
+        owner = self._owner(given)
+        tags = {**owner.tags, **given["Tags"]}
         if len(tags) > MAX_TAGS:
             raise InvalidParameterValueException(f"The maximum number of tags for a resource is {MAX_TAGS}")
-        await self._set(family, tags)
+        await self._set(owner, tags)
 
     async def remove(self, given: Given) -> None:
         """UntagResource."""
-        family = self._family(given)
-        await self._set(family, {name: value for name, value in family.tags.items() if name not in given["TagKeys"]})
+        owner = self._owner(given)
+        await self._set(owner, {name: value for name, value in owner.tags.items() if name not in given["TagKeys"]})
 
-    async def _set(self, family: Family, tags: dict[str, str]) -> None:
-        family.tags = tags
-        await self._registry.save(family)
+    async def _set(self, owner: Family | SourceMapping, tags: dict[str, str]) -> None:
+        if isinstance(owner, Family):
+            owner.tags = tags
+            await self._registry.save(owner)
+        else:
+            await self._registry.save_mapping(msgspec.structs.replace(owner, tags=tags))

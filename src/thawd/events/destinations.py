@@ -234,7 +234,7 @@ class Destinations:
         elif destination.kind in ("bucket", "s3") and destination.name in self._buckets:
             bucket = self._buckets[destination.name]
             await self._slots.in_thread(destination, lambda: write_object(bucket.path, delivery.key, delivery.body))
-        elif destination.kind == "bucket" and (elsewhere := self._outside.bucket(destination.name)) is not None:
+        elif destination.kind in ("bucket", "s3") and (elsewhere := self._outside.bucket(destination.name)) is not None:
             async with self._slots.of(destination):
                 await elsewhere.put(delivery.key, delivery.body)
         elif destination.kind == "bucket":

@@ -17,7 +17,6 @@ from thawd import __version__
 from thawd.config import is_loopback
 from thawd.destination_names import address_of
 from thawd.errors import DestinationRefused, DestinationUnavailable
-from thawd.events.destinations_slots import SLOTS
 from thawd.resources import Destination
 
 if TYPE_CHECKING:
@@ -31,7 +30,7 @@ _PASSING = (408, 409, 425, 429)
 
 
 class Webhooks:
-    """Clients of the addresses that are destinations.
+    """Clients of the addresses that are destinations. Who calls bounds how many requests there are at once.
 
     Args:
         secret: what records are signed with; None: they are not signed.
@@ -95,7 +94,6 @@ class Webhooks:
             is_local = address is not None and is_loopback(address.hostname or "")
             self._clients[destination] = httpx.AsyncClient(
                 timeout=None,  # the delivery as a whole has a limit
-                limits=httpx.Limits(max_connections=SLOTS),
                 trust_env=not is_local,  # a proxy of the environment cannot reach this machine's own addresses
             )
         return self._clients[destination]

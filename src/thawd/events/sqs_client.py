@@ -72,14 +72,17 @@ class SqsQueue:
         self._url = "" if endpoint is not None else name.url or ""
         self._lock = threading.Lock()
 
-    async def receive(self, *, most: int, wait_s: int) -> list[RawMessage]:
+    async def receive(self, *, most: int, wait_s: int, hold_s: int | None = None) -> list[RawMessage]:
         """ReceiveMessage: up to `most` (1-10) messages, at once or within `wait_s` seconds (0-20).
 
-        What comes after the caller was cancelled is given back to the queue.
+        Nobody else receives them for `hold_s` seconds; None: for the queue's visibility timeout. What comes after the
+        caller was cancelled is given back to the queue.
 
         Raises:
             SourceError: it failed.
         """
+
+        held = {} if hold_s is None else {"VisibilityTimeout": hold_s}
 
         def work() -> list[RawMessage]:
             answer = self._ready().receive_message(
@@ -88,6 +91,7 @@ class SqsQueue:
                 WaitTimeSeconds=wait_s,
                 AttributeNames=["All"],
                 MessageAttributeNames=["All"],
+                **held,
             )
             return list(answer.get("Messages", []))
 

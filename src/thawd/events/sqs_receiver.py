@@ -16,19 +16,21 @@ import math
 import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
 
 from thawd.control.mapping_records import UNPROCESSED
+from thawd.events.sqs_batch import Batch, Batching, Letter, Progress
 from thawd.events.sqs_client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
 
 # What a batch's messages are kept from others for, each time; at least the queue's own visibility timeout.
 _HOLD_S = 30
-# A shorter timeout than this might be over before the first extension: that is made at once.
-_SHORT_S = 10
+# A shorter timeout might be over before the first extension, so that messages are received with this one then.
+_SHORTEST_HOLD_S = 10
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
+# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": begins with five.
+_MOST_POLLERS = 5
 _SOON_S = 0.2
 
 
@@ -36,81 +38,12 @@ class Throttled(Exception):
     """What `handle` raises when nothing was done for want of room: the messages go back, and come again later."""
 
 
-@dataclass(slots=True)
-class Letter:
-    """A message that was received.
-
-    Attributes:
-        raw: as boto3 gives it.
-        content: what is made of it.
-        received_at: ``time.monotonic()`` seconds.
-        held_until: until when nobody else receives it, ``time.monotonic()`` seconds; 0: for the visibility timeout.
-    """
-
-    raw: RawMessage
-    content: bytes
-    received_at: float = field(default_factory=time.monotonic)
-    held_until: float = 0.0
-
-    @property
-    def id(self) -> str:
-        """The message's id."""
-        return str(self.raw["MessageId"])
-
-    @property
-    def handle(self) -> str:
-        """What it is deleted by."""
-        return str(self.raw["ReceiptHandle"])
-
-
-@dataclass(frozen=True, slots=True)
-class Batching:
-    """How messages are gathered.
-
-    Attributes:
-        most: messages of a batch.
-        window_s: how long to gather, seconds from the first message; 0: what comes first goes.
-        most_bytes: of the contents of a batch together; a message that is larger goes alone.
-    """
-
-    most: int = MOST_AT_ONCE
-    window_s: float = 0.0
-    most_bytes: int = 6_000_000
-
-
-@dataclass(slots=True)
-class Progress:
-    """What has come of a source so far.
-
-    Attributes:
-        received: messages received, those that are not wanted included.
-        filtered: of these, those that are not wanted.
-        failed: messages that were handled and failed.
-        troubles: times that the queue could not be read.
-        trouble: why it cannot be read now; None: it can.
-        last_result: of the last batch, in the words of ``LastProcessingResult``.
-        waiting: about how many messages wait; None: not known.
-        in_flight: about how many are received and not deleted; None: not known.
-        oldest_s: age of the oldest message received last, seconds; 0 when there was none.
-    """
-
-    received: int = 0
-    filtered: int = 0
-    failed: int = 0
-    troubles: int = 0
-    trouble: str | None = None
-    last_result: str = UNPROCESSED
-    waiting: int | None = None
-    in_flight: int | None = None
-    oldest_s: float = 0.0
-
-
 Handle = Callable[[Sequence[Letter]], Awaitable[set[str]]]
 """Deals with a batch; the ids of the messages that failed. Raises `Throttled` when nothing was done."""
 
 
 class Receiver:
-    """Receives.
+    """Receives, for whoever has use for messages: it knows nothing of functions.
 
     Args:
         queue: where from.
@@ -120,6 +53,11 @@ class Receiver:
         room: how many batches may be under way at once, as things are now.
         progress: told how it goes.
         report: told in one line what an operator should know.
+
+    Attributes:
+        progress: what has come of it.
+        visibility_s: the queue's visibility timeout, as of the last look, seconds.
+        stopping: set once it receives no more.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it is put together from
@@ -140,36 +78,38 @@ class Receiver:
         self._room = room
         self.progress = progress
         self._report = report
-        self._visibility_s = _HOLD_S
+        self.visibility_s = _HOLD_S
         self._under_way = 0
+        self._pollers = 1
         self._freed = asyncio.Event()
-        self._stopping = asyncio.Event()
-        self._next: _Batch | None = None
+        self.stopping = asyncio.Event()
+        self._behind: list[Batch] = []  # received with a batch that had no room for them
         self._throttle_s = 0.0
 
     def stop(self) -> None:
         """Receive no more; batches under way go on, and `run` returns when they have ended."""
-        self._stopping.set()
+        self.stopping.set()
 
     async def run(self) -> None:
         """Receive until `stop` is called, or until cancelled."""
         async with asyncio.TaskGroup() as batches:
             looking = batches.create_task(self._look_now_and_then())
-            while not self._stopping.is_set():
-                if self._under_way >= self._room():
-                    self._freed.clear()
-                    await self._pause(self._freed.wait(), _RECHECK_S)
-                    continue
-                gathering = batches.create_task(self._gather_one(batches))
-                stopping = batches.create_task(self._stopping.wait())
-                await asyncio.wait({gathering, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                for task in (gathering, stopping):
-                    task.cancel()
-                await asyncio.wait({gathering, stopping})
+            gathering: set[asyncio.Task[bool]] = set()
+            while not self.stopping.is_set():
+                room = self._room() - self._under_way - len(gathering)
+                more = max(0, min(room, self._pollers - len(gathering)))
+                gathering |= {batches.create_task(self._gather_one(batches)) for _ in range(more)}
+                await self._wait(gathering, most_s=None if room > 0 else _RECHECK_S)
+                ended = {task for task in gathering if task.done()}
+                gathering -= ended
+                if ended:
+                    is_full = any(task.result() for task in ended)  # then there may be more than one can take
+                    self._pollers = min(_MOST_POLLERS, self._pollers + 1) if is_full else 1
+            for task in gathering:
+                task.cancel()
+            await asyncio.gather(*gathering, return_exceptions=True)
             looking.cancel()
-            if self._next is not None:
-                self._next.over.set()
-                self._release(self._next.letters)
+            self._give_up([])
 
     async def look(self) -> QueueLook:
         """How the queue is now; noted in `progress`.
@@ -178,7 +118,7 @@ class Receiver:
             SourceError: it cannot be asked.
         """
         found = await self._queue.look()
-        self._visibility_s = found.visibility_s
+        self.visibility_s = found.visibility_s
         self.progress.waiting, self.progress.in_flight = found.visible, found.in_flight
         return found
 
@@ -188,27 +128,30 @@ class Receiver:
             with contextlib.suppress(SourceError):  # receiving tells of it
                 await self.look()
 
-    async def _pause(self, waiting: Awaitable[object], most_s: float) -> None:
-        """Wait for something, for a stop, or for `most_s` seconds."""
-        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self._stopping.wait())]
+    async def _wait(self, gathering: set[asyncio.Task[bool]], *, most_s: float | None) -> None:
+        """Wait until a batch was gathered or has ended, or for a stop, or for `most_s` seconds."""
+        self._freed.clear()
+        others = [asyncio.ensure_future(event.wait()) for event in (self._freed, self.stopping)]
         try:
-            await asyncio.wait(tasks, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*gathering, *others}, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
+            for task in others:
                 task.cancel()
 
-    async def _gather_one(self, batches: asyncio.TaskGroup) -> None:
-        """Gather one batch and have it dealt with; or wait, when the queue is in trouble or there is no room."""
+    async def _gather_one(self, batches: asyncio.TaskGroup) -> bool:
+        """Gather one batch and have it dealt with; or wait, when the queue is in trouble. Whether it was full."""
+        is_full = False
         try:
             if self.progress.waiting is None or self.progress.trouble is not None:
                 await self.look()
-            await self._gather(batches)
+            is_full = await self._gather(batches)
         except SourceError as error:
             await self._in_trouble(str(error))
         except Exception as error:  # a bug of ours with one message must not end the source
             await self._in_trouble(f"failed inside thawd: {error!r}")
         if self._throttle_s:
             await asyncio.sleep(self._throttle_s)
+        return is_full
 
     async def _in_trouble(self, error: str) -> None:
         progress = self.progress
@@ -220,54 +163,62 @@ class Receiver:
         wait_s = _BACKOFF_FIRST_S * 2 ** min(progress.troubles - 1, 16)
         await asyncio.sleep(min(_BACKOFF_LAST_S, wait_s))
 
-    async def _gather(self, batches: asyncio.TaskGroup) -> None:
-        batch, self._next = self._next or _Batch(), None
-        if batch.holding is None:
-            batch.holding = batches.create_task(self._hold(batch))
+    async def _gather(self, batches: asyncio.TaskGroup) -> bool:
+        batch = self._behind.pop(0) if self._behind else self._new_batch(batches)
         try:
             await self._fill(batch, batches)
         except BaseException:
-            # Cancelled, or in trouble: better soon by another than by us later.
-            for given_up in (batch, self._next):
-                if given_up is not None:
-                    given_up.over.set()
-                    self._release(given_up.letters)
-            self._next = None
+            self._give_up([batch])
             raise
         if batch.letters:
             self._under_way += 1
             batches.create_task(self._deal(batch))
         else:
             batch.over.set()
+        return len(batch.letters) >= self._batching.most or bool(self._behind)
 
-    def _release(self, letters: Sequence[Letter]) -> None:
-        messages = [letter.raw for letter in letters]
-        threading.Thread(target=self._queue.release, args=(messages,), daemon=True).start()
+    def _new_batch(self, batches: asyncio.TaskGroup) -> Batch:
+        batch = Batch()
+        batch.holding = batches.create_task(self._hold(batch))
+        return batch
 
-    async def _fill(self, batch: _Batch, batches: asyncio.TaskGroup) -> None:
+    def _give_up(self, given_up: list[Batch]) -> None:
+        """Cancelled, or in trouble: better soon handled by another than by us later."""
+        given_up += self._behind
+        self._behind = []
+        for batch in given_up:
+            batch.over.set()
+        messages = [letter.raw for batch in given_up for letter in batch.letters]
+        if messages:
+            threading.Thread(target=self._queue.release, args=(messages,), daemon=True).start()
+
+    async def _fill(self, batch: Batch, batches: asyncio.TaskGroup) -> None:
         """Receive until the batch is full, or its window over."""
         batching = self._batching
         end = time.monotonic() + batching.window_s if batch.letters else None
-        while len(batch.letters) < batching.most and self._next is None:
+        last = batch
+        while len(batch.letters) < batching.most and last is batch:
             left_s = LONGEST_POLL_S if end is None else end - time.monotonic()
             if left_s <= 0:
                 return
             wait_s = min(LONGEST_POLL_S, int(left_s))
             most = min(MOST_AT_ONCE, batching.most - len(batch.letters))
-            messages = await self._queue.receive(most=most, wait_s=wait_s)
+            hold_s = max(self.visibility_s, _SHORTEST_HOLD_S)
+            messages = await self._queue.receive(
+                most=most, wait_s=wait_s, hold_s=None if hold_s == self.visibility_s else hold_s
+            )
+            held_until = time.monotonic() + hold_s
             self._received(messages)
             unwanted = []
             for message in messages:
                 content = self._open(message)
                 if content is None:
                     unwanted.append(str(message["ReceiptHandle"]))
-                elif self._next is None and batch.takes(content, batching):
-                    batch.add(Letter(message, content))
                 else:
-                    if self._next is None:
-                        self._next = _Batch()
-                        self._next.holding = batches.create_task(self._hold(self._next))
-                    self._next.add(Letter(message, content))
+                    if not last.takes(content, batching):
+                        last = self._new_batch(batches)
+                        self._behind.append(last)
+                    last.add(Letter(message, content, held_until=held_until, hold_s=hold_s))
             if unwanted:
                 self.progress.filtered += len(unwanted)
                 await self._queue.delete(unwanted)
@@ -287,26 +238,23 @@ class Receiver:
         sent = [int(message.get("Attributes", {}).get("SentTimestamp", 0)) for message in messages]
         progress.oldest_s = max((time.time() - at / 1000 for at in sent if at), default=0.0)
 
-    async def _hold(self, batch: _Batch) -> None:
+    async def _hold(self, batch: Batch) -> None:
         """Keep the messages of a batch from others until it is over, those included that come to it later."""
         while not batch.over.is_set():
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_SOON_S if self._visibility_s < _SHORT_S else _RECHECK_S):
+                async with asyncio.timeout(_RECHECK_S):
                     await batch.over.wait()
-            visibility_s = self._visibility_s
-            hold_s = max(_HOLD_S, visibility_s)
-            slack_s = _HOLD_S if visibility_s < _SHORT_S else visibility_s / 2
+            hold_s = max(_HOLD_S, self.visibility_s)
             now = time.monotonic()
-            due = [one for one in batch.letters if (one.held_until or one.received_at + visibility_s) - now < slack_s]
-            due = [one for one in due if not one.held_until or one.held_until - now < hold_s / 2]
+            due = [one for one in batch.letters if one.held_until - now < one.hold_s / 2]
             if not due or batch.over.is_set():
                 continue
             with contextlib.suppress(SourceError):  # tried again at once; at worst a message comes twice
                 await self._queue.set_visibility([letter.handle for letter in due], hold_s)
                 for letter in due:
-                    letter.held_until = now + hold_s
+                    letter.held_until, letter.hold_s = now + hold_s, hold_s
 
-    async def _deal(self, batch: _Batch) -> None:
+    async def _deal(self, batch: Batch) -> None:
         """Have a batch handled, delete what was, let go of what was not."""
         letters = batch.letters
         try:
@@ -317,8 +265,9 @@ class Receiver:
             self.progress.failed += len(failed)
             now = time.monotonic()
             # As if nobody had held it: it comes again when the visibility timeout is over, or at once if it was.
-            ends = [(one, one.received_at + self._visibility_s - now) for one in letters if one.id in failed]
-            await self._put_back([(one, max(0, math.ceil(left_s))) for one, left_s in ends if one.held_until])
+            ends = [(one, one.received_at + self.visibility_s) for one in letters if one.id in failed]
+            held = [(one, end) for one, end in ends if one.held_until > end + 1]
+            await self._put_back([(one, max(0, math.ceil(end - now))) for one, end in held])
         except Throttled as error:
             await batch.let_go()
             self._throttle_s = min(_BACKOFF_LAST_S, max(_BACKOFF_FIRST_S, 2 * self._throttle_s))
@@ -340,6 +289,8 @@ class Receiver:
             SourceError: that failed again and again.
         """
         handles = [letter.handle for letter in letters]
+        if not handles:
+            return
         for attempt in range(_DELETE_TRIES):
             try:
                 handles = await self._queue.delete(handles)
@@ -356,34 +307,3 @@ class Receiver:
             handles = [letter.handle for letter, wanted_s in waits if wanted_s == wait_s]
             with contextlib.suppress(SourceError):  # they come again by themselves, later
                 await self._queue.set_visibility(handles, wait_s)
-
-
-class _Batch:
-    """Messages that go together.
-
-    Attributes:
-        letters: they, in the order of their reception.
-        over: set when nobody needs to hold them any more.
-        holding: what holds them.
-    """
-
-    def __init__(self) -> None:
-        self.letters: list[Letter] = []
-        self.over = asyncio.Event()
-        self.holding: asyncio.Task[None] | None = None
-        self._size_bytes = 0
-
-    def takes(self, content: bytes, batching: Batching) -> bool:
-        """Whether there is room for one more."""
-        return not self.letters or self._size_bytes + len(content) + 1 <= batching.most_bytes
-
-    def add(self, letter: Letter) -> None:
-        """One more."""
-        self.letters.append(letter)
-        self._size_bytes += len(letter.content) + 1
-
-    async def let_go(self) -> None:
-        """Hold them no longer; when this returns nothing of that is under way."""
-        self.over.set()
-        if self.holding is not None:
-            await asyncio.wait({self.holding})

@@ -18,14 +18,16 @@ from thawd.control.mapping_records import UNPROCESSED, SourceMapping
 from thawd.errors import ResourceNotFoundException, ThawdError
 from thawd.event_patterns import Pattern
 from thawd.events import sqs_records
+from thawd.events.sqs_batch import Batching, Letter, Progress
 from thawd.events.sqs_client import Endpoint, RawMessage, SourceError, SqsQueue
-from thawd.events.sqs_receiver import Batching, Letter, Progress, Receiver, Throttled
+from thawd.events.sqs_receiver import Receiver, Throttled
 from thawd.execution.dispatcher import Dispatcher
-from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation
+from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 
 # How long a batch may wait for an environment; its messages are held meanwhile.
 _QUEUE_S = 300.0
 _LOOK_S = 2.0
+_THROTTLE_FIRST_S = 0.5
 _ENVELOPE_BYTES = len(sqs_records.event([]))
 
 
@@ -103,10 +105,7 @@ class SqsPoller:
             asynchronous=True,
             qualifier=self.mapping.qualifier,
         )
-        try:
-            result = await self._dispatcher.invoke(invocation)
-        except ThawdError as error:
-            raise Throttled(error.message) from error
+        result = await self._invoke(invocation, since=min(letter.received_at for letter in letters))
         failed: set[str] | None = set()
         if result.function_error is not None:
             failed = None
@@ -114,6 +113,29 @@ class SqsPoller:
             failed = sqs_records.failures(result.payload, ids)
         self.progress.last_result = "PROBLEM: Function call failed" if failed is None else "OK"
         return set(ids) if failed is None else failed
+
+    async def _invoke(self, invocation: Invocation, *, since: float) -> Result:
+        """Run a batch; one that is throttled is tried again, less and less often, for the visibility timeout.
+
+        Args:
+            invocation: the batch.
+            since: when its first message was received, ``time.monotonic()`` seconds.
+
+        Raises:
+            Throttled: there was no room for so long.
+        """
+        wait_s = _THROTTLE_FIRST_S
+        while True:
+            try:
+                return await self._dispatcher.invoke(invocation)
+            except ThawdError as error:
+                left_s = since + self.receiver.visibility_s - time.monotonic()
+                if left_s < wait_s or self.receiver.stopping.is_set():
+                    raise Throttled(error.message) from error
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self.receiver.stopping.wait()
+            wait_s *= 2
 
 
 class SqsPollers:

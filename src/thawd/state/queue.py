@@ -289,14 +289,14 @@ class EventQueue:
     async def recover(self, *, longest_wait_s: float = 300.0) -> int:
         """Take over from the process before this one; how many events ran when it ended. Call once, first.
 
-        Events that ran have that counted. No event waits longer than `longest_wait_s` from now: the clock may have
-        been set back since its time was written.
+        Events that ran have that counted. Those whose time is further away than `longest_wait_s` are due now: the clock
+        has been set back since it was written.
 
         Raises:
             StoreError: it could not be noted.
         """
         ran = self._marks.left_over if self._marks is not None else []
-        latest = clock.now() + longest_wait_s
+        now = clock.now()
 
         def work(connection: sqlite3.Connection) -> tuple[int, int]:
             interrupted = sum(
@@ -309,7 +309,7 @@ class EventQueue:
                 for function in functions_in(connection, state):
                     connection.execute(
                         "UPDATE events SET available_at = ? WHERE function = ? AND state = ? AND available_at > ?",
-                        (latest, function, state, latest),
+                        (now, function, state, now + longest_wait_s),
                     )
             return interrupted, _held(connection)
 
