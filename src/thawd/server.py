@@ -21,6 +21,7 @@ import msgspec
 import uvicorn
 
 from thawd import config, control_room, folders, greeting
+from thawd.backup import require_whole
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
@@ -139,6 +140,7 @@ class Server:
 
     def _open_stores(self) -> None:
         server = self.settings.server
+        require_whole(server.data)
         for folder in (server.data / "logs", server.data / "tables", *(b.path for b in self.settings.buckets.values())):
             try:
                 folders.make(folder)
