@@ -76,6 +76,7 @@ main.add_command(queue_commands.queue)
 main.add_command(queue_commands.dead)
 main.add_command(source_commands.group)
 main.add_command(cost_commands.cost)
+main.add_command(cost_commands.tune)
 
 
 @main.command()

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from thawd.analysis.cost_prices import Prices
     from thawd.analysis.cost_records import Measured, Record
     from thawd.analysis.keep_warm import Arrival
+    from thawd.analysis.tune import Tuned
     from thawd.config import Settings
 
 _KEEP_ALIVE_S = 300.0
@@ -290,3 +291,122 @@ def _print_warm(warm: dict[str, Any]) -> None:
         ],
         key_name="way",
     )
+
+
+@click.command()
+@click.argument("function")
+@click.option(
+    "--memory", "sizes_mb", metavar="MB,MB,…", help="Sizes to try; else Lambda's usual ones, as far as the CPUs go."
+)
+@click.option(
+    "-p", "--payload", "payloads", multiple=True, help="An event as JSON, or @FILE; several are given in turn."
+)
+@click.option("--runs", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Warm invocations a size.")
+@click.option(
+    "--starts", type=click.IntRange(0, 1000), default=3, show_default=True, help="Starts of each kind a size; 0: none."
+)
+@click.option(
+    "--arch", type=click.Choice(["x86_64", "arm64"]), default="x86_64", show_default=True, help="Whose prices."
+)
+@click.option(
+    "--weight",
+    type=click.FloatRange(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Weight of cost against time in what is balanced.",
+)
+@click.option(
+    "--no-cpu-limits", "unlimited", is_flag=True, help="Measure at full speed where no CPU share can be held."
+)
+@click.option("--html", "html_path", type=_PATH, help="Write a page with the plot there.")
+@click.option("--prices", type=_PATH, help="A file of prices in place of the one that comes along.")
+@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@config_option
+def tune(**options: Any) -> None:
+    """Run FUNCTION at several memory sizes, cold, restored and warm, and tell the cheapest, the fastest, the balanced.
+
+    Each size has a private server of its own, whose environments get the CPU share that Lambda gives with the memory.
+    A running server is left alone.
+    """
+    import msgspec
+
+    from thawd.analysis import tune as tuning
+    from thawd.analysis import tune_page
+    from thawd.analysis.cost_prices import CostError, load_prices
+
+    settings = load(options["config_path"])
+    function: str = options["function"]
+    if function not in settings.functions:
+        fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
+    sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
+    trial = tuning.Trial(
+        events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
+        runs=options["runs"],
+        starts=options["starts"],
+        unlimited=options["unlimited"],
+    )
+    try:
+        prices = load_prices(options["prices"])
+        sizes, limited = tuning.tune(
+            settings, function, sizes_mb, trial, progress=lambda line: click.echo(line, err=True)
+        )
+        tuned = tuning.priced(
+            function, sizes, prices, architecture=options["arch"], limited=limited, weight=options["weight"]
+        )
+    except CostError as error:
+        fail(str(error))
+    if options["html_path"] is not None:
+        said = f"{prices.region}, prices of {prices.date} in {prices.currency}"
+        options["html_path"].write_text(tune_page.page(tuned, prices_said=said, runs=trial.runs))
+    if options["as_json"]:
+        click.echo(msgspec.json.format(msgspec.json.encode(tuned)).decode())
+    else:
+        _print_tuned(tuned)
+    if not tuned.per_million:
+        fail("the function worked at no size")
+
+
+def _sizes(text: str | None) -> list[int]:
+    if text is None:
+        return []
+    sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if not all(128 <= size <= 10_240 for size in sizes):
+        fail(f"--memory {text}: sizes are whole numbers from 128 to 10240, with commas between them")
+    return sorted(set(sizes))
+
+
+def _event(text: str) -> bytes:
+    """An event that is JSON; ends the command where it is none."""
+    try:
+        event = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
+        json.loads(event)
+    except OSError as error:
+        fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
+    except ValueError as error:
+        fail(f"the payload {text[:80]} is not JSON: {error}")
+    return event
+
+
+def _print_tuned(tuned: Tuned) -> None:
+    from thawd.analysis.tune_page import marks_of
+
+    if not tuned.limited:
+        click.echo("not held to CPU shares: times of small sizes are shorter here than on Lambda")
+    rows = [
+        {
+            "memory": f"{size.memory_mb:,} MB",
+            "CPU": f"{size.cpus:.2f}",
+            "warm": _ms(None if size.measured is None else size.measured.warm_ms),
+            "with init": _ms(None if size.measured is None else size.measured.cold_ms),
+            "with restore": _ms(None if size.measured is None else size.measured.restored_ms),
+            "used": "-" if size.most_memory_mb is None else f"{size.most_memory_mb:,} MB",
+            "a million": f"{tuned.per_million[size.memory_mb]:,.2f}" if size.measured is not None else "-",
+            "": ", ".join(marks_of(tuned, size.memory_mb)) or size.failure or "",
+        }
+        for size in tuned.sizes
+    ]
+    print_text(rows, key_name="memory")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f} ms"

@@ -18,7 +18,9 @@ from thawd.analysis.cost import Times, billed_ms, billed_restored_ms
 from thawd.analysis.cost_prices import CostError
 from thawd.analysis.keep_warm import Arrival
 
-_FIELD = re.compile(r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size): ([0-9.]+) (?:ms|MB)")
+_FIELD = re.compile(
+    r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9.]+) (?:ms|MB)"
+)
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
@@ -31,6 +33,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
         init_ms: init that it waited for; None: it did not.
         restore_ms: restore that it waited for, all of it; None: it did not.
         billed_restore_ms: what is billed of that.
+        used_mb: most memory that its environment used so far, MB; None: the line does not tell.
         ended_s: when it was reported, seconds since the epoch; None: the line does not tell.
     """
 
@@ -39,6 +42,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     init_ms: float | None = None
     restore_ms: float | None = None
     billed_restore_ms: float = 0.0
+    used_mb: int | None = None
     ended_s: float | None = None
 
     @property
@@ -101,6 +105,7 @@ def _record(line: str) -> Record | None:
         init_ms=fields.get("Init Duration"),
         restore_ms=fields.get("Restore Duration"),
         billed_restore_ms=fields.get("Billed Restore Duration", 0.0),
+        used_mb=int(fields["Max Memory Used"]) if "Max Memory Used" in fields else None,
         ended_s=ended_s,
     )
 
@@ -115,6 +120,7 @@ def _of_json(line: str, ended_s: float | None) -> Record | None:
             init_ms=metrics.get("initDurationMs"),
             restore_ms=metrics.get("restoreDurationMs"),
             billed_restore_ms=metrics.get("billedRestoreDurationMs", 0.0),
+            used_mb=metrics.get("maxMemoryUsedMB"),
             ended_s=ended_s,
         )
     except (msgspec.DecodeError, KeyError, TypeError, ValueError):

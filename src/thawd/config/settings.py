@@ -98,6 +98,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         sources: queues that functions read, by name of the function.
         schedules: by name, in file order.
         provisioned_schedules: in file order, by name of the function.
+        set_aside: further paths that belong to no function's code.
     """
 
     path: Path
@@ -112,6 +113,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, tuple[SqsSource, ...]] = {}
     schedules: dict[str, Schedule] = {}
     provisioned_schedules: dict[str, tuple[ProvisionedSchedule, ...]] = {}
+    set_aside: tuple[Path, ...] = ()
     remote_buckets: dict[str, RemoteBucket] = {}
 
     def most_provisioned(self, name: str) -> int:
@@ -124,7 +126,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 
         What a running server writes would otherwise be copied with the code, and pass for a change of it.
         """
-        written = {self.server.data, *(bucket.path for bucket in self.buckets.values())}
+        written = {self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):
             written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
         return frozenset(written)
