@@ -112,7 +112,7 @@ class _Simulation:
         """A request comes; all before it has been dealt with."""
         self.now_s = now_s = arrival.at_s
         self.keeper.asked(now_s)
-        busy_s = arrival.duration_s
+        wait_s = 0.0
         provisioned = self.provisioned_busy < self.provisioned(now_s)
         if provisioned:
             self.provisioned_busy += 1
@@ -120,14 +120,15 @@ class _Simulation:
         elif self.idle:
             self.idle_s += now_s - self.idle.pop().idle_since_s
         elif self.ahead_ready_s is not None:
-            busy_s += self.ahead_ready_s - now_s  # it takes the start that is under way
+            wait_s = self.ahead_ready_s - now_s  # it takes the start that is under way
             self.ahead_ready_s = None
             self.starts += 1
         else:
             self.starts += 1
-            busy_s += self.start_s
-        self.busy_s += busy_s
-        heapq.heappush(self.running, (now_s + busy_s, provisioned))
+            wait_s = self.start_s
+            self.busy_s += self.start_s
+        self.busy_s += arrival.duration_s
+        heapq.heappush(self.running, (now_s + wait_s + arrival.duration_s, provisioned))
         self.most = max(self.most, len(self.running) + len(self.idle))
 
     def finish(self, end_s: float) -> None:

@@ -98,7 +98,7 @@ def _plot(tuned: Tuned) -> str:
         parts.append(f'<line class="grid" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{y:.1f}" y2="{y:.1f}"/>')
         parts.append(f'<text class="time" x="{_LEFT - 8}" y="{y + 4:.1f}" text-anchor="end">{step:g}</text>')
         parts.append(f'<text class="cost" x="{_WIDTH - _RIGHT + 8}" y="{y + 4:.1f}">{other:g}</text>')
-    parts.append(f'<text class="time" x="8" y="16">time, ms (line)</text>')
+    parts.append('<text class="time" x="8" y="16">time, ms (line)</text>')
     parts.append(f'<text class="cost" x="{_WIDTH - 8}" y="16" text-anchor="end">cost of a million (dashes)</text>')
     parts.append(f'<line class="axis" x1="{_LEFT}" x2="{_WIDTH - _RIGHT}" y1="{base}" y2="{base}"/>')
     parts += _curve("time", [(across(s.memory_mb), up_time(value)) for s, value in zip(shown, times, strict=True)])
