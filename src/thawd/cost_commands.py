@@ -255,12 +255,15 @@ def _print(document: dict[str, Any]) -> None:
 
 
 def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
+    first = "not measured" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms"
+    if row["per_million"] is None:
+        first = "-"  # provisioned: nobody waits
     shown = {
         "memory": f"{row['memory_mb']:,} MB",
         "processor": row["architecture"],
         "starts": row["kind"],
         "warm": f"{row['warm_ms']:,.0f} ms",
-        "first": "-" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms",
+        "first": first,
         "waiting": f"{row['start_share']:.1%}",
         "a million": "-" if row["per_million"] is None else f"{row['per_million']:,.2f}",
         "month": f"{row['month']['total']:,.2f}",

@@ -42,14 +42,58 @@ def test_the_mobile_backend_of_the_pricing_page_costs_2_73_a_month() -> None:
     assert found.total == pytest.approx(2.73, abs=0.005)
 
 
-def test_provisioned_concurrency_of_the_pricing_page_costs_41_91() -> None:
-    # 1,000 environments of 1,024 MB for two hours, 1.2 million invocations of 1 s: $30 + $0.24 + $11.67.
-    shape = Shape(memory_mb=1024, provisioned=1000, provisioned_s=7200)
-    found = bill(PRICES, shape, times(1000), Load(invocations=1.2e6, provisioned_share=1), free_tier=True)
-    assert found.provisioned == pytest.approx(30.00, abs=0.005)
-    assert found.requests == pytest.approx(0.24)  # "The free tier does not apply" to such functions
-    assert found.provisioned_duration == pytest.approx(11.67, abs=0.005)
-    assert found.total == pytest.approx(41.91, abs=0.005)
+def test_the_support_model_of_the_pricing_page_costs_106_41_with_2_048_mb_of_storage() -> None:
+    # 6 million requests, 280 ms, 4,096 MB, with the free tier: $105.33 + $1 + $0.08.
+    found = bill(PRICES, Shape(memory_mb=4096, storage_mb=2048), times(280), Load(invocations=6e6), free_tier=True)
+    assert found.duration == pytest.approx(105.33, abs=0.005)
+    assert found.storage == pytest.approx(0.08, abs=0.005)
+    assert found.total == pytest.approx(106.41, abs=0.005)
+
+
+def test_the_application_launch_of_the_pricing_page_costs_19_96() -> None:
+    # 100 environments of 1,536 MB for 8 hours, in which 500,000 of 3 million invocations come, of 100 ms, the others of
+    # 120 ms; the free tier is for what runs on demand: $18 + $0.40 + $0.73 + $0.83.
+    shape = Shape(memory_mb=1536, provisioned=100, provisioned_s=8 * 3600)
+    during = bill(PRICES, shape, times(100), Load(invocations=5e5, provisioned_share=1), free_tier=True)
+    assert during.provisioned == pytest.approx(18, abs=0.005)
+    assert during.provisioned_duration == pytest.approx(0.73, abs=0.005)
+    rest = bill(PRICES, Shape(memory_mb=1536), times(120), Load(invocations=2.5e6), free_tier=True)
+    assert rest.duration == pytest.approx(0.83, abs=0.005)
+    together = bill(PRICES, shape, times(120), Load(invocations=3e6, provisioned_share=1 / 6), free_tier=True)
+    assert together.requests == pytest.approx(0.40)
+    assert during.provisioned + during.provisioned_duration + rest.duration + together.requests == pytest.approx(
+        19.96, abs=0.01
+    )
+
+
+def test_the_sale_of_the_pricing_page_costs_32_26() -> None:
+    # 7 environments of 4,096 MB for 24 hours, 2 million invocations of 280 ms, all in them: $10.08 + $21.78 + $0.40.
+    shape = Shape(memory_mb=4096, provisioned=7, provisioned_s=24 * 3600)
+    found = bill(PRICES, shape, times(280), Load(invocations=2e6, provisioned_share=1), free_tier=True)
+    assert found.provisioned == pytest.approx(10.08, abs=0.005)
+    assert found.provisioned_duration == pytest.approx(21.78, abs=0.005)
+    assert found.total == pytest.approx(32.26, abs=0.01)
+
+
+def test_the_telemetry_of_the_pricing_page_costs_263_92_with_snapstart() -> None:
+    # 7.44 million invocations of 2 s at 1,024 MB, 1 % with a restore, in a month of 31 days: $1.49 + $248.00 + $14.43.
+    shape = Shape(memory_mb=1024, snapstart=True, kept_s=31 * 86_400)
+    found = bill(PRICES, shape, times(2000), Load(invocations=7.44e6, start_share=0.01))
+    assert found.snapstart_cache == pytest.approx(4.03, abs=0.005)
+    assert found.snapstart_restore == pytest.approx(10.4, abs=0.005)
+    assert found.duration == pytest.approx(248.00, abs=0.005)
+    assert found.total == pytest.approx(263.92, abs=0.01)
+
+
+def test_the_free_tier_is_not_for_functions_with_provisioned_concurrency_all_the_month() -> None:
+    shape = Shape(memory_mb=1024, provisioned=1)
+    load = Load(invocations=1e6, provisioned_share=0.5)
+    assert bill(PRICES, shape, times(100), load, free_tier=True) == bill(PRICES, shape, times(100), load)
+
+
+def test_a_snapshot_is_paid_for_three_hours_at_least() -> None:
+    shape = Shape(memory_mb=1024, snapstart=True, kept_s=60)
+    assert bill(PRICES, shape, times(1), Load(invocations=0)).snapstart_cache == pytest.approx(10_800 * 0.0000015046)
 
 
 @pytest.mark.parametrize(("memory_mb", "duration_ms", "published"), [(1024, 557, 22e6), (2048, 412, 15e6)])
@@ -78,12 +122,6 @@ def test_a_provisioned_environment_pays_once_it_is_busy_for_60_percent() -> None
 
 
 # By hand.
-
-
-def test_storage_of_10_240_mb_adds_0_1056_to_it() -> None:
-    # (10 GB - 0.5 GB) x 360,000 s x $0.0000000309.
-    found = bill(PRICES, Shape(memory_mb=1536, storage_mb=10_240), times(120), Load(invocations=3e6), free_tier=True)
-    assert found.storage == pytest.approx(0.1056, abs=0.0001)
 
 
 def test_a_snapshot_costs_its_keeping_and_each_restore() -> None:

@@ -30,6 +30,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         snapstart: whether environments are restored from a snapshot (Python: charged for).
         provisioned: environments kept initialised.
         provisioned_s: how long of the month they are, seconds.
+        kept_s: with SnapStart: how long of the month the version with its snapshot is there, seconds.
     """
 
     memory_mb: int
@@ -38,6 +39,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
     snapstart: bool = False
     provisioned: int = 0
     provisioned_s: float = MONTH_S
+    kept_s: float = MONTH_S
 
     def __post_init__(self) -> None:
         # Source: Lambda developer guide, "Lambda SnapStart", "Supported features and limitations".
@@ -133,13 +135,14 @@ def bill(prices: Prices, shape: Shape, times: Times, load: Load, *, free_tier: b
     on_demand = load.invocations - in_provisioned
     seconds = on_demand * times.mean_ms(min(1.0, _of(load.invocations * load.start_share, on_demand))) / 1000
     provisioned_seconds = in_provisioned * times.warm_ms / 1000
-    # "The Lambda free tier does not apply to functions that have Provisioned Concurrency enabled."
-    free = free_tier and not shape.provisioned
-    requests = load.invocations - (prices.free_requests if free else 0)
+    # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency"; in the page's examples it
+    # does to what runs on demand in the rest of the month.
+    free = free_tier and not (shape.provisioned and shape.provisioned_s >= MONTH_S)
+    requests = in_provisioned + max(0.0, on_demand - (prices.free_requests if free else 0))
     gb_s = seconds * shape.memory_gb - (prices.free_gb_s if free else 0)
     starts = load.invocations * load.start_share
     return Bill(
-        requests=max(0.0, requests) * prices.million_requests / 1e6,
+        requests=requests * prices.million_requests / 1e6,
         duration=compute.duration(max(0.0, gb_s)),
         provisioned=_provisioned(prices, shape),
         provisioned_duration=provisioned_seconds * shape.memory_gb * compute.provisioned_duration_gb_s,
@@ -160,9 +163,9 @@ def _provisioned(prices: Prices, shape: Shape) -> float:
     return shape.provisioned * shape.memory_gb * billed_s * prices.compute(shape.architecture).provisioned_gb_s
 
 
-def _cache(prices: Prices, shape: Shape, kept_s: float = MONTH_S) -> float:
+def _cache(prices: Prices, shape: Shape) -> float:
     """ "The price depends on the amount of memory": for as long as the version is active, three hours at least."""
-    return max(kept_s, prices.snapstart_cache_least_s) * shape.memory_gb * prices.snapstart_cache_gb_s
+    return max(shape.kept_s, prices.snapstart_cache_least_s) * shape.memory_gb * prices.snapstart_cache_gb_s
 
 
 def _storage_gb(prices: Prices, shape: Shape) -> float:

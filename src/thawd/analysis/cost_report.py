@@ -93,6 +93,7 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
     given = size.start_share if asked.start_share is None else asked.start_share
     share = 0.0 if is_provisioned or given is None else given
     times = size.times(snapstart=is_snapstart)
+    first_ms = {ON_DEMAND: size.cold_ms, SNAPSTART: size.restored_ms, PROVISIONED: None}[kind]
     load = Load(invocations=asked.invocations, start_share=share, provisioned_share=float(is_provisioned))
     month = bill(prices, shape, times, load, free_tier=asked.free_tier)
     row: dict[str, Any] = {
@@ -100,7 +101,7 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
         "architecture": architecture,
         "kind": kind,
         "warm_ms": round(size.warm_ms, 3),
-        "first_ms": None if is_provisioned else round(times.first_ms, 3),
+        "first_ms": None if first_ms is None else round(first_ms, 3),
         "start_share": share,
         "per_million": None if is_provisioned else per_million(prices, shape, times, start_share=share),
         "month": {**msgspec.structs.asdict(month), "total": month.total},
