@@ -35,9 +35,9 @@ def test_the_cost_of_a_function_is_worked_out_from_its_log(project: Project) -> 
         (measured,) = document["measured"]
         assert (measured["memory_mb"], measured["count"], measured["start_share"]) == (256, 5, 0.2)
         row = document["rows"][0]
-        # Handlers that do nothing are billed a millisecond or a few: request and duration, of 0.25 GB. Nothing ran init.
+        # Handlers that do nothing are billed a millisecond or a few: request and duration, of 0.25 GB.
         assert row["first_ms"] is None
-        expected = 0.2 + (row["warm_ms"]) * 1e6 / 1000 * 0.25 * 0.0000166667
+        expected = 0.2 + row["warm_ms"] * 1e6 / 1000 * 0.25 * 0.0000166667
         assert abs(row["per_million"] - expected) < 1e-4
         assert row["server_cheaper_from"] > 1e6
         assert [way["way"] for way in document["keeping_warm"]["ways"]] == ["fixed, 300 s", "histogram"]

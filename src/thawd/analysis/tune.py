@@ -41,6 +41,7 @@ COLD, RESTORED = "tune-cold", "tune-restored"
 _LOOK_S = 0.02
 _TOLD_BYTES = 3000
 _WARM_UPS = 3
+_ENTERING_S = 60.0
 
 
 class TuneServer(msgspec.Struct, frozen=True, kw_only=True):
@@ -148,7 +149,7 @@ def tune(
                     "controller may be written; all sizes would be as fast. Run thawd as root, or in a service with "
                     "Delegate=yes; or measure at full speed with --no-cpu-limits"
                 )
-            size = _measure(client, function, memory_mb, trial)
+            size = _measure(client, function, memory_mb, trial, group=f"/thawd-{status['pid']}-" if limited else None)
         progress(_told(size))
         measured.append(size)
     return measured, limited
@@ -244,12 +245,14 @@ class _Client:
         return {name.lower(): value for name, value in answer.getheaders()}, content
 
 
-def _measure(client: _Client, function: str, memory_mb: int, trial: Trial) -> Size:
+def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, group: str | None) -> Size:
     cpus = memory_mb / MEMORY_MB_PER_VCPU
     events = trial.events
     try:
         for index in range(_WARM_UPS):
             client.invoke(function, events[index % len(events)])
+            if group is not None and index == 0:
+                _await_group(group)
         warm = [client.invoke(function, events[index % len(events)]) for index in range(trial.runs)]
         first = [
             client.invoke(name, events[index % len(events)])
@@ -268,6 +271,24 @@ def _measure(client: _Client, function: str, memory_mb: int, trial: Trial) -> Si
         warm_median_ms=statistics.median(record.duration_ms for record in warm),
         most_memory_mb=max((record.used_mb for record in kept if record.used_mb is not None), default=None),
     )
+
+
+def _await_group(name: str) -> None:
+    """Wait until a process is in a cgroup of that name that holds it to a CPU share: it enters soon after its start.
+
+    Raises:
+        CostError: none does.
+    """
+    end_s = time.monotonic() + _ENTERING_S
+    while time.monotonic() < end_s:
+        for file in Path("/proc").glob("[0-9]*/cgroup"):
+            with contextlib.suppress(OSError):
+                for line in file.read_text().splitlines():
+                    _, controllers, path = line.split(":", 2)
+                    if name in path and (not controllers or "cpu" in controllers.split(",")):
+                        return
+        time.sleep(_LOOK_S)
+    raise CostError("the function's process did not enter the cgroup that holds it to its CPU share")
 
 
 def _told(size: Size) -> str:
