@@ -10,6 +10,7 @@ from thawd.analysis.tune import Size, Tuned
 
 _WIDTH, _HEIGHT = 760, 380
 _LEFT, _RIGHT, _TOP, _BOTTOM = 74, 74, 40, 58
+_NAME_WIDTH = 44
 _MARKS = ("cheapest", "fastest", "balanced")
 
 _STYLE = """
@@ -67,9 +68,9 @@ def page(tuned: Tuned, *, prices_said: str, runs: int) -> str:
         _plot(tuned) if tuned.per_million else "",
         _table(tuned),
         f'<p class="note">{runs} warm invocations of each size, measured on this machine; time is what Lambda would '
-        f"bill, on average. {held} Costs are of a million warm invocations, {tuned.architecture}, "
-        f"{html.escape(prices_said)}. Balanced is the least sum of cost and time, each by the highest "
-        "of all sizes.</p>",
+        f"bill, on average, without the slowest and the fastest fifth. {held} Costs are of a million warm invocations, "
+        f"{tuned.architecture}, {html.escape(prices_said)}. Balanced is the least sum of cost and time, each by the "
+        "highest of all sizes.</p>",
     ]
     return (
         f'<!doctype html>\n<html lang="en"><head><meta charset="utf-8"><title>{title}</title>'
@@ -109,16 +110,20 @@ def _plot(tuned: Tuned) -> str:
 def _columns(tuned: Tuned, shown: Sequence[Size], across: Callable[[float], float], base: float) -> list[str]:
     """The sizes along the bottom, with what they are best in; chosen ones have a column behind them."""
     parts = []
+    last_x, below = -math.inf, 0
     for size in shown:
         x, marks = across(size.memory_mb), marks_of(tuned, size.memory_mb)
         if marks:
             parts.append(f'<rect class="column" x="{x - 22:.1f}" y="{_TOP}" width="44" height="{base - _TOP}"/>')
-        parts.append(f'<text x="{x:.1f}" y="{base + 18}" text-anchor="middle">{size.memory_mb:,}</text>')
+        # Where sizes are near each other, their names take turns on two lines.
+        below = 0 if x - last_x > _NAME_WIDTH else 13 - below
+        last_x = x
+        parts.append(f'<text x="{x:.1f}" y="{base + 16 + below}" text-anchor="middle">{size.memory_mb:,}</text>')
         for place, mark in enumerate(marks):
             y = _TOP + 14 + 15 * place
             parts.append(f'<text class="mark" x="{x:.1f}" y="{y}" text-anchor="middle">{mark}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
-    parts.append(f'<text x="{middle:.1f}" y="{_HEIGHT - 14}" text-anchor="middle">memory, MB (logarithmic)</text>')
+    parts.append(f'<text x="{middle:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">memory, MB (logarithmic)</text>')
     return parts
 
 
@@ -138,7 +143,7 @@ def _across(sizes_mb: Sequence[int]) -> Callable[[float], float]:
 def _upward(most: float) -> tuple[Callable[[float], float], list[float]]:
     """Where a value is, and the values at which lines are drawn: five steps of a round number, from 0."""
     magnitude = 10 ** math.floor(math.log10(most / 5)) if most > 0 else 1.0
-    step = next(factor * magnitude for factor in (1, 2, 2.5, 5, 10) if factor * magnitude * 5 >= most)
+    step = next(factor * magnitude for factor in (1, 2, 2.5, 3, 4, 5, 6, 8, 10) if factor * magnitude * 5 >= most)
     inner = _HEIGHT - _TOP - _BOTTOM
     return (lambda value: _HEIGHT - _BOTTOM - inner * value / (5 * step)), [i * step for i in range(6)]
 
