@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from pathlib import Path
 
 from .conftest import Project, eventually
 
@@ -32,6 +33,7 @@ def test_the_cost_of_a_function_is_worked_out_from_its_log(project: Project) -> 
         done = project.command("cost", "f", "--server", "100", "--arrivals", "log", "--json")
         assert done.returncode == 0, done.stderr
         document = json.loads(done.stdout)
+        assert running.function("f")["keep_alive"] == {"policy": "histogram", "prewarm_s": 0.0, "keep_alive_s": 300.0}
         (measured,) = document["measured"]
         assert (measured["memory_mb"], measured["count"], measured["start_share"]) == (256, 5, 0.2)
         row = document["rows"][0]
@@ -52,6 +54,22 @@ def test_the_published_crossings_by_command(project: Project) -> None:
     crossings = [row["server_cheaper_from"] for row in json.loads(done.stdout)["rows"]]
     for found, published in zip(crossings, (22e6, 15e6), strict=True):
         assert abs(found / published - 1) < 0.03
+
+
+def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
+    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text().splitlines()
+    commands = [line.strip() for line in page if line.startswith("    thawd cost ")]
+    assert len(commands) == 2
+    for command in commands:
+        printed = project.command(*command.split()[1:]).stdout.splitlines()
+        shown = [
+            line for line in printed if " MB  x86_64     on demand" in line or " 300 s  " in line or "histogram" in line
+        ]
+        assert shown
+        if "--pattern" in command:
+            shown = [line for line in shown if "x86_64" not in line]
+        for line in shown:
+            assert f"    {line}" in page
 
 
 def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:

@@ -427,6 +427,7 @@ class Dispatcher:
             "template_init_ms": None if origin is None else origin.template_init_ms,
             "snapshot": None if origin is None else _snapshot(metrics, origin),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
+            "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
             "waiting": pool.waiting if pool is not None else 0,
         }
 

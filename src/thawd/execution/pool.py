@@ -120,6 +120,11 @@ class Pool:
         """Environments by state."""
         return {"idle": len(self._idle), "busy": len(self._busy), "starting": self._starting}
 
+    def keeping(self) -> dict[str, float]:
+        """When an environment is to be there again once the function is idle, and how long it is kept; seconds."""
+        windows = self._keeper.policy.windows()
+        return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
+
     def all(self) -> list[Environment]:
         """All environments that are ready."""
         return [*self._idle, *self._busy]
@@ -165,6 +170,7 @@ class Pool:
             timer.cancel()
             if waiter in queue:
                 queue.remove(waiter)
+                self._look_whether_at_rest()
 
     def _expire(self, waiter: asyncio.Future[Lease]) -> None:
         """The waiter's deadline has passed: throttled, unless a start is under way that may be for it."""
