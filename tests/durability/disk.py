@@ -2,8 +2,8 @@
 
 The model is that of a disk of 512-byte sectors under a journaling file system. What fsync or fdatasync has confirmed
 stays. Of the rest, each sector holds any of the versions that were written since, the size is any that the file had
-since, and of the changes to a folder (names made, moved, removed) a beginning is there. A name that was made is kept by
-fsync of its folder only. After a sync that failed, its pages count as clean (as Linux has it): no later sync brings
+since, and of the changes to a folder (names made, moved, removed) a beginning is there: they are kept by a sync of the
+folder only. After a sync that failed, its pages count as clean (as Linux has it): no later sync brings
 them to the disk, unless they are written again.
 """
 
