@@ -99,7 +99,7 @@ def test_a_schedule_in_force_keeps_environments_from_the_start_on_and_a_reload_e
     with project.up() as running:
         eventually(lambda: running.function("f")["environments"]["idle"] == 2, what="two environments")
         assert running.invoke("f", {}) == (1, None)
-        assert "cold" not in running.function("f")["invocations"]
+        assert set(running.function("f")["invocations"]) == {"warm"}
         project.config(FUNCTION + "idle_timeout_s = 0\n" + entry.replace("count = 2", "count = 1"))
         running.process.send_signal(signal.SIGHUP)
         eventually(lambda: running.function("f")["environments"]["idle"] == 1, what="one environment")
@@ -123,9 +123,8 @@ def test_a_function_is_tuned_at_two_sizes_and_leaves_nothing(project: Project) -
         assert size["measured"]["cold_ms"] > 20
         assert size["most_memory_mb"] > 0
     if document["limited"]:
-        # 128 MB are 7 % of a CPU: 20 ms of work take 280.
-        assert small["measured"]["warm_ms"] > 3 * large["measured"]["warm_ms"]
-        assert document["fastest"] == 1769
+        # 128 MB are 7 % of a CPU: 20 ms of work take 280, however busy the machine is.
+        assert small["measured"]["warm_ms"] > 150
     assert document["cheapest"] in (128, 1769)
     assert document["balanced"] in (128, 1769)
     page = (project.root / "tuned.html").read_text()
