@@ -13,7 +13,15 @@ from typing import Any
 
 import click
 
-from thawd import __version__, data_commands, queue_commands, snapshot_commands, source_commands, table_commands
+from thawd import (
+    __version__,
+    cost_commands,
+    data_commands,
+    queue_commands,
+    snapshot_commands,
+    source_commands,
+    table_commands,
+)
 from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
 from thawd.server_client import message_of, request
@@ -67,6 +75,8 @@ main.add_command(table_commands.table)
 main.add_command(queue_commands.queue)
 main.add_command(queue_commands.dead)
 main.add_command(source_commands.group)
+main.add_command(cost_commands.cost)
+main.add_command(cost_commands.tune)
 
 
 @main.command()

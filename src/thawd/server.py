@@ -213,7 +213,7 @@ class Server:
             memory_mb=server.memory_mb or node.default_memory_mb(),
             max_environments=server.max_environments or node.default_max_environments(),
         )
-        required = config.required_environments(self.settings.functions)
+        required = config.required_environments(self.settings)
         if required > self._node.max_environments:
             raise StartError(
                 f"{required} environments are reserved, provisioned or left for the other functions, and this "
