@@ -7,6 +7,7 @@ beginning, in seconds, ascending.
 from __future__ import annotations
 
 import itertools
+import math
 import random
 from collections.abc import Iterator
 from pathlib import Path
@@ -69,15 +70,22 @@ def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
                 field = line.partition("#")[0].partition(",")[0].strip()
                 if not field:
                     continue
-                try:
-                    times.append(float(field))
-                except ValueError:
-                    if number == 1:
-                        continue  # a heading
-                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is no time in seconds") from None
+                time_s = _seconds(field)
+                if time_s is not None:
+                    times.append(time_s)
+                elif number > 1:  # the first line may be a heading
+                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is no time in seconds")
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"the arrivals {path} cannot be read: {error}") from error
     times.sort()
-    if not times or times[0] != times[0] or times[-1] - times[0] == float("inf"):
+    if not times:
         raise StoreError(f"{path} holds no arrivals: give a time in seconds on each line")
     return [(time_s - times[0]) / speed for time_s in times]
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

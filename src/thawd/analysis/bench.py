@@ -114,6 +114,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
             state = _in_words(entry)
             notes += _notes(plan, entry, status)
             watch = Watch(client, plan.served.function)
+            watch.note(entry, at_s=0.0)
             memory = await MemoryWatch.start(status["pid"])
         if plan.warm_up:
             await _some(plan, requests, plan.warm_up)

@@ -24,16 +24,22 @@ _SHARE = 0.05
 def main() -> None:
     """See the module."""
     pid = int(sys.argv[1])
-    while True:
-        begun_s = time.monotonic()
-        at_ns = time.perf_counter_ns()
-        server_mib, below_mib = measure(pid)
-        if server_mib is None:
+    took_s = _look(pid)
+    while took_s is not None:
+        is_last = bool(select.select([sys.stdin], [], [], max(_EVERY_S, took_s / _SHARE))[0])
+        took_s = _look(pid)
+        if is_last:
             return
-        print(at_ns, round(below_mib, 2), round(server_mib, 2), flush=True)
-        took_s = time.monotonic() - begun_s
-        if select.select([sys.stdin], [], [], max(_EVERY_S, took_s / _SHARE))[0]:
-            return
+
+
+def _look(pid: int) -> float | None:
+    """Write a line, and tell how long that took, seconds; None: there is nothing to be seen any more."""
+    begun_ns = time.perf_counter_ns()
+    server_mib, below_mib = measure(pid)
+    if server_mib is None:
+        return None
+    print(begun_ns, round(below_mib, 2), round(server_mib, 2), flush=True)
+    return (time.perf_counter_ns() - begun_ns) / 1e9
 
 
 def measure(pid: int) -> tuple[float | None, float]:

@@ -228,8 +228,8 @@ def _starts(pairs: Sequence[tuple[Run, Summary]]) -> str:
         + _table(heads, figures)
         + "</details>",
         "An environment that is started is spawned, prepared, and then runs the function for the first time; a warm "
-        "one only runs it. A request waits less than a whole start where an environment becomes free, or was being started "
-        "before it came.",
+        "one only runs it. A request waits less than a whole start where an environment becomes free, or was being "
+        "started before it came.",
     )
 
 
@@ -245,7 +245,7 @@ def _concurrency(pairs: Sequence[tuple[Run, Summary]]) -> str:
     drawn = []
     seen = False
     most = max(max(told.most_in_flight, told.most_environments or 0) for _, told in pairs)
-    y = linear(most, whole=True)
+    y = linear(most * 1.08, whole=True)
     for run, _ in pairs:
         steps = [(at_ms / 1000, float(count)) for at_ms, count in in_flight(run.columns)]
         moments = [(max(0.0, m.at_s), float(m.idle + m.busy + m.starting)) for m in run.moments]

@@ -127,9 +127,12 @@ class Watch:
         """Look once."""
         with contextlib.suppress(OSError, KeyError):  # a server that is too busy to tell, or ends
             entry = (await self._client.read())["functions"][self._function]
-            counts = entry["environments"]
-            at_s = (clock_ns() - begun_ns) / 1e9
-            self.moments.append(Moment(at_s, counts["idle"], counts["busy"], counts["starting"], entry["waiting"]))
+            self.note(entry, at_s=(clock_ns() - begun_ns) / 1e9)
+
+    def note(self, entry: Mapping[str, Any], *, at_s: float) -> None:
+        """The function's part of a status document tells of the time `at_s` after the beginning."""
+        counts = entry["environments"]
+        self.moments.append(Moment(at_s, counts["idle"], counts["busy"], counts["starting"], entry["waiting"]))
 
 
 class MemoryWatch:
