@@ -65,6 +65,7 @@ def check_files(options: Mapping[str, Any]) -> None:
 
     for text in options["payloads"]:
         _payload(text)
+    _headers(options["headers"])
     if options["arrivals"] is not None:
         recorded(options["arrivals"])
 

@@ -47,6 +47,7 @@ def lines_of(runs: Sequence[Run], summaries: Sequence[Summary]) -> Iterator[str]
         yield ""
         heads = ["at most", "requests", "environments", "their PSS, MiB", "server, MiB"]
         yield from table(heads, [_most(run, told) for run, told in zip(runs, summaries, strict=True)])
+    yield ""
     for run, told in zip(runs, summaries, strict=True):
         yield from _remarks(run, told, prefix=f"{run.label}: " if len(runs) > 1 else "")
 
@@ -69,7 +70,6 @@ def _most(run: Run, told: Summary) -> list[str]:
 
 
 def _remarks(run: Run, told: Summary, *, prefix: str) -> Iterator[str]:
-    yield ""
     yield f"  {prefix}began with {run.state}" if run.moments else f"  {prefix}{run.url}"
     for kind, count in told.errors_by_kind.items():
         said = " ".join(run.examples.get(kind, "").split())[:160]
