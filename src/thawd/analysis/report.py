@@ -63,7 +63,8 @@ def _section(title: str, content: str, told: str = "") -> str:
 
 def _head(runs: Sequence[Run]) -> str:
     first = runs[0]
-    loads = dict.fromkeys(run.load.in_words() for run in runs)
+    begun = {"zero": ", no environment alive at the beginning", "one": ", one environment alive", "warm": ", warm"}
+    loads = dict.fromkeys(run.load.in_words() + begun.get(run.begun_from or "", "") for run in runs)
     machine = first.machine
     return (
         f"<header><h1>{html.escape(first.target)} under load</h1>"
@@ -113,9 +114,17 @@ def _latency_table(pairs: Sequence[tuple[Run, Summary]]) -> str:
     return _section(
         "Latency in milliseconds",
         _table(heads, rows),
-        "p90 = 488 means: 90 of 100 answers took at most 488 ms. Environments and memory are the most there were at "
+        f"{_example(pairs)}Environments and memory are the most there were at "
         "once; memory is PSS, in which what processes share is counted once.",
     )
+
+
+def _example(pairs: Sequence[tuple[Run, Summary]]) -> str:
+    """How to read the table, by the first figure in it."""
+    p90_ms = next((told.percentiles_ms["p90"] for _, told in pairs if told.percentiles_ms), None)
+    if p90_ms is None:
+        return ""
+    return f"p90 = {number(p90_ms)} means: 90 of 100 answers took at most {number(p90_ms)} ms. "
 
 
 def _mib(value: float | None) -> str:
