@@ -43,7 +43,7 @@ test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, 
 
 endurance: setup  ## 2,000 thaws with every output compared; 50 crashes under 10,000 events, each accounted for
 	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance --timeout 3600
-	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 $(BIN)/python -m pytest tests/durability -s --timeout 3600
+	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -s --timeout 3600
 
 check: setup  ## formatting, lints, types, layers
 	$(BIN)/ruff format --check .

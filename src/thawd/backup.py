@@ -77,6 +77,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     Raises:
         StoreError: something cannot be read or written, or is damaged; nothing stays of the backup.
     """
+    folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
     if not (settings.server.data / _STATE).exists():
@@ -141,16 +142,16 @@ def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Sa
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Regular files and folders, hidden ones of ours left out; a file that goes away meanwhile is none."""
+    """Regular files and folders, hidden ones of ours left out; what goes away meanwhile is none."""
     target.mkdir(parents=True, mode=0o700)
     for entry in os.scandir(source):
         if entry.name.startswith(".thawd-"):
             continue
         place = target / entry.name
-        if entry.is_dir(follow_symlinks=False):
-            _copy_tree(Path(entry.path), place)
-        elif entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                _copy_tree(Path(entry.path), place)
+            elif entry.is_file(follow_symlinks=False):
                 shutil.copy2(entry.path, place)
 
 
@@ -271,7 +272,12 @@ def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[
 
 
 def _is_taken(target: Path) -> bool:
-    return any(target.iterdir()) if target.is_dir() else target.exists()
+    return any(target.iterdir()) if target.is_dir() else any(path.exists() for path in _with_logs(target))
+
+
+def _with_logs(target: Path) -> list[Path]:
+    """The file and what SQLite keeps beside it: a log alone, as an interrupted restore leaves it, is taken for ours."""
+    return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
 
 
 def _stage(source: Path, target: Path) -> Path:
@@ -294,11 +300,9 @@ def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
     if _is_taken(target):
         aside = target.with_name(f"{target.name}.before-restore-{stamp}")
         say(f"{target} -> {aside}")
-        target.rename(aside)
-        for suffix in _SQLITE_SUFFIXES:
-            beside = target.with_name(target.name + suffix)
-            if beside.exists():
-                beside.rename(aside.with_name(aside.name + suffix))
+        for path, new in zip(_with_logs(target), _with_logs(aside), strict=True):
+            if path.exists():
+                path.rename(new)
     elif target.is_dir():
         target.rmdir()
     staged.rename(target)

@@ -82,7 +82,10 @@ def under(settings: Settings, conditions: Conditions, data: Path) -> Settings:
         functions={function.name: function},
         routes=tuple(route for route in settings.routes if route.function == function.name),
         buckets={name: msgspec.structs.replace(b, notify=()) for name, b in settings.buckets.items()},
-        remote_buckets={name: msgspec.structs.replace(b, notify=()) for name, b in settings.remote_buckets.items()},
+        remote_buckets={
+            name: msgspec.structs.replace(b, notify=(), notifications=None)
+            for name, b in settings.remote_buckets.items()
+        },
         tables=_tables(settings, data),
         urls={},
         sources={},

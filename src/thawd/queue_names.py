@@ -12,8 +12,10 @@ from thawd.resources import REGION
 
 _NAME = r"(?P<name>[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)"
 _ARN = re.compile(rf"arn:(?P<partition>aws[a-z-]*):sqs:(?P<region>[a-z0-9-]+):(?P<account>\d{{12}}):{_NAME}")
-_URL = re.compile(rf"(?P<endpoint>https?://(?P<host>[^/\s?#]+))/(?P<account>\d{{12}})/{_NAME}")
-_AWS_HOST = re.compile(r"(?:sqs\.(?P<new>[a-z0-9-]+)|(?P<old>[a-z0-9-]+)\.queue)\.amazonaws\.com(?:\.cn)?")
+_URL = re.compile(rf"(?P<endpoint>https?://(?P<host>[^/\s?#@]+))/(?P<account>\d{{12}})/{_NAME}")
+_REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
+# AWS's own, private ones, and those of emulators that name the region as AWS does.
+_HOST = re.compile(rf"(?:[a-z0-9-]+\.)?sqs\.(?P<new>{_REGION})\..+|(?P<old>{_REGION})\.queue\.amazonaws\.com")
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,14 +47,14 @@ class QueueName:
 def parse(given: str) -> QueueName | None:
     """The queue that an ARN or a URL names; None when it is neither.
 
-    A URL says where SQS answers, so that an emulator is named by it; its region is `REGION` then.
+    A URL says where SQS answers, so that an emulator is named by it; its region is `REGION` unless its host tells.
     """
     if match := _ARN.fullmatch(given):
         return QueueName(given, match["region"], match["account"], match["name"])
     match = _URL.fullmatch(given)
     if match is None:
         return None
-    host = _AWS_HOST.fullmatch(match["host"])
+    host = _HOST.fullmatch(match["host"])
     region = (host["new"] or host["old"]) if host is not None else REGION
     partition = "aws-cn" if match["host"].endswith(".cn") else "aws"
     arn = f"arn:{partition}:sqs:{region}:{match['account']}:{match['name']}"

@@ -9,12 +9,11 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
 import os
 import signal
 import socket
 import sys
-from collections.abc import Callable, Coroutine, Iterator, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,14 +29,12 @@ from thawd.emulator import Emulator, Surroundings, local_variables, proxy, real_
 from thawd.errors import (
     ConfigurationError,
 )
-from thawd.events.asynchronous import LONGEST_WAIT_S, AsyncInvoker
+from thawd.event_room import EventRoom
 from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations, Outside, missing_extras
 from thawd.events.object_file import install_lease_signal_handler
-from thawd.events.outcomes import Outcomes
-from thawd.events.queue_desk import QueueDesk
-from thawd.events.remote_buckets import RemoteBucketWatcher
-from thawd.events.upkeep import Upkeep
+from thawd.events.remote_books import Books
+from thawd.events.remote_sources import RemoteSources
 from thawd.execution import cpu, memory, node
 from thawd.execution.children import kill_left_over
 from thawd.execution.dispatcher import Dispatcher
@@ -65,16 +62,13 @@ from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
 from thawd.sources_room import SourcesRoom
 from thawd.state.bucket_store import BucketStores, require_library
-from thawd.state.dead_letters import DeadLetters
 from thawd.state.listings import Listings
-from thawd.state.marks import Marks
 from thawd.state.objects import ObjectCatalog
-from thawd.state.outbox import Outbox
-from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 from thawd.state.tables import Tables, require_libraries
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
+from thawd.web import configured, quieten_uvicorn
 
 ADDRESS_FILE = "address.json"
 """In the data folder: host and port of the server that uses it, for the command line."""
@@ -88,34 +82,6 @@ _SETTLE_S = 2.0
 _SWITCH_S = 0.0005
 # Place among the background tasks of the one that publishes at the start; those before it end last.
 _BEGINNING = 4
-
-
-# What uvicorn says when an answer ends before it is complete.
-_CUT_OFF = "ASGI callable returned without completing response."
-
-
-class _ToOperator(logging.Handler):
-    def emit(self, record: logging.LogRecord) -> None:
-        if record.msg == _CUT_OFF:
-            return  # on purpose: a streamed answer whose function failed halfway
-        complain(f"thawd: {self.format(record)}")
-
-
-def quieten_uvicorn() -> None:
-    """Pass on what uvicorn has to say of our failures, and not of every broken request."""
-    logger = logging.getLogger("uvicorn.error")
-    logger.setLevel(logging.ERROR)
-    logger.propagate = False
-    logger.handlers = [_ToOperator()]
-
-
-class _Uvicorn(uvicorn.Server):
-    """uvicorn inside our loop: signals are ours."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Leave the signal handlers alone."""
-        yield
 
 
 class Server:
@@ -180,9 +146,6 @@ class Server:
                 raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self._state = open_state(server.data / "thawd.db")
         self._closing.callback(self._state.close)
-        marks = Marks(server.data / "running")
-        self._closing.callback(marks.close)
-        self._queue = EventQueue(self._state, marks=marks, max_queued=server.max_queued)
         self._objects = ObjectCatalog(self._state)
         require_libraries(self.settings.tables)
         self._tables = Tables(self.settings.tables)
@@ -194,19 +157,7 @@ class Server:
     async def _serve(self, listener: socket.socket, *, watch: bool, ready_file: Path | None) -> None:
         async with asyncio.TaskGroup() as tasks:
             background = await self._build(tasks)
-            web = _Uvicorn(
-                uvicorn.Config(
-                    self._application,
-                    http="httptools",
-                    loop="none",
-                    lifespan="off",
-                    access_log=False,
-                    log_config=None,
-                    ws="none",
-                    server_header=False,
-                    backlog=1024,
-                )
-            )
+            web = configured(self._application)
             serving = tasks.create_task(web.serve(sockets=[listener]))
             self._handle_signals()
             background.append(tasks.create_task(self._begin(tasks, background, watch=watch, ready_file=ready_file)))
@@ -226,7 +177,6 @@ class Server:
         install_lease_signal_handler()
         background.append(tasks.create_task(self._sources.run()))
         background += [tasks.create_task(watcher.run()) for watcher in self._watchers.values()]
-        background += [tasks.create_task(watcher.run()) for watcher in self._remote_watchers.values()]
         if watch:
             background.append(tasks.create_task(CodeWatcher(lambda: self.settings, self.catch_up).run()))
         self._announce(ready_file)
@@ -276,47 +226,35 @@ class Server:
         self._publisher = Publisher(server.data, own=self._environ)
         self._publisher.runtimes = self.settings.runtimes
         await self._set_up_aws()
-        self._destinations = Destinations(
-            self._tables,
-            self.settings.buckets,
-            Outside(
-                exists=self._dispatcher.entry,
-                may_loop=self._may_loop,
-                bucket=self._stores.get,
-                aws_endpoint=self._aws_endpoint,
-                webhook_secret=server.webhook_secret,
-                metrics=self._metrics,
-            ),
-        )
-        self._outcomes = Outcomes(self._queue, Outbox(self._state), self._destinations)
-        self._invoker = AsyncInvoker(
-            self._queue,
-            self._dispatcher,
-            self._destinations,
-            self._outcomes,
-            retry_wait_s=server.retry_wait_s,
-        )
-        dead_letters = DeadLetters(self._state)
-        self._upkeep = Upkeep(
+        self._events = EventRoom(
             self._state,
-            self._queue,
-            dead_letters,
-            names=self._dispatcher.names,
-            retention_s=server.dead_letter_retention_s,
-            report=complain,
+            server,
+            dispatcher=self._dispatcher,
+            destinations=Destinations(
+                self._tables,
+                self.settings.buckets,
+                Outside(
+                    exists=self._dispatcher.entry,
+                    may_loop=self._may_loop,
+                    bucket=self._stores.get,
+                    aws_endpoint=self._aws_endpoint,
+                    webhook_secret=server.webhook_secret,
+                    metrics=self._metrics,
+                ),
+            ),
+            closing=self._closing,
         )
-        self._desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake_redriven)
+        self._invoker = self._events.invoker
         self._watchers = {
             name: BucketWatcher(
                 bucket,
                 objects=self._objects,
                 log=complain,
                 on_events=self._invoker.wake,
-                is_full=lambda: self._queue.full,
+                is_full=self._events.is_full,
             )
             for name, bucket in self.settings.buckets.items()
         }
-        self._remote_watchers = self._watch_remote()
         engine_room = control_room.Engine(self._dispatcher, self._publisher, self._node, self._spawn_task)
         self._room = ControlRoom(
             self._state,
@@ -336,40 +274,28 @@ class Server:
             settings=lambda: self.settings,
             wake=self._invoker.wake,
             sqs=self._aws_endpoint,
+            buckets=RemoteSources(
+                self.settings.remote_buckets.values(),
+                self._stores,
+                Books(self._objects, Listings(self._state), self._events.is_full),
+                sqs=self._aws_endpoint,
+                log=complain,
+                wake=self._invoker.wake,
+            ),
         )
         self._publications = Publications(engine_room, self._spawner, self._room, settings=lambda: self.settings)
         self._application = Application(self._parts())
-        recovered = await self._queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * server.retry_wait_s))
-        if recovered:
-            say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
+        await self._events.recover()
         started = asyncio.Event()
         background = [
-            tasks.create_task(self._invoker.run(started)),
             tasks.create_task(self._watch_limits(StorageWatch(disks))),
             tasks.create_task(self._guard_data()),
-            tasks.create_task(self._upkeep.run()),
+            *(tasks.create_task(work) for work in self._events.works(started)),
         ]
         await started.wait()
         self._room.deployments.on_names = self._invoker.declare
         self._invoker.declare(self._dispatcher.names())
         return background
-
-    def _watch_remote(self) -> dict[str, RemoteBucketWatcher]:
-        """Watchers of the buckets elsewhere whose objects invoke a function."""
-        listings = Listings(self._state)
-        watchers = {}
-        for name, bucket in self.settings.remote_buckets.items():
-            store = self._stores.get(name)
-            if bucket.notify and store is not None:
-                watchers[name] = RemoteBucketWatcher(
-                    bucket,
-                    store,
-                    objects=self._objects,
-                    listings=listings,
-                    log=complain,
-                    on_events=self._invoker.wake,
-                )
-        return watchers
 
     async def _set_up_aws(self) -> None:
         """Other AWS services for functions: emulated beside us, or the caller's own."""
@@ -399,10 +325,6 @@ class Server:
     def _emulator_lost(self) -> None:
         if not self._stop.is_set():
             complain("thawd: the emulator of --aws has ended; start thawd anew")
-
-    def _wake_redriven(self, functions: set[str]) -> None:
-        self._invoker.wake(functions)
-        self._outcomes.wake()
 
     def _may_loop(self, function: str) -> bool:
         return self._room.may_loop(function)
@@ -478,7 +400,7 @@ class Server:
             count_table=self._count_table,
             metrics=self._exposition,
             control=self._room.api,
-            queue=QueueApi(self._desk),
+            queue=QueueApi(self._events.desk),
             aws=self._aws_proxy,
             sources=SourcesApi(self._sources),
             key=settings.server.key,
@@ -601,14 +523,14 @@ class Server:
         self, web: uvicorn.Server, serving: asyncio.Task[None], background: list[asyncio.Task[Any]]
     ) -> None:
         say("stopping")
-        self._invoker.stop()
+        self._events.stop()
         self._sources.stop()
         web.should_exit = True
         background[_BEGINNING].cancel()
         left = await self._dispatcher.drain(self.settings.server.grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {self.settings.server.grace_s} s and are ended")
-        await self._invoker.settled(_SETTLE_S)
+        await self._events.settled()
         await self._sources.settled(_SETTLE_S)
         for task in background[_BEGINNING:]:
             task.cancel()
@@ -619,7 +541,7 @@ class Server:
             async with asyncio.timeout(_KILL_WAIT_S):
                 await self._spawner.children.all_ended()
         await self._spawner.sweep_out()
-        await self._destinations.close()
+        await self._events.close()
         for task in background[:_BEGINNING]:
             task.cancel()
         web.force_exit = True
@@ -631,13 +553,7 @@ class Server:
 
     async def _status(self) -> dict[str, Any]:
         functions = self._dispatcher.status()
-        depths = await self._queue.depth()
-        for name, entry in functions.items():
-            depth = depths.get(name)
-            entry["queued"] = depth.queued if depth else 0
-            entry["leased"] = depth.leased if depth else 0
-            entry["delivering"] = depth.delivering if depth else 0
-            entry["dead"] = depth.dead if depth else 0
+        await self._events.add_status(functions)
         return {
             "url": self.url,
             "pid": os.getpid(),
@@ -651,13 +567,11 @@ class Server:
         return await (await self._tables.get(name)).count()
 
     async def _exposition(self) -> bytes:
-        depths = await self._queue.depth()
         for name, entry in self._dispatcher.status().items():
-            queued = depths[name].queued if name in depths else 0
-            self._metrics.set_gauge("queued", function=name, value=queued)
             for state, count in entry["environments"].items():
                 self._metrics.set_gauge("environments", function=name, state=state, value=count)
             self._metrics.set_gauge("waiting", function=name, value=entry["waiting"])
+        await self._events.measure(self._metrics)
         self._sources.measure(self._metrics)
         return self._metrics.exposition()
 

@@ -18,9 +18,9 @@ _PATH = "/_thawd/sources"
 
 @click.group(name="source")
 def group() -> None:
-    """Look after what invokes functions by itself: SQS queues and schedules of the running server.
+    """Look after what invokes functions by itself: SQS queues, schedules and buckets elsewhere.
 
-    A queue is named FUNCTION/QUEUE, or by its UUID; a schedule by its name.
+    A queue is named FUNCTION/QUEUE, or by its UUID; a schedule by its name, a bucket as bucket:NAME.
     """
 
 
@@ -84,6 +84,9 @@ def _lag(source: dict[str, Any]) -> str:
     if source["kind"] == "schedule":
         late = f"; last run {source['last_late_s']:.1f} s late" if source["last_run"] is not None else ""
         return f"next run {source['next_run'] or 'never'}{late}"
+    if source["kind"] == "bucket" and source["queue"] is None:
+        seen = source["oldest_s"]
+        return "not listed yet" if seen is None else f"listed {seen:.0f} s ago; objects: {source['objects']:,}"
     if source["waiting"] is None:
         return "not known"
     oldest = f"; oldest {source['oldest_s']:.1f} s" if source["oldest_s"] else ""

@@ -1,4 +1,4 @@
-"""Everything that invokes functions by itself, put together for a server: queues and schedules.
+"""Everything that invokes functions by itself, put together for a server: queues, schedules, buckets elsewhere.
 
 Lists them, pauses and resumes them, durably, and takes over what a new configuration says of them.
 """
@@ -14,6 +14,7 @@ from thawd.control.mapping_records import SourceMapping
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreError
+from thawd.events.remote_sources import RemoteSources
 from thawd.events.schedules import Schedules
 from thawd.events.sqs_client import Endpoint
 from thawd.events.sqs_source import SqsPollers
@@ -39,6 +40,7 @@ class SourcesRoom:
         settings: the configuration in force.
         wake: told the functions that have new events in the queue.
         sqs: where SQS is; None: where the surroundings say.
+        buckets: buckets elsewhere.
     """
 
     def __init__(  # noqa: PLR0913 - the composition root hands it all
@@ -51,10 +53,12 @@ class SourcesRoom:
         settings: Callable[[], Settings],
         wake: Callable[[set[str]], None],
         sqs: str | None,
+        buckets: RemoteSources,
     ) -> None:
         self._mappings = mappings
         self._registry = registry
         self._settings = settings
+        self._buckets = buckets
         endpoint = None if sqs is None else Endpoint(sqs)
         self._pollers = SqsPollers(dispatcher, endpoint=endpoint, report=complain, settled=mappings.settled)
         self._schedules = Schedules(ScheduleStore(state), wake=wake, report=complain)
@@ -66,6 +70,7 @@ class SourcesRoom:
         async with asyncio.TaskGroup() as tasks:
             started = asyncio.Event()
             tasks.create_task(self._pollers.run(started))
+            tasks.create_task(self._buckets.run(paused=frozenset(self._registry.paused)))
             await started.wait()
             self._mappings.pollers = self._pollers
             for mapping in self._mappings.all():
@@ -105,6 +110,7 @@ class SourcesRoom:
             "sources": [
                 *(self._of_mapping(mapping) for mapping in self._mappings.all()),
                 *(self._of_schedule(schedule) for schedule in schedules),
+                *self._buckets.status(),
             ]
         }
 
@@ -127,6 +133,10 @@ class SourcesRoom:
         return await self._set(name, enabled=True)
 
     async def _set(self, name: str, *, enabled: bool) -> dict[str, Any]:
+        if name in self._buckets.names:
+            async with self._changing:
+                await self._registry.pause(name, paused=not enabled)
+                return self._buckets.enable(name, enabled=enabled)
         settings = self._settings()
         schedule = settings.schedules.get(name)
         if schedule is not None:
@@ -146,7 +156,7 @@ class SourcesRoom:
             uuids = ", ".join(one.uuid for one in found)
             raise ResourceConflictException(f"{name} is the name of several sources; give one of their UUIDs: {uuids}")
         if not found:
-            known = [*(one.name for one in self._mappings.all()), *self._settings().schedules]
+            known = [*(one.name for one in self._mappings.all()), *self._settings().schedules, *self._buckets.names]
             raise ResourceNotFoundException(f"There is no source {name}; there are: {', '.join(known) or 'none'}")
         return found[0]
 
@@ -209,3 +219,4 @@ class SourcesRoom:
                 "source_enabled": shown["state"] == "Enabled",
                 "source_age_seconds": shown["last_late_s"],
             }
+        self._buckets.measure(metrics)

@@ -25,7 +25,7 @@ FORMATS = ("jsonl", "csv", "parquet")
 Row = dict[str, Any]
 
 _BATCH_ROWS = 10_000
-_BATCH_BYTES = 8 << 20
+_BATCH_BYTES = 4 << 20
 # The whole numbers up to here are those that a double tells apart.
 _MOST_EXACT = 1 << 53
 

@@ -123,6 +123,9 @@ _COUNTED = {
     "throttles": ("throttle", "throttles"),
     "init_failures": ("failed init", "failed inits"),
     "fallbacks": ("fallback to a slower start", "fallbacks to a slower start"),
+    "destination_failures": ("failed try of a destination", "failed tries of a destination"),
+    "dead_letter_errors": ("failed try of a dead-letter queue", "failed tries of a dead-letter queue"),
+    "recursive_invocations_dropped": ("invocation dropped as a loop", "invocations dropped as loops"),
     "dead": ("dead event", "dead events"),
 }
 

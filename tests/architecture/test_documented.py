@@ -31,8 +31,8 @@ def test_every_reason_of_a_slower_start_is_documented(name: str) -> None:
     "name",
     [
         *(f"thawd_{n}_seconds" for n in metrics.DISTRIBUTIONS),
-        *(f"thawd_{n}" for n in (*metrics.GAUGES, *metrics.SOURCE_GAUGES)),
-        *(f"thawd_{n}_total" for n in metrics.SOURCE_COUNTERS),
+        *(f"thawd_{n}" for n in (*metrics.GAUGES, *metrics.EVENT_GAUGES, *metrics.SOURCE_GAUGES)),
+        *(f"thawd_{n}_total" for n in (*metrics.EVENT_COUNTERS, *metrics.SOURCE_COUNTERS)),
     ],
 )
 def test_every_distribution_and_gauge_is_documented(name: str) -> None:

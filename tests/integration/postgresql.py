@@ -30,8 +30,8 @@ class Postgresql:
     """A server that can be stopped at once and started again."""
 
     def __init__(self) -> None:
-        self.folder = Path(tempfile.mkdtemp(prefix="thawd-pg-"))
         self._bin = binaries()
+        self.folder = Path(tempfile.mkdtemp(prefix="thawd-pg-"))
         # It refuses to be run by root.
         self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
         self._process: subprocess.Popen[bytes] | None = None

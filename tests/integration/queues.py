@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
-import subprocess
-import sys
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import boto3
 
+from .emulated import EmulatedAws
+
 ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 """What a thawd that reads these queues finds in its environment."""
+ACCOUNT = "123456789012"
+"""Whose they are."""
 
 
 class Sqs:
@@ -60,17 +61,5 @@ class Sqs:
 @contextlib.contextmanager
 def emulated() -> Iterator[Sqs]:
     """The service while it lasts."""
-    process = subprocess.Popen(
-        [sys.executable, "-m", "thawd.emulated_aws"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "MOTO_ACCOUNT_ID": "000000000000"},
-    )
-    assert process.stdin is not None
-    assert process.stdout is not None
-    try:
-        yield Sqs(f"http://127.0.0.1:{int(process.stdout.readline())}")
-    finally:
-        process.stdin.close()
-        process.wait(30)
-        process.stdout.close()
+    with EmulatedAws() as aws:
+        yield Sqs(aws.url)

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -108,6 +110,23 @@ def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> 
     assert (aside / "later.txt").read_text() == "later"
 
 
+def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Project) -> None:
+    backup = fill(lively)
+    with lively.up() as running:
+        running.client().invoke(FunctionName="uploaded", InvocationType="Event", Payload=b'{"lost": 1}')
+        running.process.kill()
+        running.process.wait()
+    state = lively.data / "thawd.db"
+    assert state.with_name("thawd.db-wal").stat().st_size
+    state.rename(state.with_name("aside"))  # as a restore does, which was interrupted then
+    refused = lively.command("restore", str(backup))
+    assert refused.returncode != 0
+    assert "is there already" in refused.stderr
+    assert lively.command("restore", str(backup), "--replace").returncode == 0
+    with lively.up() as running:
+        assert depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased") == 1
+
+
 def test_a_restore_is_refused_beside_a_running_server(lively: Project) -> None:
     backup = fill(lively)
     with lively.up():
@@ -176,6 +195,19 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
         with lively.up() as running:
             waiting = depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased")
             assert waiting >= count
+
+
+def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None:
+    with lively.up():
+        pass
+    folder = lively.root / "empty"
+    folder.mkdir()
+    configuration = str(lively.root / "thawd.toml")
+    made = subprocess.run(
+        [sys.executable, "-m", "thawd", "backup", ".", "-c", configuration], cwd=folder, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    assert (folder / "thawd.db").is_file()
 
 
 def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) -> None:

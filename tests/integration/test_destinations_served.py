@@ -171,6 +171,7 @@ def test_functions_that_invoke_each_other_for_ever_are_stopped_after_16_rounds(p
         eventually(lambda: running.function("pong")["dead"] == 1, what="the end of the loop")
         assert (count(running, "ping"), count(running, "pong")) == (16, 16)
         assert running.function("ping")["recursive_invocations_dropped"] == 1
+        assert "1 invocation dropped as a loop" in project.command("status").stdout
         assert any("taken for a loop" in line for line in running.output)
 
 

@@ -549,3 +549,49 @@ def test_a_function_removed_while_it_is_being_published_leaves_nothing(echo: Pro
             lambda: not processes_of(echo.data), what="no process of it, nor of the one that is thawed when needed"
         )
         assert running.invoke("quick", {}) == (1, None)
+
+
+WAITS = """
+import pathlib
+import time
+
+def waits(event, context):
+    with open(event["log"], "a") as log:
+        log.write(context.aws_request_id + chr(10))
+    while not pathlib.Path(event["until"]).exists():
+        time.sleep(0.01)
+"""
+
+
+def waits_of(running: Running, *states: str) -> int:
+    return sum(int(running.function("waits")[state]) for state in states)
+
+
+@pytest.mark.parametrize("signals", [1, 2], ids=["patience-ends", "told-twice"])
+def test_an_event_that_a_stop_ends_has_not_failed_and_runs_again(project: Project, signals: int) -> None:
+    project.code(WAITS)
+    project.config(f"""
+        grace_s = {0.2 if signals == 1 else 60}
+
+        [functions.waits]
+        handler = "app.waits"
+        timeout_s = 600
+        maximum_retry_attempts = 0
+    """)
+    log, gate = project.root / "log", project.root / "gate"
+    with project.up() as running:
+        payload = json.dumps({"log": str(log), "until": str(gate)})
+        running.client().invoke(FunctionName="waits", InvocationType="Event", Payload=payload)
+        eventually(lambda: log.exists() and log.read_text(), what="the beginning of the event")
+        running.process.terminate()
+        eventually(lambda: "stopping" in running.output, what="the word that it stops")
+        if signals == 2:
+            running.process.terminate()
+        assert running.process.wait(60) == 0
+    gate.touch()
+    with project.up() as running:
+        eventually(lambda: not waits_of(running, "queued", "leased"), what="the end of the event")
+        assert waits_of(running, "dead") == 0
+        ids = log.read_text().split()
+        assert len(ids) == 2
+        assert len(set(ids)) == 1

@@ -6,7 +6,7 @@ import json
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thawd.event_patterns import Pattern, PatternError, decode
@@ -177,6 +177,7 @@ def exact(event: Any) -> Any:
     return [event]
 
 
+@settings(deadline=None)
 @given(OBJECTS)
 def test_an_event_matches_the_pattern_that_is_made_of_it(event: dict[str, Any]) -> None:
     pattern = exact(event)
@@ -184,6 +185,7 @@ def test_an_event_matches_the_pattern_that_is_made_of_it(event: dict[str, Any]) 
         assert Pattern(json.dumps(pattern)).matches(decode(json.dumps(event)))
 
 
+@settings(deadline=None)
 @given(st.text("ab*\\", max_size=6), st.text("ab*\\", max_size=8))
 def test_a_wildcard_is_what_a_regular_expression_says_it_is(given_text: str, value: str) -> None:
     import re
@@ -196,6 +198,7 @@ def test_a_wildcard_is_what_a_regular_expression_says_it_is(given_text: str, val
     assert pattern.matches({"a": value}) is (re.fullmatch(unescaped, value, re.DOTALL) is not None)
 
 
+@settings(deadline=None)
 @given(OBJECTS, SCALARS)
 def test_anything_but_is_the_opposite_of_equality_where_the_field_is(event: dict[str, Any], value: Any) -> None:
     if not isinstance(value, str):
@@ -206,6 +209,7 @@ def test_anything_but_is_the_opposite_of_equality_where_the_field_is(event: dict
     assert Pattern(json.dumps(asked)).matches(read) is not Pattern(json.dumps(but)).matches(read)
 
 
+@settings(deadline=None)
 @given(st.text(max_size=30))
 def test_no_text_fails_otherwise_than_as_a_pattern(text: str) -> None:
     try:

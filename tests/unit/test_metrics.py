@@ -13,6 +13,8 @@ from thawd.invocation import StartKind
 from thawd.telemetry.metrics import (
     COUNTERS,
     DISTRIBUTIONS,
+    EVENT_COUNTERS,
+    EVENT_GAUGES,
     GAUGES,
     SOURCE_COUNTERS,
     SOURCE_GAUGES,
@@ -79,6 +81,7 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
     function.invocations[StartKind.WARM].record(2.0)
     for name in GAUGES:
         metrics.set_gauge(name, function="f", state="idle", value=4)
+    metrics.events = {"f": dict.fromkeys([*EVENT_COUNTERS, *EVENT_GAUGES], 6)}
     metrics.sources["f/queue", "f"] = dict.fromkeys([*SOURCE_COUNTERS, *SOURCE_GAUGES], 5)
     families = {f.name: f for f in text_string_to_metric_families(metrics.exposition().decode())}
     for name, text in COUNTERS.items():
@@ -101,7 +104,11 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
         (sample,) = families[f"thawd_{name}"].samples
         assert (sample.value, sample.labels) == (5, {"function": "f", "source": "f/queue"})
         assert families[f"thawd_{name}"].documentation == text
-    of_sources = len(SOURCE_COUNTERS) + len(SOURCE_GAUGES)
+    for name, text in (EVENT_COUNTERS | EVENT_GAUGES).items():
+        (sample,) = families[f"thawd_{name}"].samples
+        assert (sample.value, sample.labels) == (6, {"function": "f"})
+        assert families[f"thawd_{name}"].documentation == text
+    of_sources = len(EVENT_COUNTERS) + len(EVENT_GAUGES) + len(SOURCE_COUNTERS) + len(SOURCE_GAUGES)
     assert len(families) == len(COUNTERS) + 2 + len(DISTRIBUTIONS) + len(GAUGES) + of_sources
     starts = {(s.name, s.labels["kind"]): s.value for s in families["thawd_starts_seconds"].samples}
     assert starts["thawd_starts_seconds_count", "fork"] == 1

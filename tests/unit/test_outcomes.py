@@ -8,10 +8,12 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_asynchronous import FAILED, Post, claim
-from thawd.errors import DestinationRefused, DestinationUnavailable
+from tests.unit.execution_fakes import until
+from tests.unit.test_asynchronous import FAILED, Away, Post, claim
+from thawd.errors import DestinationRefused, DestinationUnavailable, StoreFullError
 from thawd.events import asynchronous, outcomes
 from thawd.events.destinations import Delivery, Destinations, Outside
+from thawd.events.outcomes import _AT_ONCE as AT_ONCE
 from thawd.events.outcomes import Burial, Outcome
 from thawd.resources import Destination
 from thawd.state import queue as queue_module
@@ -161,3 +163,45 @@ def test_what_is_left_of_an_outcome_keeps_why_the_rest_did_not_get_there() -> No
     assert (left.delivery, left.burial) == (made[1], Burial("broken; and A refused it", "RetriesExhausted"))
     assert left.after("B refused it") is None
     assert left.ending("B refused it") == Burial("broken; and A refused it; and B refused it", "RetriesExhausted")
+
+
+def test_while_the_state_file_takes_nothing_outcomes_are_delivered_seldom_and_that_is_told_once(tmp_path: Path) -> None:
+    async def before() -> None:
+        async with Post(tmp_path, stores=Away, on_success=HOOK) as post:
+            for number in range(30):
+                await post.accept(request_id=f"id-{number}")
+            await post.settled(delivering=30)
+
+    async def after() -> None:
+        post = Post(tmp_path, stores=Scripted, on_success=HOOK)
+        full, tried, done = True, 0, post.queue.done
+
+        async def fails(ids: Any, **rest: Any) -> None:
+            nonlocal tried, asked
+            tried += 1
+            if full:
+                await until(lambda: tried >= AT_ONCE)
+                asked = 0 if tried == AT_ONCE else asked
+                raise StoreFullError("the disk is full")
+            await done(ids, **rest)
+
+        asked, next_due = 0, post.outcomes._outbox.next_due
+
+        async def counted(**rest: Any) -> float | None:
+            nonlocal asked
+            asked += 1
+            return await next_due(**rest)
+
+        post.queue.done = fails  # type: ignore[method-assign]
+        post.outcomes._outbox.next_due = counted  # type: ignore[method-assign]
+        async with post:
+            await until(lambda: tried == AT_ONCE + 3)
+            assert post.outcomes.under_way == 1
+            assert asked <= 4, "what is due and may not be tried costs nothing"
+            assert len([line for line in post.told if "the disk is full" in line]) == 1
+            full = False
+            await post.settled()
+            assert {made.request_id for made in post.stores.taken} == {f"id-{number}" for number in range(30)}
+
+    claim(before)
+    claim(after)

@@ -136,6 +136,22 @@ def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQue
     asyncio.run(scenario())
 
 
+def test_of_a_very_long_error_the_beginning_is_kept(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        await queue.put([new(0)])
+        (event,) = await queue.lease("f", limit=1)
+        await queue.retry(event.id, at=0, error="x" * 5_000_000)
+        assert len((await db.read(lambda c: c.execute("SELECT error FROM events").fetchone()))[0]) < 100_000
+        (event,) = await queue.lease("f", limit=1)
+        await queue.bury(event.id, error="y" * 5_000_000, condition="RetriesExhausted")
+        (letter,) = await DeadLetters(db).page()
+        assert letter.error.startswith("y" * 10_000)
+        assert letter.error.endswith("… (5,000,000 characters in all)")
+        assert len(letter.error) < 100_000
+
+    asyncio.run(scenario())
+
+
 def test_an_event_is_given_up_once_and_not_put_back_after(queue: EventQueue, db: Database) -> None:
     async def scenario() -> None:
         await queue.put([new(0)])
@@ -309,6 +325,24 @@ def test_an_outcome_waits_beside_its_event_until_that_ends(tmp_path: Path) -> No
     reopened(tmp_path, after)
 
 
+def test_outcomes_of_all_functions_have_their_turn_however_many_one_has(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        names = [f"f{number}" for number in range(5)]
+        await queue.put([new(i, name) for name in names for i in range(40 if name == "f0" else 4)])
+        for name in names:
+            for event in await queue.lease(name, limit=40):
+                await queue.deliver_later(event.id, b"", at=event.id, error="down", counts=True)
+        outbox = Outbox(db)
+        begun = [each.function for each in await outbox.lease(limit=3, now=1000)]
+        for _ in range(12):  # one that hangs ends, and another takes its place
+            outbox.ended(next(iter(outbox._leased)))
+            (more,) = await outbox.lease(limit=1, now=1000)
+            begun.append(more.function)
+        assert begun == names * 3
+
+    asyncio.run(scenario())
+
+
 def test_an_event_and_what_follows_it_are_one_transaction(queue: EventQueue) -> None:
     async def scenario() -> None:
         await queue.put([new(0)])
@@ -373,9 +407,7 @@ def test_no_event_waits_for_a_time_that_a_clock_set_back_has_made_far(tmp_path: 
         await queue.retry(event.id, at=clock.now() + 3660, error="x")
 
     async def after(queue: EventQueue, _: Database) -> None:
-        due = await queue.next_due("f")
-        assert due is not None
-        assert due <= clock.now() + 300
+        assert numbers(await queue.lease("f", limit=1)) == [0]
 
     reopened(tmp_path, before)
     reopened(tmp_path, after)

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
+import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 from thawd.errors import StoreError
 from thawd.events.schedules import Schedules
@@ -321,3 +324,67 @@ def test_progress_that_somebody_else_changed_is_not_overwritten(house: House) ->
         assert await store.load() == {"s": first}
 
     asyncio.run(scenario())
+
+
+@pytest.mark.parametrize(
+    ("begins", "expected"),
+    [
+        # 02:30 does not exist on 2026-03-29, and is there twice on 2026-10-25, first at 00:30 UTC.
+        (datetime(2026, 3, 28, tzinfo=UTC), ["28 01:30", "30 00:30"]),
+        (datetime(2026, 10, 24, tzinfo=UTC), ["24 00:30", "25 00:30", "26 01:30"]),
+    ],
+)
+def test_a_day_of_23_and_one_of_25_hours(house: House, begins: datetime, expected: list[str]) -> None:
+    async def scenario() -> None:
+        house.clock.time = begins.timestamp()
+        await house.declare(schedule("cron(30 2 * * ? *)", timezone="Europe/Berlin"))
+        for step in range(1, 3 * 24 * 6):
+            await house.run(at=begins.timestamp() + 600 * step)
+        state = house.schedules.state("s")
+        assert state is not None
+        assert state.runs == len(expected)
+
+    async def times() -> list[str]:
+        house.clock.time = begins.timestamp()
+        await house.declare(schedule("cron(30 2 * * ? *)", timezone="Europe/Berlin", missed="all"))
+        house.clock.time += 3 * 86_400
+        await house.schedules.catch_up()
+        events = await EventQueue(house.db).lease("f", limit=10, now=NOON * 2)
+        return [json.loads(event.payload)["time"][8:16].replace("T", " ") for event in events]
+
+    asyncio.run(scenario())
+    asyncio.run(house.schedules.declare({}, paused=frozenset()))
+    assert asyncio.run(times()) == expected
+
+
+STEPS = st.lists(st.tuples(st.integers(-3600, 7200), st.sampled_from(["", "restart", "crash"])), max_size=12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(STEPS)
+def test_whatever_clock_and_server_do_each_time_gives_one_event(steps: list[tuple[int, str]]) -> None:
+    async def scenario(house: House) -> None:
+        latest = NOON
+        seen: list[str] = []
+        await house.declare(schedule(missed="all"))
+        for jump_s, trouble in steps:
+            house.clock.time += jump_s
+            if trouble == "restart":
+                house.restart()
+                await house.declare(schedule(missed="all"))
+            if trouble == "crash":
+                # What another look has done already, and this one does not know of.
+                other = house.new()
+                await other.declare({"s": schedule(missed="all")}, paused=frozenset())
+                await other.catch_up()
+            seen += await house.run(at=house.clock.time)
+            latest = max(latest, house.clock.time)
+        due = [NOON + 600 * number for number in range(1, 1 + int((latest - NOON) // 600))]
+        assert seen == [datetime.fromtimestamp(at, UTC).strftime("%H:%M") for at in due]
+
+    with tempfile.TemporaryDirectory() as folder:
+        made = House(Path(folder))
+        try:
+            asyncio.run(scenario(made))
+        finally:
+            made.db.close()

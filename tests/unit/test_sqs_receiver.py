@@ -206,6 +206,20 @@ def test_no_more_batches_are_under_way_than_there_is_room_for() -> None:
     asyncio.run(scenario())
 
 
+def test_a_queue_with_much_in_it_is_read_by_several_at_once_and_an_empty_one_by_one() -> None:
+    async def scenario() -> None:
+        async with working(most=1) as house:
+            house.most = 100
+            await house.until(lambda: len(house.queue.holds) == 1)
+            for number in range(8):
+                house.queue.put(str(number))
+            await house.until(lambda: len(house.queue.deleted()) == 8)
+            await house.until(lambda: len(house.queue.holds) == 8 + 5)
+            assert house.progress.received == 8
+
+    asyncio.run(scenario())
+
+
 def test_messages_of_a_short_timeout_are_held_from_the_beginning_and_go_back_by_it() -> None:
     async def scenario() -> None:
         house = House()

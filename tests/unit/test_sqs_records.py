@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from thawd.events.sqs_records import event, failures
@@ -44,6 +44,7 @@ def test_an_answer_names_the_messages_that_failed_or_all_have(answer: bytes, exp
     assert failures(answer, IDS) == expected
 
 
+@settings(deadline=None)
 @given(st.binary(max_size=60))
 def test_no_answer_names_a_message_that_is_not_there(answer: bytes) -> None:
     assert (failures(answer, IDS) or set()) <= set(IDS)
@@ -73,6 +74,11 @@ def test_an_event_is_its_records() -> None:
             "https://sqs.cn-north-1.amazonaws.com.cn",
         ),
         (
+            "http://sqs.eu-central-1.localhost.localstack.cloud:4566/000000000000/orders",
+            "arn:aws:sqs:eu-central-1:000000000000:orders",
+            "http://sqs.eu-central-1.localhost.localstack.cloud:4566",
+        ),
+        (
             "http://127.0.0.1:9324/000000000000/orders",
             "arn:aws:sqs:us-east-1:000000000000:orders",
             "http://127.0.0.1:9324",
@@ -96,6 +102,7 @@ def test_a_queue_is_named_by_arn_or_url(given_text: str, arn: str, endpoint: str
         "arn:aws:sqs:eu-west-1:123456789012:" + "x" * 81,
         "ftp://127.0.0.1/000000000000/orders",
         "http://127.0.0.1:9324/orders",
+        "http://user:password@127.0.0.1:9324/000000000000/orders",
     ],
 )
 def test_other_texts_name_no_queue(given_text: str) -> None:

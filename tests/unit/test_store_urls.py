@@ -9,6 +9,8 @@ import pytest
 from tests.unit.test_config import HELLO, load, only_mistake
 from thawd.resources import Notification, RemoteBucket, StoreUrl
 
+QUEUE = "arn:aws:sqs:eu-west-1:123456789012:photos"
+
 
 def url_of(tmp_path: Path, text: str, **environ: str) -> StoreUrl:
     table = load(tmp_path, f'{HELLO}[tables.labels]\nurl = "{text}"', environ=environ).tables["labels"]
@@ -134,6 +136,10 @@ def test_buckets_of_another_place_are_other_buckets(tmp_path: Path) -> None:
         ("url = 's3://there'\npoll_s = 0", "poll_s", "0"),
         ("url = 's3://there'\nexisting = 'no'", "existing", '"no"'),
         ("poll_s = 5", "poll_s", "poll_s"),
+        ("url = 's3://there'\nnotifications = 'queue'", "notifications", '"queue"'),
+        (f"url = 'gs://there'\nnotifications = '{QUEUE}'", "notifications", "a queue for gs://there"),
+        (f"url = 's3://there'\nnotifications = '{QUEUE}'\npoll_s = 5", "poll_s", "poll_s"),
+        (f"notifications = '{QUEUE}'", "notifications", "notifications"),
         ("url = 's3://there'\nnotify = [{ function = 'helo' }]", "notify[0].function", '"helo"'),
     ],
 )
@@ -147,3 +153,10 @@ def test_a_bucket_elsewhere_may_be_a_destination_and_has_no_name_of_the_api(tmp_
     assert load(tmp_path, text).functions["hello"].on_success is not None
     problem = only_mistake(tmp_path, HELLO + "[buckets.2015-03-31]\nurl = 's3://there'")
     assert problem.key == "buckets.2015-03-31"
+
+
+def test_a_queue_of_notifications_is_one_buckets(tmp_path: Path) -> None:
+    text = "".join(f"[buckets.{name}]\nurl = 's3://{name}'\nnotifications = '{QUEUE}'\n" for name in ("one", "two"))
+    problem = only_mistake(tmp_path, HELLO + text)
+    assert (problem.key, problem.found) == ("buckets.two.notifications", "the queue of bucket one")
+    assert bucket_at(tmp_path, "s3://there", f"notifications = '{QUEUE}'").notifications == QUEUE

@@ -361,6 +361,12 @@ REMOTE_BUCKET = (
         kinds.choice("notify", "skip"),
         'With a URL: whether objects from before the first listing give events; "skip": they do not.',
     ),
+    Option(
+        "notifications",
+        kinds.queue(),
+        "With a URL of S3: the SQS queue that gets the bucket's own notifications; it is then not listed.",
+        "none: it is listed",
+    ),
 )
 
 NOTIFICATION = (

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
+from thawd import queue_names
 from thawd.config import kinds
 from thawd.config.destinations import check_destinations
 from thawd.config.document import SMALLEST_FILE
@@ -42,6 +43,7 @@ def check_references(settings: Settings, findings: Findings, *, document: Mappin
     _check_routes(settings, findings, declared)
     _check_urls(settings, findings)
     _check_bucket_names(settings, findings)
+    _check_queues(settings, findings)
     _check_budget(settings, findings)
 
 
@@ -102,6 +104,15 @@ def _check_bucket_names(settings: Settings, findings: Findings) -> None:
     for name in (*settings.buckets, *settings.remote_buckets):
         if name in RESERVED_SEGMENTS:
             findings.add(("buckets", name), found="a name that is a path of Lambda's API", allowed="any other name")
+
+
+def _check_queues(settings: Settings, findings: Findings) -> None:
+    readers: dict[str, str] = {}
+    for name, bucket in settings.remote_buckets.items():
+        queue = queue_names.parse(bucket.notifications or "")
+        if queue is not None and readers.setdefault(queue.arn, name) != name:
+            found = f"the queue of bucket {readers[queue.arn]}"
+            findings.add(("buckets", name, "notifications"), found=found, allowed="a queue of its own for each bucket")
 
 
 def _check_routes(settings: Settings, findings: Findings, declared: Declared) -> None:

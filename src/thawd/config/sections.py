@@ -248,7 +248,7 @@ def read_buckets(
             if there is not None:
                 remote[name] = msgspec.structs.replace(there, notify=notify)
             continue
-        for option in ("poll_s", "existing"):
+        for option in ("poll_s", "existing", "notifications"):
             if option in values:
                 reader.findings.add((*path, option), found=option, allowed="nothing: it goes with a url")
         folder = reader.absolute(values.get("path", name))
@@ -265,7 +265,15 @@ def _remote_bucket(
     place = read_bucket_url(values["url"], reader.findings, path=(*path, "url"), environ=environ)
     if place is None:
         return None
-    given = {option: values[option] for option in ("poll_s", "existing") if option in values}
+    given = {option: values[option] for option in ("poll_s", "existing", "notifications") if option in values}
+    if "notifications" in given:
+        for option in ("poll_s", "existing"):
+            if option in given:
+                allowed = "nothing: with notifications it is not listed"
+                reader.findings.add((*path, option), found=option, allowed=allowed)
+        if place["url"].scheme != "s3":
+            found = f"a queue for {place['url']}"
+            reader.findings.add((*path, "notifications"), found=found, allowed="notifications of s3:// alone")
     return RemoteBucket(name=name, **place, **given)
 
 

@@ -235,7 +235,8 @@ class Mappings:
             ResourceInUseException: it is being changed (400).
             ResourceConflictException: the file disables it (409).
         """
-        await self.update({"UUID": uuid, "Enabled": enabled})
+        if self._find(uuid).enabled is not enabled:
+            await self.update({"UUID": uuid, "Enabled": enabled})
 
     async def _pause(self, mapping: SourceMapping, *, paused: bool) -> None:
         if paused is not mapping.enabled:

@@ -11,6 +11,7 @@ another; events are read ahead, so that no environment waits for the disk.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections import deque
@@ -34,6 +35,7 @@ LONGEST_WAIT_S = 300.0
 PER_CPU = 2
 _ACKNOWLEDGING = 256
 _READ_AHEAD = 64
+_READ_AHEAD_BYTES = 4 * 1024 * 1024
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
 # An event that ran when the server died so often runs alone from then on, and after so many more times no longer.
@@ -116,19 +118,23 @@ class AsyncInvoker:
         """Run events of these functions from now on."""
         assert self._tasks is not None, "run() comes first"
         for name in names:
-            if name not in self._lanes:
+            lane = self._lanes.get(name)
+            if lane is None:
                 self._lanes[name] = lane = _Lane(name)
                 self._tasks.create_task(self._run_lane(lane))
+            elif lane.gone:
+                lane.gone = False
+                lane.awake.set()
         for name in set(self._lanes) - set(names):
-            lane = self._lanes.pop(name)
-            lane.gone = True
-            lane.awake.set()
+            self._lanes[name].gone = True
+            self._lanes[name].awake.set()
 
     async def run(self, started: asyncio.Event) -> None:
         """Run stored events until cancelled; sets `started` when `declare` may be called."""
         async with asyncio.TaskGroup() as tasks:
             self._tasks = tasks
             tasks.create_task(self._outcomes.run())
+            tasks.create_task(self._look_again())
             started.set()
             try:
                 await asyncio.Event().wait()
@@ -136,7 +142,7 @@ class AsyncInvoker:
                 self.stopping = True  # what ends now begins nothing in its place
 
     def stop(self) -> None:
-        """Begin no more events; those under way go on."""
+        """Begin no more events; those under way go on, and one that fails from now on has not been tried."""
         self.stopping = True
 
     async def settled(self, patience_s: float) -> None:
@@ -158,21 +164,27 @@ class AsyncInvoker:
             return 0
 
     async def _run_lane(self, lane: _Lane) -> None:
-        while not lane.gone:
+        # It ends when nothing of it is under way: two lanes of one function would lease the same events.
+        while not lane.gone or lane.open:
             lane.awake.clear()
-            wait_s = _RECHECK_S
-            if not self.stopping and not lane.paused and len(lane.ahead) <= _READ_AHEAD // 2:
+            wait_s: float | None = None
+            if lane.gone:
+                self._give_back(lane)
+            elif not self.stopping and not lane.paused and lane.wants_more():
                 lane.ahead.extend(await self._lease(lane, _READ_AHEAD - len(lane.ahead)))
-                if len(lane.ahead) <= _READ_AHEAD // 2:
+                if lane.wants_more():
                     wait_s = await self._until_due_s(lane)
             self._begin(lane)
-            try:
+            with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(wait_s):
                     await lane.awake.wait()
-            except TimeoutError:
-                continue
-        for event in lane.ahead:
-            self._queue.give_back(event)
+        self._give_back(lane)
+        self._queue.forget(lane.function)
+        del self._lanes[lane.function]
+
+    def _give_back(self, lane: _Lane) -> None:
+        while lane.ahead:
+            self._queue.give_back(lane.ahead.popleft())
 
     def _begin(self, lane: _Lane) -> None:
         """Begin as many events as may run; called whenever one more may."""
@@ -185,8 +197,7 @@ class AsyncInvoker:
             lane.open += 1
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
-        if len(lane.ahead) <= _READ_AHEAD // 2:
-            lane.awake.set()
+            lane.awake.set()  # there may be room to read ahead
 
     async def _lease(self, lane: _Lane, room: int) -> list[Event]:
         try:
@@ -198,14 +209,24 @@ class AsyncInvoker:
         lane.told = ""
         return events
 
-    async def _until_due_s(self, lane: _Lane) -> float:
-        """How long until an event of the lane comes due, seconds; what is put meanwhile wakes the lane before."""
+    async def _until_due_s(self, lane: _Lane) -> float | None:
+        """How long until an event of the lane comes due, seconds; what is put meanwhile wakes the lane before.
+
+        None: nothing will by itself.
+        """
         now = clock.now()
         try:
             due = await self._queue.next_due(lane.function, now=now)
         except StoreError:
             return _BACKOFF_FIRST_S
-        return _RECHECK_S if due is None else min(_RECHECK_S, max(_SHORTEST_WAIT_S, due - now))
+        return None if due is None else min(_RECHECK_S, max(_SHORTEST_WAIT_S, due - now))
+
+    async def _look_again(self) -> None:
+        """Wake the lanes of functions that have events, now and then: whoever forgot to has not lost them."""
+        while True:
+            await asyncio.sleep(_RECHECK_S)
+            with contextlib.suppress(StoreError):
+                self.wake(set(await self._queue.waiting()))
 
     async def _process(self, lane: _Lane, event: Event) -> None:
         """Run one event to an acknowledged end; never raises."""
@@ -238,12 +259,17 @@ class AsyncInvoker:
         finally:
             freed()
             lane.open -= 1
+            if lane.gone:
+                lane.awake.set()
             self._begin(lane)
             if not any(other.open for other in self._lanes.values()):
                 self._settled.set()
 
     def _put_back(self, lane: _Lane, event: Event) -> None:
         """The function or the store does not take work now: the event goes back to its place, the lane waits."""
+        if lane.gone:
+            self._queue.give_back(event)
+            return
         lane.ahead.appendleft(event)
         if lane.paused:
             return
@@ -269,6 +295,8 @@ class AsyncInvoker:
         try:
             function = self._dispatcher.asynchronous(event.function, event.qualifier)
         except ResourceNotFoundException as error:
+            if self._lanes[event.function].gone:
+                raise _NotNowError from None
             freed()  # the version or alias that it was for has been deleted
             await self._queue.bury(event.id, error=error.message, condition="ResourceNotFound", counts=False)
             return
@@ -290,6 +318,8 @@ class AsyncInvoker:
             freed()
             await self._not_run(event, age_s, error.message)
             return
+        if self.stopping and result.function_error is not None:
+            raise _NotNowError  # who knows whether it would have failed: a stop ends what runs too long
         freed()
         if result.function_error is None:
             await self._succeed(event, function, result)
@@ -368,7 +398,7 @@ class _Lane:
         running: events that wait for or hold an environment.
         open: events begun and not acknowledged yet.
         awake: set when there may be something to do.
-        gone: the function is no longer declared.
+        gone: the function is not declared at the moment.
         paused: the function or the store takes no work for a while.
         backoff_s: how long it was paused last; 0 once something has run since. While it is not, one event at a time
             tries whether it does again.
@@ -385,6 +415,11 @@ class _Lane:
         self.paused = False
         self.backoff_s = 0.0
         self.told = ""
+
+    def wants_more(self) -> bool:
+        """Whether events are to be read ahead: few are there, and little memory is in their payloads."""
+        few = len(self.ahead) <= _READ_AHEAD // 2
+        return few and sum(len(event.payload) for event in self.ahead) < _READ_AHEAD_BYTES
 
     def tell_once(self, tell: Callable[[str], None], line: str) -> None:
         """Tell a trouble that lasts only once."""

@@ -7,6 +7,7 @@ that. Deliveries are at least once; their keys make a second one replace the fir
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable
 
 import msgspec
@@ -100,6 +101,9 @@ class Outcomes:
         self._report = report
         self._awake = asyncio.Event()
         self._down: set[str] = set()  # destinations whose trouble has been told
+        self._store_trouble = ""  # of the state file, that has been told
+        self._backoff_s = 0.0  # how long is waited for it; 0 once it has taken something since
+        self._resume_s = 0.0
         self.under_way = 0
         self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
 
@@ -153,11 +157,11 @@ class Outcomes:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._awake.clear()
-                room = _AT_ONCE - self.under_way
-                for waiting in await self._lease(room) if room > 0 else []:
+                most = 1 if self._backoff_s else _AT_ONCE
+                for waiting in await self._lease(most - self.under_way) if self.under_way < most else []:
                     self.under_way += 1
                     tasks.create_task(self._carry(waiting))
-                wait_s = _RECHECK_S if self.under_way >= _AT_ONCE else await self._until_due_s()
+                wait_s = _RECHECK_S if self.under_way >= most else await self._until_due_s()
                 try:
                     async with asyncio.timeout(wait_s):
                         await self._awake.wait()
@@ -172,8 +176,7 @@ class Outcomes:
         try:
             return await self._outbox.lease(limit=limit)
         except StoreError as error:
-            self._tell(f"thawd: outcomes of events wait: {error}")
-            await asyncio.sleep(_BACKOFF_FIRST_S)
+            await self._back_off(error)
             return []
 
     async def _until_due_s(self) -> float:
@@ -188,14 +191,24 @@ class Outcomes:
         """Try one once more; never raises."""
         try:
             await self._try(waiting)
-            self._outbox.ended(waiting.id)
+            self._backoff_s, self._store_trouble = 0.0, ""
         except StoreError as error:
-            self._tell(f"thawd: what became of an outcome of {waiting.function} could not be stored: {error}")
-            await asyncio.sleep(_BACKOFF_FIRST_S)
-            self._outbox.ended(waiting.id)
+            await self._back_off(error)
         finally:
+            self._outbox.ended(waiting.id)
             self.under_way -= 1
             self._awake.set()
+
+    async def _back_off(self, error: StoreError) -> None:
+        """The state file takes nothing: each delivery would be repeated, so there are few until it does."""
+        if error.message != self._store_trouble:
+            self._store_trouble = error.message
+            self._tell(f"thawd: outcomes of events wait: {error}")
+        now_s = time.monotonic()
+        if now_s >= self._resume_s:  # the first of those that failed together
+            self._backoff_s = min(_RECHECK_S, max(_BACKOFF_FIRST_S, 2 * self._backoff_s))
+            self._resume_s = now_s + self._backoff_s
+        await asyncio.sleep(self._resume_s - now_s)
 
     async def _try(self, waiting: Waiting) -> None:
         try:

@@ -20,13 +20,16 @@ from typing import Any
 
 from thawd.errors import ThawdError
 from thawd.events.object_events import Source, events_of
+from thawd.events.remote_books import Books
 from thawd.resources import RemoteBucket
 from thawd.state.bucket_store import BucketStore, OddKeysError, RemoteObject
-from thawd.state.listings import Listings, Progress
-from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
+from thawd.state.listings import Progress
+from thawd.state.objects import ObjectChange, ObjectRecord
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
+_FULL = "as many events as server.max_queued allows wait already"
+_FULL_RECHECK_S = 1.0
 
 
 class RemoteBucketWatcher:
@@ -41,8 +44,7 @@ class RemoteBucketWatcher:
         bucket: RemoteBucket,
         store: BucketStore,
         *,
-        objects: ObjectCatalog,
-        listings: Listings,
+        books: Books,
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
     ) -> None:
@@ -51,18 +53,18 @@ class RemoteBucketWatcher:
         Args:
             bucket: the bucket.
             store: its store.
-            objects: the catalog of objects.
-            listings: how far listings are.
+            books: where it records.
             log: takes lines for the operator.
             on_events: told the functions that have new events in the queue.
         """
         self.first_listing_done = asyncio.Event()
         self._bucket = bucket
         self._store = store
-        self._objects = objects
-        self._listings = listings
+        self._objects = books.objects
+        self._listings = books.listings
         self._log = log
         self._on_events = on_events
+        self._is_full = books.is_full
         self._source = Source(bucket.name, bucket.bucket, bucket.notify, bucket.region)
         self._catalog = bucket.identity
         self._going = asyncio.Event()
@@ -71,6 +73,7 @@ class RemoteBucketWatcher:
         self._completed_at: float | None = None
         self._took_s: float | None = None
         self._objects_seen: int | None = None
+        self._events = 0
 
     async def run(self) -> None:
         """List again and again until cancelled."""
@@ -102,21 +105,24 @@ class RemoteBucketWatcher:
         self._going.set()
 
     def status(self) -> dict[str, Any]:
-        """What it is doing, for people and `thawd source`.
+        """What it is doing, for people and ``thawd source``.
 
-        ``lag_s`` is how old the last complete look is, seconds: what changed before it has been seen.
+        ``oldest_s`` is how long ago the last complete listing began, seconds: what changed before has been seen.
         """
-        now = time.time()
+        result = "No listing yet" if self._completed_at is None else "OK"
         return {
-            "source": f"bucket:{self._bucket.name}",
-            "kind": "listing",
-            "url": str(self._bucket.url),
+            "name": f"bucket:{self._bucket.name}",
+            "kind": "bucket",
+            "function": ", ".join(sorted({notification.function for notification in self._bucket.notify})),
             "state": "Enabled" if self._going.is_set() else "Disabled",
-            "functions": sorted({notification.function for notification in self._bucket.notify}),
+            "last_result": f"PROBLEM: {self._complaint}" if self._complaint else result,
+            "url": str(self._bucket.url),
+            "queue": None,
+            "waiting": None,
+            "oldest_s": None if self._completed_at is None else round(time.time() - self._completed_at, 3),
             "objects": self._objects_seen,
             "listing_s": self._took_s,
-            "lag_s": None if self._completed_at is None else now - self._completed_at,
-            "error": self._complaint or None,
+            "events": self._events,
         }
 
     async def look(self) -> None:
@@ -146,6 +152,7 @@ class RemoteBucketWatcher:
 
     async def _record(self, found: Sequence[RemoteObject], progress: Progress) -> int:
         """Record those of `found` that are not as recorded; how many of them had been recorded before."""
+        await self._until_room()
         keys = [entry.key.encode() for entry in found]
         known = await self._objects.lookup(self._catalog, keys)
         changes = []
@@ -166,6 +173,14 @@ class RemoteBucketWatcher:
         await self._apply(changes)
         return len(known)
 
+    async def _until_room(self) -> None:
+        """Wait while the queue is full: what is not recorded is found later, and the queue keeps what it has."""
+        while self._is_full():
+            if self._complaint != _FULL:
+                self._complaint = _FULL
+                self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+            await asyncio.sleep(_FULL_RECHECK_S)
+
     def _is_from_before(self, entry: RemoteObject, progress: Progress) -> bool:
         """Whether the object was there before the first listing, and is to be passed over for that."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
@@ -183,6 +198,7 @@ class RemoteBucketWatcher:
         while page := await self._objects.page(self._catalog, start=start, limit=_PAGE_KEYS):
             gone = [record for record in page if not _holds(ordered, _digest(record.key, salt))]
             for at in range(0, len(gone), _BATCH_KEYS):
+                await self._until_room()
                 await self._apply(
                     [
                         ObjectChange(key=record.key, expected=record.sequencer, now=None, announce=True)
@@ -196,8 +212,9 @@ class RemoteBucketWatcher:
             return
         at_s = time.time()
         applied = await self._objects.apply(
-            self._catalog, changes, events_for=partial(events_of, self._source, at_s=at_s), now=at_s
+            self._catalog, changes, events_for=partial(events_of, self._source, at_s=at_s)
         )
+        self._events += applied.events
         if applied.functions:
             self._on_events(applied.functions)
 
@@ -210,7 +227,7 @@ class RemoteBucketWatcher:
     def _relieve(self) -> None:
         if self._complaint:
             self._complaint = ""
-            self._log(f"bucket {self._bucket.name}: {self._bucket.url} answers again")
+            self._log(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
 
 
 def _digest(key: bytes, salt: bytes) -> int:

@@ -29,6 +29,8 @@ _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
+# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": begins with five.
+_MOST_POLLERS = 5
 _SOON_S = 0.2
 
 
@@ -41,7 +43,7 @@ Handle = Callable[[Sequence[Letter]], Awaitable[set[str]]]
 
 
 class Receiver:
-    """Receives.
+    """Receives, for whoever has use for messages: it knows nothing of functions.
 
     Args:
         queue: where from.
@@ -78,6 +80,7 @@ class Receiver:
         self._report = report
         self.visibility_s = _HOLD_S
         self._under_way = 0
+        self._pollers = 1
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
         self._behind: list[Batch] = []  # received with a batch that had no room for them
@@ -91,17 +94,20 @@ class Receiver:
         """Receive until `stop` is called, or until cancelled."""
         async with asyncio.TaskGroup() as batches:
             looking = batches.create_task(self._look_now_and_then())
+            gathering: set[asyncio.Task[bool]] = set()
             while not self.stopping.is_set():
-                if self._under_way >= self._room():
-                    self._freed.clear()
-                    await self._pause(self._freed.wait(), _RECHECK_S)
-                    continue
-                gathering = batches.create_task(self._gather_one(batches))
-                stopping = batches.create_task(self.stopping.wait())
-                await asyncio.wait({gathering, stopping}, return_when=asyncio.FIRST_COMPLETED)
-                for task in (gathering, stopping):
-                    task.cancel()
-                await asyncio.wait({gathering, stopping})
+                room = self._room() - self._under_way - len(gathering)
+                more = max(0, min(room, self._pollers - len(gathering)))
+                gathering |= {batches.create_task(self._gather_one(batches)) for _ in range(more)}
+                await self._wait(gathering, most_s=None if room > 0 else _RECHECK_S)
+                ended = {task for task in gathering if task.done()}
+                gathering -= ended
+                if ended:
+                    is_full = any(task.result() for task in ended)  # then there may be more than one can take
+                    self._pollers = min(_MOST_POLLERS, self._pollers + 1) if is_full else 1
+            for task in gathering:
+                task.cancel()
+            await asyncio.gather(*gathering, return_exceptions=True)
             looking.cancel()
             self._give_up([])
 
@@ -122,27 +128,30 @@ class Receiver:
             with contextlib.suppress(SourceError):  # receiving tells of it
                 await self.look()
 
-    async def _pause(self, waiting: Awaitable[object], most_s: float) -> None:
-        """Wait for something, for a stop, or for `most_s` seconds."""
-        tasks = [asyncio.ensure_future(waiting), asyncio.ensure_future(self.stopping.wait())]
+    async def _wait(self, gathering: set[asyncio.Task[bool]], *, most_s: float | None) -> None:
+        """Wait until a batch was gathered or has ended, or for a stop, or for `most_s` seconds."""
+        self._freed.clear()
+        others = [asyncio.ensure_future(event.wait()) for event in (self._freed, self.stopping)]
         try:
-            await asyncio.wait(tasks, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait({*gathering, *others}, timeout=most_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
-            for task in tasks:
+            for task in others:
                 task.cancel()
 
-    async def _gather_one(self, batches: asyncio.TaskGroup) -> None:
-        """Gather one batch and have it dealt with; or wait, when the queue is in trouble or there is no room."""
+    async def _gather_one(self, batches: asyncio.TaskGroup) -> bool:
+        """Gather one batch and have it dealt with; or wait, when the queue is in trouble. Whether it was full."""
+        is_full = False
         try:
             if self.progress.waiting is None or self.progress.trouble is not None:
                 await self.look()
-            await self._gather(batches)
+            is_full = await self._gather(batches)
         except SourceError as error:
             await self._in_trouble(str(error))
         except Exception as error:  # a bug of ours with one message must not end the source
             await self._in_trouble(f"failed inside thawd: {error!r}")
         if self._throttle_s:
             await asyncio.sleep(self._throttle_s)
+        return is_full
 
     async def _in_trouble(self, error: str) -> None:
         progress = self.progress
@@ -154,7 +163,7 @@ class Receiver:
         wait_s = _BACKOFF_FIRST_S * 2 ** min(progress.troubles - 1, 16)
         await asyncio.sleep(min(_BACKOFF_LAST_S, wait_s))
 
-    async def _gather(self, batches: asyncio.TaskGroup) -> None:
+    async def _gather(self, batches: asyncio.TaskGroup) -> bool:
         batch = self._behind.pop(0) if self._behind else self._new_batch(batches)
         try:
             await self._fill(batch, batches)
@@ -166,6 +175,7 @@ class Receiver:
             batches.create_task(self._deal(batch))
         else:
             batch.over.set()
+        return len(batch.letters) >= self._batching.most or bool(self._behind)
 
     def _new_batch(self, batches: asyncio.TaskGroup) -> Batch:
         batch = Batch()
@@ -186,7 +196,8 @@ class Receiver:
         """Receive until the batch is full, or its window over."""
         batching = self._batching
         end = time.monotonic() + batching.window_s if batch.letters else None
-        while len(batch.letters) < batching.most and not self._behind:
+        last = batch
+        while len(batch.letters) < batching.most and last is batch:
             left_s = LONGEST_POLL_S if end is None else end - time.monotonic()
             if left_s <= 0:
                 return
@@ -204,7 +215,6 @@ class Receiver:
                 if content is None:
                     unwanted.append(str(message["ReceiptHandle"]))
                 else:
-                    last = self._behind[-1] if self._behind else batch
                     if not last.takes(content, batching):
                         last = self._new_batch(batches)
                         self._behind.append(last)

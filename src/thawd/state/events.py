@@ -18,6 +18,8 @@ from thawd.state.schema import QUEUED
 
 # What one reading takes of payloads at most, so that large ones do not pile up in memory.
 _READ_BYTES = 4 * 1024 * 1024
+# What is kept of an error, in characters; a handler may raise one of megabytes, at each attempt.
+_ERROR_KEPT = 32 * 1024
 COLUMNS = (
     "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
     "p.body, e.qualifier, e.interruptions"
@@ -162,6 +164,11 @@ def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
         if size >= _READ_BYTES:
             break
     return events
+
+
+def kept(error: str) -> str:
+    """What is kept of an error's text: all of it, but for one that is very long."""
+    return error if len(error) <= _ERROR_KEPT else f"{error[:_ERROR_KEPT]}… ({len(error):,} characters in all)"
 
 
 def functions_in(connection: sqlite3.Connection, state: int) -> list[str]:

@@ -39,38 +39,47 @@ class Outbox:
 
     def __init__(self, db: Database) -> None:
         self._db = db
-        self._leased: set[int] = set()
+        self._leased: dict[int, str] = {}
+        self._turns: dict[str, int] = {}  # when outcomes of a function were leased last, as a number that grows
+        self._turn = 0
 
     def ended(self, event_id: int) -> None:
         """Its event has been brought to an end."""
-        self._leased.discard(event_id)
+        self._leased.pop(event_id, None)
 
     async def lease(self, *, limit: int, now: float | None = None) -> list[Waiting]:
-        """Take up to `limit` outcomes that are due to be taken to their destinations, of all functions.
+        """Take up to `limit` outcomes that are due to be taken to their destinations, of all functions in turn.
 
         Raises:
             StoreError: they could not be read.
         """
-        at, held = clock.now() if now is None else now, frozenset(self._leased)
+        at, held, turns = clock.now() if now is None else now, self._held(), dict(self._turns)
 
         def work(connection: sqlite3.Connection) -> list[Waiting]:
-            functions = functions_in(connection, DELIVERING)
-            share = max(1, limit // max(1, len(functions)))  # one whose destination is down must not stop the others
-            found = []
-            for function in functions:
+            due = []
+            for function in functions_in(connection, DELIVERING):
+                of = held.get(function, set())
                 rows = connection.execute(
-                    "SELECT e.id, e.function, d.document, d.since, d.tries FROM events e JOIN deliveries d "
-                    "ON d.event = e.id WHERE e.function = ? AND e.state = ? AND e.available_at <= ? "
-                    "ORDER BY e.available_at LIMIT ?",
-                    (function, DELIVERING, at, share + len(held)),
+                    "SELECT e.id FROM events e JOIN deliveries d ON d.event = e.id "
+                    "WHERE e.function = ? AND e.state = ? AND e.available_at <= ? ORDER BY e.available_at LIMIT ?",
+                    (function, DELIVERING, at, limit + len(of)),
                 )
-                fresh = [row for row in rows if row[0] not in held][:share]
-                found += [Waiting(id=r[0], function=r[1], document=r[2], since=r[3], tries=r[4]) for r in fresh]
-            return found[:limit]
+                fresh = [row[0] for row in rows if row[0] not in of]
+                # One whose destination is down must not stop the others: who has fewest under way comes first.
+                due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
+            return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
 
         waiting = await self._db.read(work)
-        self._leased.update(each.id for each in waiting)
+        for each in waiting:
+            self._leased[each.id] = each.function
+            self._turns[each.function] = self._turn = self._turn + 1
         return waiting
+
+    def _held(self) -> dict[str, set[int]]:
+        held: dict[str, set[int]] = {}
+        for event_id, function in self._leased.items():
+            held.setdefault(function, set()).add(event_id)
+        return held
 
     async def retry(self, event_id: int, *, at: float, error: str) -> None:
         """The outcome did not get to its destination; try again at or after `at`.
@@ -87,7 +96,7 @@ class Outbox:
             connection.execute("UPDATE deliveries SET tries = tries + 1 WHERE event = ?", (event_id,))
 
         await self._db.write(work)
-        self._leased.discard(event_id)
+        self._leased.pop(event_id, None)
 
     async def advance(self, event_id: int, document: bytes) -> None:
         """The outcome got there, or will not; what is left of it is `document`, which is due at once.
@@ -106,7 +115,7 @@ class Outbox:
             )
 
         await self._db.write(work)
-        self._leased.discard(event_id)
+        self._leased.pop(event_id, None)
 
     async def next_due(self, *, now: float | None = None) -> float | None:
         """When the next outcome is due to be taken to its destination: `now`, a later time, or None.
@@ -128,3 +137,12 @@ class Outbox:
             return min(times, default=None)
 
         return await self._db.read(work)
+
+
+def _read(connection: sqlite3.Connection, event_id: int) -> Waiting:
+    row = connection.execute(
+        "SELECT e.id, e.function, d.document, d.since, d.tries FROM events e JOIN deliveries d ON d.event = e.id "
+        "WHERE e.id = ?",
+        (event_id,),
+    ).fetchone()
+    return Waiting(id=row[0], function=row[1], document=row[2], since=row[3], tries=row[4])

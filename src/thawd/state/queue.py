@@ -29,6 +29,7 @@ from thawd.state.events import (
     functions_in,
     insert,
     insert_all,
+    kept,
     read,
 )
 from thawd.state.leases import Leases
@@ -126,6 +127,10 @@ class EventQueue:
         """End a lease as if it had not been; the event comes first at the next."""
         self._leases.give_back(event)
 
+    def forget(self, function: str) -> None:
+        """Nobody leases events of `function` any more, none is under way: those given back are as if never leased."""
+        self._leases.forget(function)
+
     def begins(self, event: Event) -> None:
         """The event runs from now on: if the process dies meanwhile, that is counted."""
         if self._marks is not None:
@@ -184,7 +189,7 @@ class EventQueue:
             row = connection.execute(
                 "UPDATE events SET available_at = ?, attempts = attempts + ?, error = ?, interruptions = 0 "
                 "WHERE id = ? AND state = ? RETURNING function",
-                (max(at, _SMALLEST), int(counts), error, event_id, QUEUED),
+                (max(at, _SMALLEST), int(counts), kept(error), event_id, QUEUED),
             ).fetchone()
             if row is not None and counts:
                 count_flow(connection, "retried", [(row[0], 1)])
@@ -222,7 +227,7 @@ class EventQueue:
             row = connection.execute(
                 "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
                 "WHERE id = ? AND state <> ? RETURNING function",
-                (DEAD, at, int(counts), error, condition, event_id, DEAD),
+                (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
             ).fetchone()
             if row is not None:
                 count_flow(connection, "buried", [(row[0], 1)])
@@ -278,7 +283,7 @@ class EventQueue:
             changed = connection.execute(
                 "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ? "
                 "WHERE id = ? AND state = ?",
-                (DELIVERING, at, int(counts), error, event_id, QUEUED),
+                (DELIVERING, at, int(counts), kept(error), event_id, QUEUED),
             ).rowcount
             if changed:
                 connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, 0)", (event_id, document, since))
@@ -288,14 +293,14 @@ class EventQueue:
     async def recover(self, *, longest_wait_s: float = 300.0) -> int:
         """Take over from the process before this one; how many events ran when it ended. Call once, first.
 
-        Events that ran have that counted. No event waits longer than `longest_wait_s` from now: the clock may have
-        been set back since its time was written.
+        Events that ran have that counted. Those whose time is further away than `longest_wait_s` are due now: the clock
+        has been set back since it was written.
 
         Raises:
             StoreError: it could not be noted.
         """
         ran = self._marks.left_over if self._marks is not None else []
-        latest = clock.now() + longest_wait_s
+        now = clock.now()
 
         def work(connection: sqlite3.Connection) -> tuple[int, int]:
             interrupted = sum(
@@ -308,7 +313,7 @@ class EventQueue:
                 for function in functions_in(connection, state):
                     connection.execute(
                         "UPDATE events SET available_at = ? WHERE function = ? AND state = ? AND available_at > ?",
-                        (latest, function, state, latest),
+                        (now, function, state, now + longest_wait_s),
                     )
             return interrupted, _held(connection)
 
@@ -350,6 +355,14 @@ class EventQueue:
             ).fetchall()
         )
         return {row[0]: Flow(*row[1:]) for row in rows}
+
+    async def waiting(self) -> list[str]:
+        """Names of the functions that have events which wait to run, or run.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        return await self._db.read(lambda connection: functions_in(connection, QUEUED))
 
     async def oldest(self) -> dict[str, float]:
         """When the oldest event that waits was accepted, seconds since the epoch, by function.

@@ -104,6 +104,11 @@ CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
 END;
 """
 
+# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
+_LISTINGS = """
+CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
+"""
+
 # How far each schedule has come: all its times up to `done_until` have been dealt with.
 _SCHEDULES = """
 CREATE TABLE schedules (
@@ -115,11 +120,6 @@ CREATE TABLE schedules (
     last_late_s REAL NOT NULL DEFAULT 0,
     runs INTEGER NOT NULL DEFAULT 0
 ) STRICT, WITHOUT ROWID;
-"""
-
-# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
-_LISTINGS = """
-CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
 """
 
 MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)

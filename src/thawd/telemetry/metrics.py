@@ -178,19 +178,34 @@ DISTRIBUTIONS: Mapping[str, str] = {
 }
 # Labels of these are the source and its function; see `SourcesRoom.measure`.
 SOURCE_COUNTERS: Mapping[str, str] = {
-    "source_events": "Messages received from a queue, or runs of a schedule.",
+    "source_events": "Messages received from a queue, runs of a schedule, or events of a bucket elsewhere.",
     "source_filtered": "Messages that matched no filter and were deleted.",
     "source_failed": "Messages that were handled and failed.",
 }
 SOURCE_GAUGES: Mapping[str, str] = {
     "source_enabled": "Whether the source works (1) or rests (0).",
     "source_waiting": "About how many messages wait in the queue.",
-    "source_age_seconds": "Age of the oldest message received last, or how late the last run was, in seconds.",
+    "source_age_seconds": (
+        "Age of the oldest message received last, or of the last listing, or how late the last run was, in seconds."
+    ),
+}
+# Of asynchronous events; see `EventRoom.measure`. Counted since the state file was made.
+EVENT_COUNTERS: Mapping[str, str] = {
+    "events_accepted": "Asynchronous events stored.",
+    "events_done": "Asynchronous events dealt with.",
+    "events_retried": "Attempts of asynchronous events that failed and are followed by another.",
+    "events_given_up": "Asynchronous events that became dead letters.",
+}
+EVENT_GAUGES: Mapping[str, str] = {
+    "queued": "Asynchronous events stored and not yet begun.",
+    "events_running": "Asynchronous events that run, or are about to.",
+    "outcomes_waiting": "Outcomes of events that wait for their destination.",
+    "dead_letters": "Asynchronous events that were given up and are kept.",
+    "oldest_event_age_seconds": "Age of the oldest asynchronous event that is queued, in seconds.",
 }
 GAUGES: Mapping[str, str] = {
     "environments": "Execution environments alive, by state.",
     "waiting": "Requests waiting for an execution environment.",
-    "queued": "Asynchronous events stored and not yet begun.",
 }
 
 
@@ -200,6 +215,7 @@ class Metrics(Collector):
     def __init__(self) -> None:
         self.functions: dict[str, FunctionMetrics] = {}
         self.gauges: dict[str, dict[tuple[str, str], float]] = {}
+        self.events: Mapping[str, Mapping[str, float]] = {}
         self.sources: dict[tuple[str, str], dict[str, float]] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
@@ -247,7 +263,17 @@ class Metrics(Collector):
             for (function, state), value in self.gauges.get(name, {}).items():
                 gauge.add_metric([function, state], value)
             yield gauge
+        yield from self._of_events()
         yield from self._of_sources()
+
+    def _of_events(self) -> Iterator[Metric]:
+        kinds = ((CounterMetricFamily, EVENT_COUNTERS), (GaugeMetricFamily, EVENT_GAUGES))
+        for kind, texts in kinds:
+            for name, text in texts.items():
+                family = kind(f"thawd_{name}", text, labels=["function"])
+                for function, figures in self.events.items():
+                    family.add_metric([function], figures[name])
+                yield family
 
     def _of_sources(self) -> Iterator[Metric]:
         kinds = ((CounterMetricFamily, SOURCE_COUNTERS), (GaugeMetricFamily, SOURCE_GAUGES))
