@@ -15,6 +15,7 @@ import click
 
 from thawd import (
     __version__,
+    bench_commands,
     cost_commands,
     data_commands,
     queue_commands,
@@ -69,6 +70,7 @@ def main() -> None:
 
 
 main.add_command(snapshot_commands.group)
+main.add_command(bench_commands.bench)
 main.add_command(data_commands.backup)
 main.add_command(data_commands.restore)
 main.add_command(table_commands.table)

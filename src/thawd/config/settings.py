@@ -113,8 +113,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, tuple[SqsSource, ...]] = {}
     schedules: dict[str, Schedule] = {}
     provisioned_schedules: dict[str, tuple[ProvisionedSchedule, ...]] = {}
-    set_aside: tuple[Path, ...] = ()
     remote_buckets: dict[str, RemoteBucket] = {}
+    set_aside: tuple[Path, ...] = ()
 
     def most_provisioned(self, name: str) -> int:
         """The most environments that a function has kept initialised at any time."""
