@@ -26,6 +26,8 @@ from thawd.state.database import APPLICATION_ID
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+UNFINISHED = "restore-unfinished"
+"""In the data folder while a restore is under way; holds the path of the backup."""
 _STATE = "thawd.db"
 _CONFIGURATION = "thawd.toml"
 _CHUNK_BYTES = 1 << 20
@@ -77,6 +79,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     Raises:
         StoreError: something cannot be read or written, or is damaged; nothing stays of the backup.
     """
+    folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
     if not (settings.server.data / _STATE).exists():
@@ -141,16 +144,16 @@ def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Sa
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Regular files and folders, hidden ones of ours left out; a file that goes away meanwhile is none."""
+    """Regular files and folders, hidden ones of ours left out; what goes away meanwhile is none."""
     target.mkdir(parents=True, mode=0o700)
     for entry in os.scandir(source):
         if entry.name.startswith(".thawd-"):
             continue
         place = target / entry.name
-        if entry.is_dir(follow_symlinks=False):
-            _copy_tree(Path(entry.path), place)
-        elif entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                _copy_tree(Path(entry.path), place)
+            elif entry.is_file(follow_symlinks=False):
                 shutil.copy2(entry.path, place)
 
 
@@ -236,6 +239,10 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                 "Give --replace to have what is there moved aside"
             )
         stamp = time.strftime("%Y%m%d-%H%M%S")
+        unfinished = settings.server.data / UNFINISHED
+        with _explained(unfinished):
+            _write(unfinished, os.fsencode(folder))
+            _sync(unfinished.parent)
         for source, target in places:
             with _explained(target):
                 staged = _stage(source, target)
@@ -243,7 +250,24 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                     for name in manifest.buckets:
                         backup.adopt_objects(staged, name, _objects(settings.buckets[name].path))
                 _put(staged, target, stamp, say)
+        with _explained(unfinished):
+            unfinished.unlink()
+            _sync(unfinished.parent)
     return manifest
+
+
+def require_whole(data: Path) -> None:
+    """See that no restore into a data folder was cut short: a server would begin with what is not there as if new.
+
+    Raises:
+        StoreError: one was.
+    """
+    unfinished = data / UNFINISHED
+    if unfinished.exists():
+        raise StoreError(
+            f"{data}: a restore into it was cut short; finish it with "
+            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to go without"
+        )
 
 
 def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:

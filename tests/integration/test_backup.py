@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -195,6 +197,19 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
             assert waiting >= count
 
 
+def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None:
+    with lively.up():
+        pass
+    folder = lively.root / "empty"
+    folder.mkdir()
+    configuration = str(lively.root / "thawd.toml")
+    made = subprocess.run(
+        [sys.executable, "-m", "thawd", "backup", ".", "-c", configuration], cwd=folder, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    assert (folder / "thawd.db").is_file()
+
+
 def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) -> None:
     nothing = lively.command("backup", str(lively.root / "backup"))
     assert nothing.returncode == 1
@@ -211,3 +226,19 @@ def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) 
     assert damaged.returncode == 1
     assert "is damaged" in damaged.stderr
     assert not list(lively.root.glob("of-damaged*"))
+
+
+def test_no_server_starts_on_what_a_restore_left_half_done(lively: Project) -> None:
+    backup = fill(lively)
+    before = rows(lively)
+    # Given a restore that ended when its tables were there and its state file was not
+    (lively.root / ".thawd" / "restore-unfinished").write_text(str(backup))
+    (lively.root / ".thawd" / "thawd.db").unlink()
+    refused = lively.command("up")
+    assert refused.returncode == 1
+    assert f"thawd restore --replace {backup}" in refused.stderr
+    assert not (lively.root / ".thawd" / "thawd.db").exists()
+    assert lively.command("restore", "--replace", str(backup)).returncode == 0
+    with lively.up() as running:
+        assert rows(lively) == before
+        assert depth(running, "fails", "dead") == 1

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Schedule, SqsSource, Table
+from thawd.resources import (
+    Bucket,
+    Function,
+    FunctionUrl,
+    HttpApi,
+    ProvisionedSchedule,
+    RemoteBucket,
+    Route,
+    Schedule,
+    SqsSource,
+    Table,
+)
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -86,6 +97,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
         sources: queues that functions read, by name of the function.
         schedules: by name, in file order.
+        provisioned_schedules: in file order, by name of the function.
+        set_aside: further paths that belong to no function's code.
     """
 
     path: Path
@@ -99,14 +112,21 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: dict[str, str] = {}
     sources: dict[str, tuple[SqsSource, ...]] = {}
     schedules: dict[str, Schedule] = {}
+    provisioned_schedules: dict[str, tuple[ProvisionedSchedule, ...]] = {}
     remote_buckets: dict[str, RemoteBucket] = {}
+    set_aside: tuple[Path, ...] = ()
+
+    def most_provisioned(self, name: str) -> int:
+        """The most environments that a function has kept initialised at any time."""
+        counts = (entry.count for entry in self.provisioned_schedules.get(name, ()))
+        return max([self.functions[name].provisioned_concurrency, *counts])
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
 
         What a running server writes would otherwise be copied with the code, and pass for a change of it.
         """
-        written = {self.server.data, *(bucket.path for bucket in self.buckets.values())}
+        written = {self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):
             written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
         return frozenset(written)
