@@ -146,6 +146,7 @@ def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work:
 
 
 def test_a_server_with_access_keys_is_measured_with_signed_requests(work: Project) -> None:
+    work.config(CONFIG.replace("reserved_concurrency = 1", ""))
     keys = {"THAWD_ACCESS_KEYS": "AKIALOCAL:a-long-secret"}
     with work.up(environ=keys):
         done = work.command("bench", "work", "-n", "4", env={**os.environ, **keys})

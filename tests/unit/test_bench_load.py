@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime
 import ipaddress
 import os
@@ -24,6 +25,7 @@ from thawd.analysis.load import Limits
 from thawd.analysis.requests import Expected, Target
 from thawd.analysis.runs import LoadShape, Run
 from thawd.analysis.summary import summarise
+from thawd.analysis.watching import StatusClient
 from thawd.errors import StoreError
 
 
@@ -256,3 +258,28 @@ def _certificate(folder: Path) -> Path:
     file = folder / "certificate.pem"
     file.write_bytes(key.private_bytes(*plain) + made.public_bytes(serialization.Encoding.PEM))
     return file
+
+
+def test_status_is_asked_for_by_several_at_once_and_after_one_who_gave_up() -> None:
+    slow = threading.Event()
+
+    def answer(request: Request) -> bytes:
+        if request.index == 0:
+            slow.wait()
+        body = b'{"asked": %d}' % request.index
+        return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n%s" % (len(body), body)
+
+    async def ask(url: str) -> list[dict[str, Any]]:
+        client = StatusClient(url, {})
+        gives_up = asyncio.create_task(client.read())
+        others = [asyncio.create_task(client.read()) for _ in range(3)]
+        while not server.requests:  # noqa: ASYNC110 - of another thread
+            await asyncio.sleep(0.001)
+        gives_up.cancel()
+        answers = await asyncio.gather(*others)
+        client.close()
+        slow.set()
+        return answers
+
+    with answering(answer) as server:
+        assert sorted(told["asked"] for told in asyncio.run(ask(server.url))) == [1, 2, 3]

@@ -67,6 +67,7 @@ class StatusClient:
         self._request = Requests(self._target, [b""])[0]
         self._connection: Connection | None = None
         self._answered: asyncio.Future[Answer] | None = None
+        self._turn = asyncio.Lock()
 
     async def read(self) -> dict[str, Any]:
         """The status document.
@@ -74,18 +75,26 @@ class StatusClient:
         Raises:
             OSError: nobody answers, or not with a status.
         """
+        async with self._turn:
+            answer = await self._ask()
+        if answer.status != 200:
+            what = answer.trouble or f"HTTP {answer.status} {answer.body[:200].decode(errors='replace')}"
+            raise OSError(f"{self._target.url}: {what}")
+        document: dict[str, Any] = json.loads(answer.body)
+        return document
+
+    async def _ask(self) -> Answer:
         if self._connection is None or not self._connection.alive:
             connection = Connection(self, timeout_s=_ANSWER_S, whole=True)
             await asyncio.get_running_loop().create_connection(lambda: connection, self._target.host, self._target.port)
             self._connection = connection
         self._answered = asyncio.get_running_loop().create_future()
         self._connection.send(self._request)
-        answer = await self._answered
-        if answer.status != 200:
-            what = answer.trouble or f"HTTP {answer.status} {answer.body[:200].decode(errors='replace')}"
-            raise OSError(f"{self._target.url}: {what}")
-        document: dict[str, Any] = json.loads(answer.body)
-        return document
+        try:
+            return await self._answered
+        except asyncio.CancelledError:
+            self.close()  # its answer is nobody's
+            raise
 
     def answered(self, connection: Connection, answer: Answer) -> None:
         """See `Owner`."""
@@ -99,6 +108,7 @@ class StatusClient:
         """End the connection."""
         if self._connection is not None:
             self._connection.close()
+            self._connection = None
 
 
 class Watch:
