@@ -64,4 +64,4 @@ bench: setup  ## measure; prints ratios against their bounds
 	$(BIN)/python -m benchmarks
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(LIBRARIES) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/digits/.thawd
+	rm -rf $(VENV) $(LIBRARIES) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/digits/.thawd examples/multi_model/.thawd examples/multi_model/store

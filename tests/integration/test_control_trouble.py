@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 import urllib.error
 import urllib.request
@@ -189,3 +190,23 @@ def test_two_qualifiers_do_not_provision_one_version(bare: Project) -> None:
             client.put_provisioned_concurrency_config(**asked, Qualifier="q")
         with pytest.raises(ClientError, match="InvalidParameterValue"):
             client.put_provisioned_concurrency_config(**asked, Qualifier="latest")
+
+
+def test_an_interpreter_that_is_asked_for_its_version_is_no_stray_when_an_environment_ends(project: Project) -> None:
+    asked, go, slow = (project.root / name for name in ("asked", "go", "slow-python"))
+    slow.write_text(f'#!/bin/sh\ntouch {asked}\nwhile [ ! -e {go} ]; do sleep 0.02; done\nexec {sys.executable} "$@"\n')
+    slow.chmod(0o755)
+    project.code("import os\ndef handler(event, context):\n    os._exit(1)\n")
+    project.config(f'[functions.dies]\nhandler = "app.handler"\n[runtimes]\n"{RUNTIME}" = "{slow}"\n')
+    with project.up() as running, ThreadPoolExecutor(1) as threads:
+        go.touch()
+        eventually(lambda: running.function("dies")["state"] == "Active", what="the function that dies")
+        for mark in (asked, go):
+            mark.unlink(missing_ok=True)
+        creating = threads.submit(create, running, "f")
+        eventually(asked.exists, what="the question for the version")
+        _, error = running.invoke("dies")
+        assert error == "Unhandled"
+        go.touch()
+        creating.result()
+        assert running.invoke("f")[1] is None
