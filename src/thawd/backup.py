@@ -77,6 +77,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     Raises:
         StoreError: something cannot be read or written, or is damaged; nothing stays of the backup.
     """
+    folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
     if not (settings.server.data / _STATE).exists():
@@ -141,16 +142,16 @@ def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Sa
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Regular files and folders, hidden ones of ours left out; a file that goes away meanwhile is none."""
+    """Regular files and folders, hidden ones of ours left out; what goes away meanwhile is none."""
     target.mkdir(parents=True, mode=0o700)
     for entry in os.scandir(source):
         if entry.name.startswith(".thawd-"):
             continue
         place = target / entry.name
-        if entry.is_dir(follow_symlinks=False):
-            _copy_tree(Path(entry.path), place)
-        elif entry.is_file(follow_symlinks=False):
-            with contextlib.suppress(FileNotFoundError):
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                _copy_tree(Path(entry.path), place)
+            elif entry.is_file(follow_symlinks=False):
                 shutil.copy2(entry.path, place)
 
 

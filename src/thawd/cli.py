@@ -13,7 +13,15 @@ from typing import Any
 
 import click
 
-from thawd import __version__, data_commands, queue_commands, snapshot_commands, source_commands, table_commands
+from thawd import (
+    __version__,
+    bench_commands,
+    data_commands,
+    queue_commands,
+    snapshot_commands,
+    source_commands,
+    table_commands,
+)
 from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
 from thawd.server_client import message_of, request
@@ -61,6 +69,7 @@ def main() -> None:
 
 
 main.add_command(snapshot_commands.group)
+main.add_command(bench_commands.bench)
 main.add_command(data_commands.backup)
 main.add_command(data_commands.restore)
 main.add_command(table_commands.table)

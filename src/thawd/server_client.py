@@ -32,11 +32,11 @@ def request(
     import http.client
 
     server = settings.server
-    host, port = _address(settings)
+    host, port = address(settings)
     if server.key is not None:
         headers = {**headers, "X-Api-Key": server.key}
     elif server.access_keys:
-        headers = {**headers, **_signature(server.access_keys, (host, port), path, body)}
+        headers = {**headers, **signature(server.access_keys, (host, port), path, body)}
     connection = http.client.HTTPConnection(host, port, timeout=960)
     try:
         with sigpipe(signal.SIG_IGN), contextlib.closing(connection):
@@ -53,7 +53,7 @@ def request(
         fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
 
 
-def _signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None) -> dict[str, str]:
+def signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None) -> dict[str, str]:
     """Headers that sign a request with the first of the configured keys."""
     import time
 
@@ -68,7 +68,7 @@ def _signature(keys: Mapping[str, str], address: tuple[str, int], path: str, bod
     return {"Host": host, **sign(made, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
 
 
-def _address(settings: Settings) -> tuple[str, int]:
+def address(settings: Settings) -> tuple[str, int]:
     """Where the server of this data folder listens: the one it wrote down, else the configured one."""
     from thawd.server import ADDRESS_FILE
 

@@ -21,8 +21,9 @@ from tests.durability.ledger import BUCKET, CODE, CONFIG, Ledger, body_of
 from tests.durability.server import Ended, Server, until
 from tests.durability.traffic import Traffic
 
-MOMENTS = ("after an acknowledgement", "during a request", "during the start", "while events run")
-_WEIGHTS = (4, 4, 3, 2)
+MOMENTS = {"after an acknowledgement": 4, "during a request": 4, "during the start": 3, "while events run": 2}
+"""When the server is killed, and how often compared with the others."""
+_AT_A_SYNC = {"at a sync": 6}
 _LONGEST_REQUEST_S = 0.02
 _LONGEST_START_S = 0.8
 _LONGEST_RUN_S = 0.3
@@ -68,6 +69,7 @@ class Crashes:
         dead: called after each kill, before the next start.
         machine: whether all processes die at once, as of a power cut, and not the server alone.
         insist: start the server again when it refuses to start, as its disk is not well.
+        arm: makes the server die at one of its next syncs, or (False) not; None: that cannot be had.
 
     Attributes:
         ledger: what clients noted.
@@ -84,6 +86,7 @@ class Crashes:
         dead: Callable[[], None] = lambda: None,
         machine: bool = False,
         insist: bool = False,
+        arm: Callable[[bool], None] | None = None,
     ) -> None:
         self.server = server
         self.plan = plan
@@ -94,6 +97,7 @@ class Crashes:
         self.refusals = 0
         self._machine = machine
         self._insist = insist
+        self._arm = arm
         self._chance = random.Random(plan.seed)
         self._request = threading.Event()
         self._traffic = Traffic(
@@ -139,7 +143,8 @@ class Crashes:
 
     def _one_life(self, number: int) -> None:
         """Let the server live until its moment has come."""
-        (moment,) = self._chance.choices(MOMENTS, _WEIGHTS)
+        moments = MOMENTS if self._arm is None else MOMENTS | _AT_A_SYNC
+        (moment,) = self._chance.choices(list(moments), list(moments.values()))
         self.moments[moment] += 1
         if moment == "during the start":
             time.sleep(self._chance.uniform(0.0, _LONGEST_START_S))
@@ -152,6 +157,10 @@ class Crashes:
                 self._request.clear()
                 until(lambda: self._request.is_set() or len(self.ledger.accepted) >= self._traffic.total)
                 time.sleep(self._chance.uniform(0.0, _LONGEST_REQUEST_S))
+            elif moment == "at a sync" and self._arm is not None:
+                self._arm(True)
+                until(lambda: not self.server.alive or len(self.ledger.accepted) >= self._traffic.total)
+                self._arm(False)
             elif moment == "while events run":
                 time.sleep(self._chance.uniform(0.0, _LONGEST_RUN_S))
             else:

@@ -104,7 +104,7 @@ def until_idle(server: Server) -> None:
 
 
 def test_whatever_a_handler_does_each_event_ends_and_is_told(tmp_path: Path, ending: list[Server]) -> None:
-    server = server_in(tmp_path, BAD, timeout_s=2, retries=1)
+    server = server_in(tmp_path, BAD, timeout_s=4, retries=1)
     ending.append(server)
     server.up()
     expected = {

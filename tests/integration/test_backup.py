@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 import threading
 from pathlib import Path
 
@@ -193,6 +195,19 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
         with lively.up() as running:
             waiting = depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased")
             assert waiting >= count
+
+
+def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None:
+    with lively.up():
+        pass
+    folder = lively.root / "empty"
+    folder.mkdir()
+    configuration = str(lively.root / "thawd.toml")
+    made = subprocess.run(
+        [sys.executable, "-m", "thawd", "backup", ".", "-c", configuration], cwd=folder, capture_output=True, text=True
+    )
+    assert made.returncode == 0, made.stderr
+    assert (folder / "thawd.db").is_file()
 
 
 def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) -> None:

@@ -472,6 +472,23 @@ def test_an_event_that_is_put_back_while_its_function_is_gone_runs_when_that_is_
     claim(work)
 
 
+def test_events_that_were_read_ahead_for_a_function_that_is_gone_are_given_up_when_they_are_old(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            post.dispatcher.gate.clear()
+            limit = post.invoker.most_at_once("f")
+            for number in range(limit + 5):
+                await post.accept(request_id=f"id-{number}")
+            await until(lambda: post.dispatcher.running == limit)
+            await post.settled(leased=limit + 5)
+            post.invoker.declare([])
+            post.dispatcher.gate.set()
+            await post.settled(queued=5)
+            assert await post.queue.bury_older("f", time.time() + 60, error="gone", condition="ResourceNotFound") == 5
+
+    claim(work)
+
+
 class SlowQueue(EventQueue):
     """What has been leased is told late."""
 

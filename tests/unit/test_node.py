@@ -606,3 +606,21 @@ async def test_a_synchronous_request_goes_before_asynchronous_ones_that_have_wai
     assert not patient.done()
     second.release(urgent.result())
     await within(patient)
+
+
+@scenario
+async def test_synchronous_requests_keep_their_environment_while_asynchronous_ones_of_another_function_wait() -> None:
+    house = House(max_environments=1, immediate=True, patience_s=0.0)
+    flooded, other = house.pool("flooded"), house.pool("other")
+    lease = await within(ask(flooded))
+    patient = ask(other, asynchronous=True)
+    await turns()
+    for _ in range(3):
+        following = ask(flooded)
+        await turns()
+        flooded.release(lease)
+        assert (await within(following)).environment is lease.environment
+        lease = following.result()
+    assert not patient.done()
+    flooded.release(lease)
+    await within(patient)

@@ -177,17 +177,27 @@ def test_while_the_state_file_takes_nothing_outcomes_are_delivered_seldom_and_th
         full, tried, done = True, 0, post.queue.done
 
         async def fails(ids: Any, **rest: Any) -> None:
-            nonlocal tried
+            nonlocal tried, asked
             tried += 1
             if full:
                 await until(lambda: tried >= AT_ONCE)
+                asked = 0 if tried == AT_ONCE else asked
                 raise StoreFullError("the disk is full")
             await done(ids, **rest)
 
+        asked, next_due = 0, post.outcomes._outbox.next_due
+
+        async def counted(**rest: Any) -> float | None:
+            nonlocal asked
+            asked += 1
+            return await next_due(**rest)
+
         post.queue.done = fails  # type: ignore[method-assign]
+        post.outcomes._outbox.next_due = counted  # type: ignore[method-assign]
         async with post:
             await until(lambda: tried == AT_ONCE + 3)
             assert post.outcomes.under_way == 1
+            assert asked <= 4, "what is due and may not be tried costs nothing"
             assert len([line for line in post.told if "the disk is full" in line]) == 1
             full = False
             await post.settled()

@@ -86,6 +86,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
         sources: queues that functions read, by name of the function.
         schedules: by name, in file order.
+        set_aside: further paths that belong to no function's code.
     """
 
     path: Path
@@ -100,13 +101,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     sources: dict[str, tuple[SqsSource, ...]] = {}
     schedules: dict[str, Schedule] = {}
     remote_buckets: dict[str, RemoteBucket] = {}
+    set_aside: tuple[Path, ...] = ()
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
 
         What a running server writes would otherwise be copied with the code, and pass for a change of it.
         """
-        written = {self.server.data, *(bucket.path for bucket in self.buckets.values())}
+        written = {self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):
             written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
         return frozenset(written)

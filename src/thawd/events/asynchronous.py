@@ -179,6 +179,7 @@ class AsyncInvoker:
                 async with asyncio.timeout(wait_s):
                     await lane.awake.wait()
         self._give_back(lane)
+        self._queue.forget(lane.function)
         del self._lanes[lane.function]
 
     def _give_back(self, lane: _Lane) -> None:

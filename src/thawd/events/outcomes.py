@@ -157,11 +157,11 @@ class Outcomes:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._awake.clear()
-                room = (1 if self._backoff_s else _AT_ONCE) - self.under_way
-                for waiting in await self._lease(room) if room > 0 else []:
+                most = 1 if self._backoff_s else _AT_ONCE
+                for waiting in await self._lease(most - self.under_way) if self.under_way < most else []:
                     self.under_way += 1
                     tasks.create_task(self._carry(waiting))
-                wait_s = _RECHECK_S if self.under_way >= _AT_ONCE else await self._until_due_s()
+                wait_s = _RECHECK_S if self.under_way >= most else await self._until_due_s()
                 try:
                     async with asyncio.timeout(wait_s):
                         await self._awake.wait()

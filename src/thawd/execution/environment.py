@@ -49,6 +49,7 @@ class Environment:
         idle_since: ``time.monotonic()`` seconds of its last release.
         ended: set when it can no longer be used.
         init_ms: time from spawning to ready, milliseconds.
+        prepare_ms: of that, what went by inside the process: init, fork or restore, with the after-restore hooks.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
         billed_restore_ms: of a restored one's `init_ms`, what it spent in the function's runtime and hooks.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None while they have not.
@@ -66,6 +67,7 @@ class Environment:
         self.dying = False
         self.idle_since = 0.0
         self.init_ms = 0.0
+        self.prepare_ms = 0.0
         self.restored = False
         self.billed_restore_ms = 0.0
         self.hooks_since_s: float | None = None
@@ -163,6 +165,8 @@ class Environment:
         head = self.ready.result()
         self.init_ms = init_ms
         self.restored = head.restored
+        inside_ms = head.restore_ms if self.kind == StartKind.THAW else head.init_ms
+        self.prepare_ms = min(init_ms, inside_ms + head.renew_ms + head.hooks_ms)
         if self.restored:
             self.billed_restore_ms = head.renew_ms + head.hooks_ms
             self._output.drain()
@@ -266,6 +270,7 @@ class Environment:
             start_kind=StartKind.WARM if init_ms is None else self.kind,
             duration_ms=outcome.duration_ms,
             init_ms=init_ms,
+            prepare_ms=self.prepare_ms,
             max_memory_mib=outcome.memory_mib,
             log_tail=self.stream.end_tail() if invocation.want_log_tail else b"",
             content_type=content_type,

@@ -233,6 +233,8 @@ class LocalNode:
 
     def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
         """Whether `other`, in the line, is to get what `before` could go on using."""
+        if before.is_urgent() and not other.is_urgent():
+            return False  # it would be asked for the room at once: an environment ended and started for each request
         alone = self._count.get(other, 0) == 0
         if other.is_urgent() and not before.is_urgent():
             return alone or self._line[other] <= now_s - self._patience_s

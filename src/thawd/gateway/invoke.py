@@ -34,6 +34,7 @@ from thawd.gateway.http import (
     respond_error,
     trace_of,
 )
+from thawd.gateway.timing import timing
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import ACCOUNT_ID, LATEST, REGION
 
@@ -99,9 +100,9 @@ class InvokeApi:
                 asynchronous=kind == "Event",
                 qualifier=qualifier,
             )
-            await self._run(send, invocation, kind)
+            await self._run(scope, send, invocation, kind)
 
-    async def _run(self, send: Send, invocation: Invocation, kind: str) -> None:
+    async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
         id_header = (b"x-amzn-requestid", invocation.request_id.encode())
         if kind == "DryRun":
             await respond(send, 204, [id_header])
@@ -109,13 +110,14 @@ class InvokeApi:
             await self._accept(invocation)
             await respond(send, 202, [id_header])
         else:
-            await self._answer(send, invocation, id_header)
+            await self._answer(scope, send, invocation, id_header)
 
-    async def _answer(self, send: Send, invocation: Invocation, id_header: tuple[bytes, bytes]) -> None:
+    async def _answer(self, scope: Scope, send: Send, invocation: Invocation, id_header: tuple[bytes, bytes]) -> None:
         result = await self._dispatcher.invoke(invocation)
         kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
         headers = [kind, id_header, (b"x-amz-executed-version", result.executed_version.encode())]
         headers.append((b"x-amzn-trace-id", (invocation.trace_id or "").encode("latin-1")))
+        headers += timing(scope, result)
         if result.function_error is not None:
             headers.append((b"x-amz-function-error", result.function_error.encode()))
         if invocation.want_log_tail:

@@ -26,6 +26,7 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.integration import MalformedResponseError, Request
 from thawd.gateway.invoke import Accept
+from thawd.gateway.timing import timing
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import HttpApi, Route
 
@@ -162,7 +163,7 @@ class RoutesApi:
         except ClientGoneError:
             return
         else:
-            await respond(send, answer.status, answer.headers, answer.body)
+            await respond(send, answer.status, [*answer.headers, *timing(scope, result)], answer.body)
 
     async def _store(
         self, scope: Scope, receive: Receive, send: Send, route: Route, parameters: dict[str, str]

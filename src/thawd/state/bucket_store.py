@@ -26,7 +26,7 @@ T = TypeVar("T")
 PAGE_OBJECTS = 1000
 _THREADS = 4
 _RETRIES = {"max_retries": 3, "retry_timeout": timedelta(seconds=30)}
-_CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "60s", "allow_http": True}
+_CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "30s", "allow_http": True}
 
 
 class ObjectWriter(Protocol):
@@ -239,7 +239,9 @@ class BucketStore:
 
         given = self.bucket.parameters
         style = "path" if self._is_path_style() else "auto"
-        config = Config(s3={"addressing_style": style}, retries={"mode": "standard"})
+        config = Config(
+            s3={"addressing_style": style}, retries={"mode": "standard"}, connect_timeout=5, read_timeout=10
+        )
         keys = {}
         if self._aws is not None:
             keys = {"aws_access_key_id": self._aws.access_key, "aws_secret_access_key": self._aws.secret}

@@ -45,6 +45,13 @@ class Leases:
         if event.id in self._function:
             self.returned.setdefault(event.function, deque()).append(event)
 
+    def forget(self, function: str) -> None:
+        """What was given back is leased no more, and is read from its rows if it is again; nothing else is held."""
+        for event in self.returned.pop(function, ()):
+            self.remove(event.id)
+        self.ready_after.pop(function, None)
+        self._held.pop(function, None)
+
     def take_returned(self, function: str, limit: int) -> list[Event]:
         """Lease what was given back."""
         waiting = self.returned.get(function, deque())

@@ -127,6 +127,10 @@ class EventQueue:
         """End a lease as if it had not been; the event comes first at the next."""
         self._leases.give_back(event)
 
+    def forget(self, function: str) -> None:
+        """Nobody leases events of `function` any more, none is under way: those given back are as if never leased."""
+        self._leases.forget(function)
+
     def begins(self, event: Event) -> None:
         """The event runs from now on: if the process dies meanwhile, that is counted."""
         if self._marks is not None:

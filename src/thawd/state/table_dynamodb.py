@@ -36,7 +36,7 @@ _MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
 _MAX_DEPTH = 30
 # How sizes are counted is told, but not to the byte.
 _SIZE_MARGIN_BYTES = 4096
-_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 30, 4
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 10, 3
 
 
 class AwsAccess(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,91 @@
+"""When the requests of an open loop are meant to be sent. Pure: randomness comes from a seed.
+
+An open loop sends at times that do not depend on the answers, as people do. Each function gives offsets from the
+beginning, in seconds, ascending.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import random
+from collections.abc import Iterator
+from pathlib import Path
+
+from thawd.errors import StoreError
+
+PATTERNS = ("constant", "poisson", "bursts")
+
+
+def arrivals(
+    pattern: str, *, rate_per_s: float, requests: int | None, duration_s: float | None, burst: int, seed: int
+) -> Iterator[float]:
+    """Offsets by a pattern.
+
+    Args:
+        pattern: one of `PATTERNS`: at equal distances; with exponential distances, as independent callers have them; so
+            many at once at equal distances.
+        rate_per_s: requests a second on average, above 0.
+        requests: how many at most; None: no limit.
+        duration_s: until when; None: no limit.
+        burst: requests of a burst, 1 or more.
+        seed: of the random distances; the same one gives the same times.
+    """
+    if pattern == "poisson":
+        offsets = _poisson(rate_per_s, seed)
+    elif pattern == "bursts":
+        offsets = (index // burst * (burst / rate_per_s) for index in itertools.count())
+    else:
+        offsets = (index / rate_per_s for index in itertools.count())
+    if duration_s is not None:
+        end_s = duration_s
+        offsets = itertools.takewhile(lambda offset: offset < end_s, offsets)
+    return itertools.islice(offsets, requests)
+
+
+def _poisson(rate_per_s: float, seed: int) -> Iterator[float]:
+    chance = random.Random(seed)
+    now_s = 0.0
+    while True:
+        now_s += chance.expovariate(rate_per_s)
+        yield now_s
+
+
+def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
+    """Offsets from a file: a time in seconds on each line (the first field, where there are commas); ``#`` comments.
+
+    The times may be since anything, such as 1970: what counts is their distance from the earliest one.
+
+    Args:
+        path: of the file.
+        speed: the recording is played so many times as fast.
+
+    Raises:
+        StoreError: it cannot be read, holds no times, or something else.
+    """
+    times = []
+    try:
+        with path.open() as lines:
+            for number, line in enumerate(lines, 1):
+                field = line.partition("#")[0].partition(",")[0].strip()
+                if not field:
+                    continue
+                time_s = _seconds(field)
+                if time_s is not None:
+                    times.append(time_s)
+                elif number > 1:  # the first line may be a heading
+                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is no time in seconds")
+    except (OSError, UnicodeDecodeError) as error:
+        raise StoreError(f"the arrivals {path} cannot be read: {error}") from error
+    times.sort()
+    if not times:
+        raise StoreError(f"{path} holds no arrivals: give a time in seconds on each line")
+    return [(time_s - times[0]) / speed for time_s in times]
+
+
+def _seconds(text: str) -> float | None:
+    try:
+        value = float(text)
+    except ValueError:
+        return None
+    return value if math.isfinite(value) else None

@@ -1,0 +1,249 @@
+"""The verb ``thawd bench``: measure a function, a route or an address, and compare what was measured."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd import bench_plans
+from thawd.errors import ThawdError
+from thawd.verbs import config_option, fail, warn
+
+if TYPE_CHECKING:
+    from thawd.analysis.load import Load
+    from thawd.analysis.runs import LoadShape, Run
+
+EXIT_WRONG_ANSWERS = 3
+"""Some answers were not what was expected; see --expect-status."""
+EXIT_REGRESSION = 4
+"""The second of two runs is slower than --fail-above allows, or has a larger share of wrong answers."""
+
+_ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
+
+
+@click.command()
+@click.argument("target", required=False)
+@click.option("-n", "--requests", type=click.IntRange(1), help="Requests in all; 1,000 unless --duration is given.")
+@click.option("--duration", "duration_s", type=click.FloatRange(0, min_open=True), help="Seconds to send for.")
+@click.option(
+    "-C", "--concurrency", type=click.IntRange(1, 10_000), help="Closed loop: requests at a time; 1 by default."
+)
+@click.option(
+    "--rate", type=click.FloatRange(0, min_open=True), help="Open loop: requests a second, whatever comes back."
+)
+@click.option("--pattern", type=click.Choice(["constant", "poisson", "bursts"]), help="Of --rate; poisson by default.")
+@click.option("--burst", type=click.IntRange(1), help="Requests of a burst, for --pattern bursts; 10 by default.")
+@click.option("--seed", type=int, default=1, show_default=True, help="Of the random times of --pattern poisson.")
+@click.option(
+    "--arrivals", type=click.Path(path_type=Path), help="Open loop: a file with a time in seconds on each line."
+)
+@click.option(
+    "--speed", type=click.FloatRange(0, min_open=True), default=1.0, help="Play --arrivals so many times as fast."
+)
+@click.option(
+    "--engine",
+    "engines",
+    type=click.Choice(_ENGINES),
+    multiple=True,
+    help="How environments start, on a private server; given more than once, one run each.",
+)
+@click.option(
+    "--from",
+    "begun_from",
+    type=click.Choice(["zero", "one", "warm"]),
+    help="Environments alive when the load begins, on a private server; zero by default.",
+)
+@click.option(
+    "--environments",
+    type=click.IntRange(1),
+    help="Private server: most at once; by default one for each request at a time.",
+)
+@click.option(
+    "--warm-up", type=click.IntRange(0), default=0, help="So many requests before, one by one, that do not count."
+)
+@click.option(
+    "-p", "--payload", "payloads", multiple=True, help="The body; @FILE reads it. More than one: sent in turn."
+)
+@click.option(
+    "-X",
+    "--method",
+    type=click.Choice(["GET", "POST", "PUT", "PATCH", "DELETE"]),
+    help="Of a route or address; POST with a payload, else GET.",
+)
+@click.option("-H", "--header", "headers", multiple=True, help="A further header of requests, NAME: VALUE.")
+@click.option(
+    "--expect-status",
+    "statuses",
+    type=click.IntRange(100, 599),
+    multiple=True,
+    help="Right answers have this status; by default any 2xx and no function error.",
+)
+@click.option("--expect-text", default="", help="Right answers contain this.")
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=click.FloatRange(0, min_open=True),
+    default=900.0,
+    show_default=True,
+    help="Seconds after which a request is given up.",
+)
+@click.option(
+    "--connections", type=click.IntRange(1, 50_000), default=2000, show_default=True, help="Open loop: most at once."
+)
+@click.option("--label", help="Name of the run in tables and plots.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all that was measured there.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a line for each request there.")
+@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report with plots there, one file.")
+@click.option(
+    "--compare",
+    "compared",
+    nargs=2,
+    type=click.Path(path_type=Path),
+    help="Compare two files of --json; measure nothing.",
+)
+@click.option(
+    "--fail-above",
+    type=click.FloatRange(0, min_open=True),
+    help="With --compare: exit status 4 where a percentile is surely more than so many times as high.",
+)
+@config_option
+def bench(**options: Any) -> None:
+    """Measure TARGET under load: a function's name, a route's path such as /classify, or any http(s) address.
+
+    With --engine or --from a private server of the configuration is started for it, with empty data, and stopped
+    afterwards; else a function or route is measured on the running server, as it is. Exit status 3: some answers were
+    wrong.
+    """
+    try:
+        if options["compared"]:
+            _compare(options)
+        elif options["target"] is None:
+            raise click.UsageError("say what to measure: a function, a /path, or an http(s) address; or give --compare")
+        else:
+            _measure(options)
+    except ThawdError as error:
+        fail(str(error))
+
+
+def _compare(options: Mapping[str, Any]) -> None:
+    from thawd.analysis import comparison, runs, text
+    from thawd.analysis.report import page
+    from thawd.analysis.summary import require_library, summarise
+
+    before, after = (runs.read_json(path) for path in options["compared"])
+    pairs = _pairs(before, after)
+    worse = False
+    for index, (first, second) in enumerate(pairs):
+        if index:
+            click.echo()
+        lines = comparison.compare(first, second)
+        wrong = [len(run.columns) - sum(1 for _ in run.columns.right()) for run in (first, second)]
+        for line in text.lines_of_comparison(first, second, lines, (wrong[0], wrong[1])):
+            click.echo(line)
+        if options["fail_above"] is not None:
+            slower = comparison.regressions(lines, above=options["fail_above"])
+            for ratio in slower:
+                click.echo(f"{second.label}: {ratio.name} is surely more than {options['fail_above']:g} times as high")
+            more_wrong = wrong[1] * len(first.columns) > wrong[0] * len(second.columns)
+            if more_wrong:
+                click.echo(f"{second.label}: a larger share of answers is wrong")
+            worse = worse or bool(slower) or more_wrong or not lines
+    if options["html_file"] is not None:
+        require_library()
+        named = [
+            (f"{run.label} ({path.stem})", run)
+            for path, side in zip(options["compared"], (0, 1), strict=True)
+            for run in (pair[side] for pair in pairs)
+        ]
+        import msgspec
+
+        shown = [msgspec.structs.replace(run, label=name) for name, run in named]
+        options["html_file"].write_text(page(shown, [summarise(run) for run in shown]))
+    if worse:
+        sys.exit(EXIT_REGRESSION)
+
+
+def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
+    """Runs of the same label; the only ones, where each file holds one."""
+    if len(before) == len(after) == 1:
+        return [(before[0], after[0])]
+    by_label = {run.label: run for run in after}
+    pairs = [(run, by_label[run.label]) for run in before if run.label in by_label]
+    if not pairs:
+        fail(f"no label is in both files: {', '.join(r.label for r in before)} and {', '.join(by_label)}")
+    return pairs
+
+
+def _measure(options: Mapping[str, Any]) -> None:
+    from thawd.analysis import runs, text
+    from thawd.analysis.bench import measure
+    from thawd.analysis.report import page
+    from thawd.analysis.summary import require_library, summarise
+    from thawd.claims import raise_descriptor_limit
+
+    require_library()
+    raise_descriptor_limit()
+    for name in ("json_file", "csv_file", "html_file"):
+        _check_writable(options[name])
+    bench_plans.check_files(options)
+    shape = bench_plans.shape_of(options)
+    measured: list[Run] = []
+    for engine in options["engines"] or (None,):
+        with bench_plans.plan(options, shape, engine) as plan:
+            warn(f"measuring {plan.target_name}" + (f" ({plan.label})" if plan.label != plan.target_name else ""))
+            with _progress(shape) as progress:
+                measured.append(measure(plan, progress=progress))
+        if measured[-1].interrupted:
+            break
+    summaries = [summarise(run) for run in measured]
+    for line in text.lines_of(measured, summaries):
+        click.echo(line)
+    if options["json_file"] is not None:
+        import msgspec
+
+        runs.write_json(options["json_file"], measured, [msgspec.to_builtins(told) for told in summaries])
+    if options["csv_file"] is not None:
+        runs.write_csv(options["csv_file"], measured)
+    if options["html_file"] is not None:
+        options["html_file"].write_text(page(measured, summaries))
+    if any(told.errors for told in summaries):
+        sys.exit(EXIT_WRONG_ANSWERS)
+
+
+def _check_writable(path: Path | None) -> None:
+    """A measurement of an hour must not be lost to a missing folder."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        fail(f"{path}: not a place where a file can be written")
+
+
+@contextlib.contextmanager
+def _progress(shape: LoadShape) -> Iterator[Any]:
+    """Tells on standard error how far the load is: in one line on a terminal, else in one every five seconds."""
+    is_terminal = sys.stderr.isatty()
+    told_s = 0.0
+    shown = False
+
+    def tell(load: Load, for_s: float) -> None:
+        nonlocal told_s, shown
+        if not is_terminal and for_s - told_s < 5:
+            return
+        told_s = for_s
+        shown = True
+        done, wrong = len(load.samples), load.samples.errors()
+        of = "" if shape.requests is None else f" of {shape.requests:,}"
+        line = f"  {for_s:5.1f} s  {done:,}{of} answered, {wrong:,} wrong, {load.in_flight:,} under way"
+        if load.waiting:
+            line += f", {len(load.waiting):,} not sent yet"
+        click.echo(f"\r\x1b[K{line}" if is_terminal else line, err=True, nl=not is_terminal)
+
+    try:
+        yield tell
+    finally:
+        if is_terminal and shown:
+            click.echo("\r\x1b[K", err=True, nl=False)

@@ -1,0 +1,117 @@
+"""An HTTP server whose answers and delays a test decides; it notes when it had each request and when it answered."""
+
+from __future__ import annotations
+
+import contextlib
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from io import BufferedReader
+
+OK = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"
+
+
+@dataclass
+class Request:
+    """A request as it came.
+
+    Attributes:
+        index: of all requests, from 0.
+        head: up to the empty line.
+        body: behind it.
+    """
+
+    index: int
+    head: bytes
+    body: bytes
+
+
+Answer = Callable[[Request], bytes | None]
+"""The bytes to send; None: the connection is closed without a word. Bytes without a length end with the connection."""
+
+
+@dataclass
+class Answering:
+    """The server.
+
+    Attributes:
+        url: of it.
+        requests: as they came.
+        spans: of each by index, when it had come and when its answer was sent, `time.perf_counter_ns`.
+    """
+
+    answer: Answer
+    url: str = ""
+    requests: list[Request] = field(default_factory=list)
+    spans: dict[int, tuple[int, int]] = field(default_factory=dict)
+    connections: int = 0
+    listener: socket.socket | None = None
+    _lock: threading.Lock = field(default_factory=threading.Lock)
+
+    def serve(self, connection: socket.socket) -> None:
+        """Answer what comes over one connection."""
+        with contextlib.suppress(OSError), connection, connection.makefile("rb") as incoming:
+            while head := _head(incoming):
+                length = [line for line in head.lower().splitlines() if line.startswith(b"content-length:")]
+                body = incoming.read(int(length[0].split(b":")[1])) if length else b""
+                came_ns = time.perf_counter_ns()
+                with self._lock:
+                    request = Request(len(self.requests), head, body)
+                    self.requests.append(request)
+                answer = self.answer(request)
+                self.spans[request.index] = (came_ns, time.perf_counter_ns())
+                if answer is None:
+                    return
+                connection.sendall(answer)
+                lower = answer.lower()
+                if b"content-length" not in lower and b"chunked" not in lower:
+                    return
+
+    def stop(self) -> None:
+        """Take no connections any more."""
+        assert self.listener is not None
+        with contextlib.suppress(OSError):
+            self.listener.shutdown(socket.SHUT_RDWR)
+        self.listener.close()
+
+
+def _head(incoming: BufferedReader) -> bytes:
+    """The lines up to the empty one; nothing at the connection's end."""
+    head = b""
+    while (line := incoming.readline()) not in (b"\r\n", b""):
+        head += line
+    return head
+
+
+@contextlib.contextmanager
+def answering(answer: Answer) -> Iterator[Answering]:
+    """A server on a free port, each connection in a thread of its own; ended with the block."""
+    server = Answering(answer)
+    listener = server.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
+    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}/answer"
+    threads: list[threading.Thread] = []
+    opened: list[socket.socket] = []
+
+    def accept() -> None:
+        with contextlib.suppress(OSError):
+            while True:
+                connection, _ = listener.accept()
+                server.connections += 1
+                opened.append(connection)
+                threads.append(threading.Thread(target=server.serve, args=(connection,)))
+                threads[-1].start()
+
+    accepting = threading.Thread(target=accept)
+    accepting.start()
+    try:
+        yield server
+    finally:
+        server.stop()
+        accepting.join()
+        for connection in opened:
+            with contextlib.suppress(OSError):
+                connection.shutdown(socket.SHUT_RDWR)
+        for thread in threads:
+            thread.join()

@@ -1,0 +1,219 @@
+"""The load generator tells what happened: each request's time, its trouble, and a stall to whom it would have met."""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from tests.unit.answering import OK, Request, answering
+from thawd.analysis.bench import Plan, measure
+from thawd.analysis.load import Limits
+from thawd.analysis.requests import Expected, Target
+from thawd.analysis.runs import LoadShape, Run
+from thawd.analysis.summary import summarise
+from thawd.errors import StoreError
+
+
+def closed(
+    url: str, *, count: int | None, at_once: int = 1, payloads: Sequence[bytes] = (b"{}",), **limits: Any
+) -> Run:
+    return _measured(url, LoadShape("closed", concurrency=at_once, requests=count), None, at_once, payloads, limits)
+
+
+def opened(url: str, offsets: Sequence[float], *, connections: int) -> Run:
+    shape = LoadShape("open", pattern="recorded", requests=len(offsets))
+    return _measured(url, shape, offsets, connections, (b"{}",), {"connections": connections})
+
+
+def _measured(
+    url: str,
+    shape: LoadShape,
+    offsets: Sequence[float] | None,
+    connections: int,
+    payloads: Sequence[bytes],
+    limits: dict[str, Any],
+) -> Run:
+    def times() -> Iterator[float]:
+        assert offsets is not None
+        return iter(offsets)
+
+    plan = Plan(
+        label="it",
+        target_name=url,
+        target=Target(url, "POST", {}),
+        payloads=payloads,
+        limits=Limits(**limits),
+        shape=shape,
+        connections=connections,
+        offsets=None if offsets is None else times,
+    )
+    return measure(plan, progress=lambda load, for_s: None)
+
+
+def test_each_latency_holds_the_time_the_server_took_and_percentiles_are_those_of_the_latencies() -> None:
+    delays_ms = [20.0 if index % 10 == 9 else 2.0 for index in range(60)]
+
+    def answer(request: Request) -> bytes:
+        time.sleep(delays_ms[request.index] / 1000)
+        return OK
+
+    with answering(answer) as server:
+        run = closed(server.url, count=60)
+    taken_ms = [(server.spans[index][1] - server.spans[index][0]) / 1e6 for index in range(60)]
+    assert all(
+        mine >= theirs >= delay for mine, theirs, delay in zip(run.columns.latency_ms, taken_ms, delays_ms, strict=True)
+    )
+    told = summarise(run).percentiles_ms
+    ordered = sorted(run.columns.latency_ms)
+    for name, rank in {"p50": 30, "p90": 54, "p95": 57, "p99": 60, "max": 60}.items():
+        assert told[name] == pytest.approx(ordered[rank - 1], rel=0.002)
+    assert told["p95"] >= 20
+
+
+def test_a_stall_is_met_by_one_request_of_a_closed_loop_and_by_all_who_would_have_come_of_an_open_one() -> None:
+    def answer(request: Request) -> bytes:
+        if request.index == 50:
+            time.sleep(0.5)
+        return OK
+
+    with answering(answer) as server:
+        held = closed(server.url, count=200).columns
+    ends_ms = [sent + latency for sent, latency in zip(held.intended_ms, held.latency_ms, strict=True)]
+    assert held.latency_ms[50] >= 500
+    # The others were before it or after it, so what they took has nothing of it.
+    assert all(sent >= end - 0.001 for sent, end in zip(held.intended_ms[1:], ends_ms[:-1], strict=True))
+    with answering(answer) as server:
+        # One connection, as for a server that stalls as a whole: who comes meanwhile waits in line.
+        held = opened(server.url, [index / 400 for index in range(300)], connections=1).columns
+    assert len(held) == 300
+    # Those meant for the first 0.4 s of the stall waited for 0.1 s at least, and for the most part of it before being
+    # sent, however slow this machine is.
+    assert sum(latency >= 100 for latency in held.latency_ms) >= 150
+    assert sum(waited >= 99 for waited in held.waited_ms) >= 150
+
+
+def test_an_open_loop_sends_at_its_times_whatever_comes_back() -> None:
+    held_back = threading.Event()
+
+    def answer(request: Request) -> bytes:
+        if request.index == 29:
+            held_back.set()
+        held_back.wait()
+        return OK
+
+    offsets = [index / 1000 for index in range(30)]
+    with answering(answer) as server:
+        # No request is answered before the last one has come: a loop that waited for answers would never end.
+        held = opened(server.url, offsets, connections=30).columns
+    assert sorted(held.intended_ms) == pytest.approx([offset * 1000 for offset in offsets], abs=0.001)
+    assert held.outcome == [0] * 30
+
+
+def test_requests_wait_for_a_connection_where_there_may_be_no_more_and_that_is_told() -> None:
+    with answering(lambda _: OK) as server:
+        run = opened(server.url, [0.0] * 20, connections=2)
+    assert server.connections == 2
+    assert run.notes == ["18 requests had to wait for a connection; see --connections"]
+    assert run.late_ms.keys() == {"p50", "p99", "max"}
+
+
+def test_payloads_are_sent_in_turn_and_as_many_requests_at_a_time_as_asked_for() -> None:
+    together = threading.Barrier(3)
+
+    def answer(request: Request) -> bytes:
+        together.wait()  # would hang with fewer at a time, and break with more
+        return OK
+
+    with answering(answer) as server:
+        run = closed(server.url, count=9, at_once=3, payloads=[b"one", b"two"])
+    assert sorted(request.body for request in server.requests) == [b"one"] * 5 + [b"two"] * 4
+    assert run.columns.outcome == [0] * 9
+    assert server.connections == 3
+
+
+@pytest.mark.parametrize(
+    ("answer", "kind"),
+    [
+        (b"HTTP/1.1 500 Bad\r\nContent-Length: 4\r\n\r\nbad!", "HTTP 500"),
+        (b"HTTP/1.1 302 Found\r\nLocation: /\r\nContent-Length: 0\r\n\r\n", "HTTP 302"),
+        (b"HTTP/1.1 429 Too Many\r\nContent-Length: 0\r\n\r\n", "throttle"),
+        (
+            b"HTTP/1.1 200 OK\r\nX-Amz-Function-Error: Unhandled\r\nContent-Length: 4\r\n\r\noops",
+            "function Unhandled",
+        ),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother", "unexpected answer"),
+        (b"no HTTP at all\r\n\r\n", "connection"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\nConnection: close\r\n\r\nshort", "time-out"),
+        (None, "connection"),
+    ],
+)
+def test_what_goes_wrong_is_counted_by_kind_and_told(answer: bytes | None, kind: str) -> None:
+    right = b"HTTP/1.1 200 OK\r\nContent-Length: 4\r\n\r\ngood"
+    with answering(lambda request: answer if request.index in (2, 4) else right) as server:
+        expected = Expected(text=b"" if kind.startswith("function") else b"good")
+        run = closed(server.url, count=6, expected=expected, timeout_s=0.2 if kind == "time-out" else 60)
+    told = summarise(run)
+    assert told.errors_by_kind == {kind: 2}
+    assert run.columns.outcome.count(0) == 4
+    if kind in ("HTTP 500", "function Unhandled"):
+        assert run.examples[kind] in ("bad!", "oops")
+
+
+def test_statuses_that_are_expected_are_right() -> None:
+    with answering(lambda _: b"HTTP/1.1 404 No\r\nContent-Length: 0\r\n\r\n") as server:
+        run = closed(server.url, count=3, expected=Expected(frozenset({404})))
+    assert run.columns.outcome == [0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nwho\r\n2\r\nle\r\n0\r\n\r\n",
+        b"HTTP/1.0 200 OK\r\n\r\nwhole",
+        b"HTTP/1.1 200 OK\r\nConnection: close\r\nContent-Length: 5\r\n\r\nwhole",
+        b"HTTP/1.1 100 Continue\r\n\r\nHTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nwhole",
+    ],
+    ids=["chunked", "until the end of the connection", "connection: close", "after an interim answer"],
+)
+def test_answers_are_read_in_every_form_of_http(answer: bytes) -> None:
+    with answering(lambda _: answer) as server:
+        run = closed(server.url, count=8, at_once=2, expected=Expected(text=b"whole"))
+    assert run.columns.outcome == [0] * 8
+
+
+def test_a_server_that_takes_no_connections_is_told_before_and_counted_meanwhile() -> None:
+    with answering(lambda _: OK) as server:
+        url = server.url
+    with pytest.raises(StoreError, match="cannot be reached"):
+        closed(url, count=3)
+    ended = threading.Event()
+    with answering(lambda request: OK if request.index < 2 else ended.set()) as server:
+        # It goes away for good after two answers.
+        def stop_listening() -> None:
+            ended.wait()
+            server.stop()
+
+        stopping = threading.Thread(target=stop_listening)
+        stopping.start()
+        run = closed(server.url, count=6)
+        stopping.join()
+    assert len(run.columns) == 6
+    assert summarise(run).errors_by_kind == {"connection": 4}
+
+
+def test_ctrl_c_ends_the_load_and_what_was_measured_is_the_run() -> None:
+    def answer(request: Request) -> bytes:
+        if request.index == 5:
+            os.kill(os.getpid(), signal.SIGINT)
+        return OK
+
+    with answering(answer) as server:
+        run = closed(server.url, count=None)  # for ever
+    assert run.interrupted
+    assert len(run.columns) >= 6

@@ -1,0 +1,113 @@
+"""A private server serves one function, under the conditions given, and leaves alone what is the user's."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from thawd import config
+from thawd.analysis.conditions import Conditions
+from thawd.bench_server import under
+from thawd.config import Settings
+
+TOML = """
+[server]
+host = "0.0.0.0"
+key = "a-key-that-is-long"
+memory_mb = 1200
+max_environments = 8
+snapshots = "off"
+
+[functions.work]
+handler = "app.handler"
+memory_mb = 1024
+reserved_concurrency = 1
+provisioned_concurrency = 1
+snapshot = false
+[[functions.work.sources]]
+sqs = "arn:aws:sqs:us-east-1:123456789012:mine"
+[functions.work.url]
+auth_type = "NONE"
+
+[functions.other]
+handler = "app.handler"
+
+[buckets.uploads]
+notify = [{ function = "work" }]
+[buckets.far]
+url = "s3://far/away"
+notify = [{ function = "work" }]
+notifications = "arn:aws:sqs:us-east-1:123456789012:notices"
+
+[schedules.hourly]
+schedule = "rate(1 hour)"
+function = "work"
+
+[tables.kept]
+[tables.elsewhere]
+path = "elsewhere.db"
+
+[routes]
+"GET /work" = "work"
+"GET /other" = "other"
+"""
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Settings:
+    """A configuration in which everything that can invokes the function."""
+    (tmp_path / "app.py").write_text("")
+    (tmp_path / "thawd.toml").write_text(TOML)
+    return config.load(tmp_path / "thawd.toml", environ={})
+
+
+def conditions(**changes: Any) -> Conditions:
+    given = {"engine": "auto", "environments": 50, "provisioned": 0, **changes}
+    return Conditions(config="", function="work", data="", ready_file="", parent=1, **given)
+
+
+def test_nothing_but_requests_invokes_the_function(settings: Settings, tmp_path: Path) -> None:
+    made = under(settings, conditions(), tmp_path / "own")
+    assert (made.sources, made.schedules, made.urls) == ({}, {}, {})
+    assert list(made.functions) == ["work"]
+    assert [route.key for route in made.routes] == ["GET /work"]
+    assert made.buckets["uploads"].notify == () == made.remote_buckets["far"].notify
+    assert made.remote_buckets["far"].notifications is None
+    assert made.buckets["uploads"].path == settings.buckets["uploads"].path
+
+
+def test_data_is_its_own_and_the_users_is_no_code(settings: Settings, tmp_path: Path) -> None:
+    own = tmp_path / ".thawd" / "bench"
+    made = under(settings, conditions(), own)
+    assert made.server.data == own
+    assert made.tables["kept"].path == own / "tables" / "kept.db"
+    assert made.tables["elsewhere"].path == tmp_path / "elsewhere.db"
+    assert {own, settings.server.data} <= made.not_code()
+    assert (made.server.host, made.server.port, made.server.key) == ("127.0.0.1", 0, None)
+
+
+def test_there_is_room_for_one_environment_for_each_request_at_a_time(settings: Settings, tmp_path: Path) -> None:
+    made = under(settings, conditions(environments=50), tmp_path)
+    assert (made.server.max_environments, made.server.memory_mb) == (50, 50 * 1024)
+    assert made.functions["work"].reserved_concurrency is None
+
+
+@pytest.mark.parametrize(
+    ("engine", "snapshot", "snapshots"),
+    [
+        ("auto", False, "off"),
+        ("cold", False, "auto"),
+        ("fork", True, "off"),
+        ("thaw", True, "auto"),
+        ("provisioned", True, "auto"),
+    ],
+)
+def test_engines_are_what_the_configuration_calls_them(
+    settings: Settings, tmp_path: Path, engine: str, snapshot: bool, snapshots: str
+) -> None:
+    made = under(settings, conditions(engine=engine, provisioned=3 if engine == "provisioned" else 0), tmp_path)
+    function = made.functions["work"]
+    assert (function.snapshot, made.server.snapshots) == (snapshot, snapshots)
+    assert function.provisioned_concurrency == (3 if engine == "provisioned" else 0)
