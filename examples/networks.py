@@ -1,7 +1,7 @@
 """Inception V3 and ResNet-50 v2 as ONNX: the real architectures, made here with random weights, so without a download.
 
-A trained network costs as much to load and to run as one with random weights; only its answers mean something. The last
-layer is fitted so that pictures of different kinds get different classes, which makes the examples' checks worth something.
+A trained network costs as much to load and to run as one with random weights; only its answers mean something. The
+last layer is fitted so that different pictures get different classes: so the examples' checks are worth something.
 
     inception_v3(path)             23,834,568 parameters, input 1x3x299x299
     resnet50_v2(path)              25,549,480 parameters, input 1x3x224x224

@@ -1,4 +1,4 @@
-"""What the examples' `run.py` have in common: a `thawd up` with empty data, calls to it, and lines that say what happened."""
+"""What the examples' `run.py` share: a `thawd up` with empty data, calls to it, lines that say what happened."""
 
 from __future__ import annotations
 
@@ -207,11 +207,24 @@ def table(heads: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
     print(flush=True)
 
 
-def main(run: Callable[[], None]) -> int:
-    """Run an example; the exit status."""
+def configuration(path: Path) -> Path:
+    """The configuration at `path`; where BENCH_LIBRARIES_PYTHON is set, a copy with the interpreter that it names."""
+    named = os.environ.get(LIBRARIES_VARIABLE)
+    if named is None:
+        return path
+    local = path.with_name(f"local-{path.name}")
+    local.write_text(path.read_text().replace('"../../.venv-libraries"', json.dumps(named)))
+    return local
+
+
+def main(run: Callable[[], None], prepare: Callable[[], None]) -> int:
+    """Run an example, or with the argument ``prepare`` only make what it serves; the exit status."""
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     try:
-        run()
+        if sys.argv[1:] == ["prepare"]:
+            prepare()
+        else:
+            run()
     except ExampleError as error:
         print(f"\nthe example failed: {error}", file=sys.stderr)
         return 1

@@ -1,4 +1,4 @@
-"""Makes `function/model`: ViT-GPT2 in its real architecture, random weights, and a small tokenizer. Nothing is downloaded.
+"""Makes `function/model`: ViT-GPT2 in its real architecture with random weights, and a small tokenizer, offline.
 
     python make.py FOLDER [tiny]
 

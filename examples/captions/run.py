@@ -15,7 +15,17 @@ import time
 from pathlib import Path
 
 import pictures
-from served import ExampleError, Served, libraries_python, main, object_created, say, serving, table
+from served import (
+    ExampleError,
+    Served,
+    configuration,
+    libraries_python,
+    main,
+    object_created,
+    say,
+    serving,
+    table,
+)
 
 HERE = Path(__file__).resolve().parent
 MODEL = HERE / "function" / "model"
@@ -23,13 +33,12 @@ PHOTOS = HERE / "photos"
 PRIME = HERE / "prime.json"
 PRIMING = "priming/photo.png"
 PICTURES = range(300, 306)
-VARIANT: tuple[str, ...] = ()
 
 
 def run() -> None:
     """All steps."""
     print("captions: ViT-GPT2 writes a caption for each image, beam search of 4, at most 16 tokens\n", flush=True)
-    make(*VARIANT)
+    make()
     sent = {f"photo-{number}.jpg": pictures.picture(number) for number in PICTURES}
     expected = dict(zip(sent, directly(), strict=True))
     empty()
@@ -39,6 +48,13 @@ def run() -> None:
         aws(sent, expected)
     finally:
         empty()
+
+
+def prepare() -> None:
+    """What the function is made of, an event and its image."""
+    make()
+    prime()
+    configuration(HERE / "thawd.toml")
 
 
 def environment() -> dict[str, str]:
@@ -61,13 +77,13 @@ def by_libraries(*command: str) -> str:
     return done.stdout
 
 
-def make(*variant: str) -> None:
+def make() -> None:
     """The model, unless it is there."""
     if MODEL.exists():
         return
     partial = MODEL.with_name(".model")
     shutil.rmtree(partial, ignore_errors=True)
-    parameters = int(by_libraries(str(HERE / "make.py"), str(partial), *variant))
+    parameters = int(by_libraries(str(HERE / "make.py"), str(partial)))
     partial.rename(MODEL)
     size = sum(file.stat().st_size for file in MODEL.iterdir())
     say("model", f"ViT-GPT2 made: {parameters:,} parameters, {size / 1e6:.0f} MB")
@@ -95,7 +111,7 @@ def prime() -> None:
 
 def own(sent: dict[str, bytes], expected: dict[str, str]) -> None:
     """Variant A: bucket and table are thawd's."""
-    with serving(HERE / "thawd.toml") as served:
+    with serving(configuration(HERE / "thawd.toml")) as served:
         say("server", f"{served.url}, bucket and table of its own")
         begun_s = time.perf_counter()
         for name, data in sent.items():
@@ -119,7 +135,7 @@ def compare(served: Served) -> None:
     event = object_created("photos", f"photo-{PICTURES[0]}.jpg")
     cold = served.invoke("caption-cold", event)
     warm_ms = statistics.median(served.invoke("caption-cold", event).took_ms for _ in range(3))
-    with serving(HERE / "thawd.toml") as fresh:
+    with serving(configuration(HERE / "thawd.toml")) as fresh:
         thaw = fresh.invoke("caption", event)
     rows = [
         (one.start, f"{one.took_ms:.0f} ms", f"{one.took_ms - warm_ms:.0f} ms", f"{one.took_ms / warm_ms:.2f}")
@@ -135,7 +151,7 @@ def aws(sent: dict[str, bytes], expected: dict[str, str]) -> None:
     """Variant B: the handler uses boto3 against S3 and DynamoDB, here those of `thawd up --aws`."""
     import boto3
 
-    with serving(HERE / "aws.toml", "--aws") as served:
+    with serving(configuration(HERE / "aws.toml"), "--aws") as served:
         say("server", f"{served.url}, S3 and DynamoDB emulated")
         keys = {"aws_access_key_id": "any", "aws_secret_access_key": "any", "region_name": "us-east-1"}
         s3, dynamodb, functions = (
@@ -182,4 +198,4 @@ def check(variant: str, found: dict[str, str], expected: dict[str, str]) -> None
 
 
 if __name__ == "__main__":
-    sys.exit(main(run))
+    sys.exit(main(run, prepare))

@@ -20,6 +20,7 @@ from served import ExampleError, Served, main, say, serving, table
 HERE = Path(__file__).resolve().parent
 MODEL = HERE / "function" / "inception_v3.onnx"
 PRIME = HERE / "prime.json"
+PICTURE = HERE / "picture.jpg"
 PICTURES = range(100, 120)
 CLOSE = 1e-4
 
@@ -47,10 +48,11 @@ def run() -> None:
 
 
 def make(**variant: float) -> None:
-    """The model and the priming request, unless they are there."""
+    """The model, unless it is there, a picture to send by hand, and the priming request."""
     if not MODEL.exists():
         parameters = networks.inception_v3(MODEL, **variant)
         say("model", f"Inception V3 made: {parameters:,} parameters, {MODEL.stat().st_size / 2**20:.0f} MiB")
+    PICTURE.write_bytes(pictures.picture(PICTURES[0]))
     body = base64.b64encode(pictures.picture(0)).decode()
     PRIME.write_text(json.dumps({"version": "2.0", "routeKey": "POST /predict", "body": body, "isBase64Encoded": True}))
 
@@ -84,4 +86,4 @@ def check(sent: list[bytes], answers: list[list[list[dict[str, float]]]]) -> Non
 
 
 if __name__ == "__main__":
-    sys.exit(main(run))
+    sys.exit(main(run, make))

@@ -2,8 +2,8 @@
 
     python onednn.py MODEL on|off
 
-Prints JSON: milliseconds for import, load, first run, and the median of warm runs. Fails when the scores are not those of
-ONNX Runtime.
+Prints JSON: milliseconds for import, load, first run, and the median of warm runs. Fails when the scores are not those
+of ONNX Runtime.
 """
 
 from __future__ import annotations

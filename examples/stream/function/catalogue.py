@@ -1,6 +1,7 @@
 """From bucket to table: for each picture a row with `UUID`, `ImageName`, `ObjectClass`.
 
-Events are delivered at least once. The UUID is therefore made of bucket and name: a second delivery writes the same row.
+Events are delivered at least once. The UUID is therefore made of bucket and name: a second delivery writes the same
+row.
 """
 
 import uuid

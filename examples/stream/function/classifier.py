@@ -5,6 +5,7 @@ ACCELERATION=off switches ONNX Runtime's off: no fused operators, no memory layo
 
 import io
 import os
+from pathlib import Path
 
 import numpy as np
 import onnxruntime
@@ -21,7 +22,7 @@ _held = {}
 def follow(key, load):
     """What `load` made of the object's file; made anew when the object is another."""
     path = thawd.bucket("models").path(key)
-    found = os.stat(path)
+    found = Path(path).stat()
     mark = (found.st_ino, found.st_size, found.st_mtime_ns)
     if _held.get(key, (None,))[0] != mark:
         _held[key] = mark, load(path)

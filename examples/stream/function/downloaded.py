@@ -4,14 +4,14 @@ That is how functions larger than a deployment package may be were built; every 
 """
 
 import io
-import os
 import sys
 import tempfile
 import zipfile
+from pathlib import Path
 
 import thawd
 
-LIBRARIES = os.path.join(tempfile.gettempdir(), "libraries")
+LIBRARIES = str(Path(tempfile.gettempdir()) / "libraries")
 zipfile.ZipFile(io.BytesIO(thawd.bucket("models").read("libraries.zip"))).extractall(LIBRARIES)
 sys.path.insert(0, LIBRARIES)
 
@@ -20,4 +20,4 @@ import stream  # noqa: E402
 
 
 def handler(event, context):
-    return {"libraries": os.path.dirname(os.path.dirname(numpy.__file__)), "found": stream.handler(event, context)}
+    return {"libraries": str(Path(numpy.__file__).parents[1]), "found": stream.handler(event, context)}
