@@ -3,9 +3,9 @@
     make yardstick
     python -m benchmarks.yardstick onnx-http     only these
 
-Writes ``build/yardstick/report.md``, ``report.html`` and all that was measured, ``NAME.json``; ends with 1 when what
-the workloads promise does not hold. An example takes part by having a `yardstick.toml`, and by a `run.py` whose argument
-``prepare`` makes what it serves.
+Writes ``report.md``, ``report.html`` and all that was measured, ``NAME.json``, to ``build/yardstick``; ends with 1 when
+what the workloads promise does not hold. An example takes part by having a `yardstick.toml`, and by a `run.py` whose
+argument ``prepare`` makes what it serves.
 """
 
 from __future__ import annotations

@@ -94,3 +94,16 @@ def test_a_network_made_twice_is_the_same(examples: Path, network: str, size: in
     first, second = (tmp_path / f"{number}.onnx" for number in range(2))
     assert small(examples, network, first, size) == small(examples, network, second, size)
     assert first.read_bytes() == second.read_bytes()
+
+
+@pytest.mark.parametrize(("network", "parameters"), [("inception_v3", 23_834_568), ("resnet50_v2", 25_549_480)])
+def test_the_networks_have_the_sizes_of_the_real_ones(examples: Path, network: str, parameters: int) -> None:
+    # Given a network of full width, built up to its classifier, whose weights alone are left out
+    code = f"""
+import pathlib, networks
+networks.Network.write = lambda net, x, path: path.write_text(str(net.parameters + (net._channels[x] + 1) * 1000))
+path = pathlib.Path("parameters"); networks.{network}(path); print(path.read_text())
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, cwd=examples)
+    # Then it has as many parameters as its paper's has
+    assert done.stdout.strip() == str(parameters), done.stderr
