@@ -122,6 +122,16 @@ def starts(one: Workload) -> Table:
     return rows
 
 
+def notes(one: Workload) -> list[str]:
+    """What a reader should know of the runs, such as that environments did not start by the engine that was wanted."""
+    told = [f"{run.label}: {note}" for run in one.runs for note in run.notes]
+    for run, summary in zip(one.runs, one.summaries, strict=True):
+        for start in summary.starts:
+            if start.kind not in {"warm", run.engine} and not run.notes:
+                told.append(f"{run.label}: {start.count} answers came from environments that were started {start.kind}")
+    return told
+
+
 def _circumstances(measured: Sequence[Workload], took_s: float, load_before: float) -> str:
     machine, begun = measured[0].runs[0].machine, measured[0].runs[0].begun
     words = (
@@ -144,6 +154,7 @@ def markdown(measured: Sequence[Workload], left_out: Mapping[str, str], *, took_
         for rows in (latency(one), starts(one)):
             lines += [*_markdown_table(rows), ""]
         lines += [f"- {'holds' if judged.holds else '**does not hold**'}: {judged.text}" for judged in one.judgements]
+        lines += [f"- {note}" for note in notes(one)]
         if source := one.asked.get("reference", {}).get("source"):
             lines.append(f"- reference: {source}")
         lines.append("")
@@ -166,6 +177,7 @@ def page(measured: Sequence[Workload], left_out: Mapping[str, str], *, took_s: f
             f"<li>{'holds' if j.holds else '<span class=bad>does not hold</span>'}: {_text(j.text)}</li>"
             for j in one.judgements
         )
+        judged += "".join(f"<li>{_text(note)}</li>" for note in notes(one))
         source = one.asked.get("reference", {}).get("source", "")
         told = f'<p class="told">Reference: {_text(source)}.</p>' if source else ""
         inner = f"{_html_table(latency(one))}{_html_table(starts(one))}<ul>{judged}</ul>{told}"

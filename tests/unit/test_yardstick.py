@@ -83,6 +83,13 @@ def test_wrong_answers_do_not_hold() -> None:
     assert "1 of 2" in judged.text
 
 
+def test_starts_by_another_engine_than_was_wanted_are_told() -> None:
+    one = workload(run("fork", ("fork", 2.0), ("cold", 9.0), ("warm", 1.0)))
+    assert "fork: 1 answers came from environments that were started cold" in markdown(
+        [one], {}, took_s=1, load_before=0
+    )
+
+
 def test_the_report_has_each_engine_the_reference_what_does_not_hold_and_how_busy_the_machine_was() -> None:
     # Given a workload with a reference whose promise does not hold, and one that was left out
     reference = {"source": "a page", "rows": {"elsewhere": [1, 2, 3, 4, 5555]}}

@@ -7,6 +7,7 @@ from pathlib import Path
 os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 import torch
+import tqdm
 from PIL import Image
 from transformers import AutoTokenizer, VisionEncoderDecoderModel, ViTImageProcessor
 
@@ -14,6 +15,7 @@ BEAMS = 4
 MOST_NEW_TOKENS = 16
 FOLDER = str(Path(__file__).with_name("model"))
 
+tqdm.tqdm.monitor_interval = 0  # else progress bars leave a thread behind, and a process with threads is not forked
 torch.set_num_threads(1)  # an environment has one invocation at a time
 Image.preinit()
 model = VisionEncoderDecoderModel.from_pretrained(FOLDER).eval()
