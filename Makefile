@@ -8,7 +8,7 @@ NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tes
 LIBRARIES := .venv-libraries
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream yardstick test test-libraries endurance check format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries endurance check format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -43,6 +43,9 @@ example-captions: setup $(LIBRARIES)/.installed  ## ViT-GPT2 captions: own bucke
 
 example-stream: setup  ## product images through ResNet-50 v2: bucket to bucket, bucket to table, replaced labels
 	PYTHONPATH=examples $(BIN)/python examples/stream/run.py
+
+example-multi-model: setup  ## 100 models behind one route: loaded in the handler, and thawed, side by side
+	$(BIN)/python examples/multi_model/demo.py
 
 test: setup  ## all tests but those of the large libraries, and the long runs
 	$(BIN)/python -m pytest

@@ -26,6 +26,8 @@ from thawd.state.database import APPLICATION_ID
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+UNFINISHED = "restore-unfinished"
+"""In the data folder while a restore is under way; holds the path of the backup."""
 _STATE = "thawd.db"
 _CONFIGURATION = "thawd.toml"
 _CHUNK_BYTES = 1 << 20
@@ -237,6 +239,10 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                 "Give --replace to have what is there moved aside"
             )
         stamp = time.strftime("%Y%m%d-%H%M%S")
+        unfinished = settings.server.data / UNFINISHED
+        with _explained(unfinished):
+            _write(unfinished, os.fsencode(folder))
+            _sync(unfinished.parent)
         for source, target in places:
             with _explained(target):
                 staged = _stage(source, target)
@@ -244,7 +250,24 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                     for name in manifest.buckets:
                         backup.adopt_objects(staged, name, _objects(settings.buckets[name].path))
                 _put(staged, target, stamp, say)
+        with _explained(unfinished):
+            unfinished.unlink()
+            _sync(unfinished.parent)
     return manifest
+
+
+def require_whole(data: Path) -> None:
+    """See that no restore into a data folder was cut short: a server would begin with what is not there as if new.
+
+    Raises:
+        StoreError: one was.
+    """
+    unfinished = data / UNFINISHED
+    if unfinished.exists():
+        raise StoreError(
+            f"{data}: a restore into it was cut short; finish it with "
+            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to go without"
+        )
 
 
 def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:

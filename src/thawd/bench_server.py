@@ -60,6 +60,7 @@ def under(settings: Settings, conditions: Conditions, data: Path) -> Settings:
         reserved_concurrency=None,
         # None may end because it was idle while others are waited for.
         idle_timeout_s=max(function.idle_timeout_s, 3600.0),
+        keep_alive="fixed",
     )
     snapshots = "off" if engine == "fork" else settings.server.snapshots if engine == "auto" else "auto"
     server = msgspec.structs.replace(
@@ -90,6 +91,7 @@ def under(settings: Settings, conditions: Conditions, data: Path) -> Settings:
         urls={},
         sources={},
         schedules={},
+        provisioned_schedules={},
         set_aside=(settings.server.data,),
     )
 

@@ -16,6 +16,7 @@ import click
 from thawd import (
     __version__,
     bench_commands,
+    cost_commands,
     data_commands,
     queue_commands,
     snapshot_commands,
@@ -76,6 +77,8 @@ main.add_command(table_commands.table)
 main.add_command(queue_commands.queue)
 main.add_command(queue_commands.dead)
 main.add_command(source_commands.group)
+main.add_command(cost_commands.cost)
+main.add_command(cost_commands.tune)
 
 
 @main.command()

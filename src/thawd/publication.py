@@ -45,13 +45,9 @@ class Publications:
                 await self._publish(function)
 
         async with self._publishing:
-            self._spawner.has_helpers = True
-            try:
-                async with asyncio.TaskGroup() as tasks:
-                    for function in functions.values():
-                        tasks.create_task(one(function))
-            finally:
-                self._spawner.has_helpers = False
+            async with asyncio.TaskGroup() as tasks:
+                for function in functions.values():
+                    tasks.create_task(one(function))
             try:
                 versions = self._dispatcher.versions()
                 await asyncio.to_thread(self._publisher.clean, versions, keep=self._room.packages)

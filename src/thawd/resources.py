@@ -65,6 +65,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         prime: event to run before the function is frozen, so that what its first run loads is in the snapshot; JSON
             text in UTF-8; None: none.
         idle_timeout_s: an environment idle for so long is ended; seconds.
+        keep_alive: ``fixed``: that holds; ``histogram``: times learnt from arrivals, and that until they are known.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
@@ -95,6 +96,7 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     snapshot: bool = True
     prime: bytes | None = None
     idle_timeout_s: float = 300.0
+    keep_alive: str = "fixed"
     maximum_retry_attempts: int = 2
     maximum_event_age_s: int = 21_600
     on_success: Destination | None = None
@@ -336,3 +338,17 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     input: bytes | None = None
     enabled: bool = True
     missed: str = "once"
+
+
+class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
+    """Times from which a function has another number of environments kept initialised.
+
+    Attributes:
+        schedule: ``cron(…)`` or ``at(…)``.
+        count: environments kept initialised from then on.
+        timezone: IANA name of the time zone that `schedule` is of.
+    """
+
+    schedule: str
+    count: int
+    timezone: str = "UTC"

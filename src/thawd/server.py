@@ -21,6 +21,7 @@ import msgspec
 import uvicorn
 
 from thawd import config, control_room, folders, greeting
+from thawd.backup import require_whole
 from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
@@ -139,6 +140,7 @@ class Server:
 
     def _open_stores(self) -> None:
         server = self.settings.server
+        require_whole(server.data)
         for folder in (server.data / "logs", server.data / "tables", *(b.path for b in self.settings.buckets.values())):
             try:
                 folders.make(folder)
@@ -211,7 +213,7 @@ class Server:
             memory_mb=server.memory_mb or node.default_memory_mb(),
             max_environments=server.max_environments or node.default_max_environments(),
         )
-        required = config.required_environments(self.settings.functions)
+        required = config.required_environments(self.settings)
         if required > self._node.max_environments:
             raise StartError(
                 f"{required} environments are reserved, provisioned or left for the other functions, and this "
@@ -224,6 +226,7 @@ class Server:
             self._node, self._metrics, max_waiting=server.max_waiting, spawn_task=self._spawn_task
         )
         self._publisher = Publisher(server.data, own=self._environ)
+        self._publisher.helped = self._spawner.helped
         self._publisher.runtimes = self.settings.runtimes
         await self._set_up_aws()
         self._events = EventRoom(

@@ -1,5 +1,7 @@
 """Everything that invokes functions by itself, put together for a server: queues, schedules, buckets elsewhere.
 
+Besides, schedules of provisioned concurrency.
+
 Lists them, pauses and resumes them, durably, and takes over what a new configuration says of them.
 """
 
@@ -14,12 +16,14 @@ from thawd.control.mapping_records import SourceMapping
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreError
+from thawd.events.provisioned import ProvisionedSchedules
 from thawd.events.remote_sources import RemoteSources
 from thawd.events.schedules import Schedules
 from thawd.events.sqs_client import Endpoint
 from thawd.events.sqs_source import SqsPollers
 from thawd.execution.dispatcher import Dispatcher
-from thawd.resources import Schedule
+from thawd.execution.provisioned_plan import ProvisionedPlan
+from thawd.resources import LATEST, Schedule
 from thawd.schedule_expressions import utc_text
 from thawd.state.database import Database
 from thawd.state.schedules import ScheduleStore
@@ -62,6 +66,8 @@ class SourcesRoom:
         endpoint = None if sqs is None else Endpoint(sqs)
         self._pollers = SqsPollers(dispatcher, endpoint=endpoint, report=complain, settled=mappings.settled)
         self._schedules = Schedules(ScheduleStore(state), wake=wake, report=complain)
+        self._provisioned = ProvisionedSchedules(lambda name, count: dispatcher.provision(name, LATEST, count))
+        self._provisioned.declare(_plans(settings()))  # before anything is published, so that it begins with them
         self._runs = False
         self._changing = asyncio.Lock()
 
@@ -79,6 +85,7 @@ class SourcesRoom:
             while not await self.declare():  # noqa: ASYNC110 - nothing tells when a broken state file is mended
                 await asyncio.sleep(_STORE_RETRY_S)
             tasks.create_task(self._schedules.run())
+            tasks.create_task(self._provisioned.run())
 
     async def declare(self) -> bool:
         """Take over what the configuration says now; whether that could be stored."""
@@ -86,6 +93,7 @@ class SourcesRoom:
             return True  # `run` does it
         async with self._changing:
             settings = self._settings()
+            self._provisioned.declare(_plans(settings))
             self._mappings.declare(settings.sources, complain=complain)
             try:
                 await self._schedules.declare(settings.schedules, paused=frozenset(self._registry.paused))
@@ -220,3 +228,12 @@ class SourcesRoom:
                 "source_age_seconds": shown["last_late_s"],
             }
         self._buckets.measure(metrics)
+
+
+def _plans(settings: Settings) -> dict[str, ProvisionedPlan]:
+    """Plans of provisioned concurrency, by function."""
+    return {
+        name: ProvisionedPlan(entries, otherwise=settings.functions[name].provisioned_concurrency)
+        for name, entries in settings.provisioned_schedules.items()
+        if entries
+    }

@@ -226,3 +226,19 @@ def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) 
     assert damaged.returncode == 1
     assert "is damaged" in damaged.stderr
     assert not list(lively.root.glob("of-damaged*"))
+
+
+def test_no_server_starts_on_what_a_restore_left_half_done(lively: Project) -> None:
+    backup = fill(lively)
+    before = rows(lively)
+    # Given a restore that ended when its tables were there and its state file was not
+    (lively.root / ".thawd" / "restore-unfinished").write_text(str(backup))
+    (lively.root / ".thawd" / "thawd.db").unlink()
+    refused = lively.command("up")
+    assert refused.returncode == 1
+    assert f"thawd restore --replace {backup}" in refused.stderr
+    assert not (lively.root / ".thawd" / "thawd.db").exists()
+    assert lively.command("restore", "--replace", str(backup)).returncode == 0
+    with lively.up() as running:
+        assert rows(lively) == before
+        assert depth(running, "fails", "dead") == 1

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import signal
@@ -215,14 +216,50 @@ def test_a_private_server_ends_with_a_bench_that_is_killed_and_its_folder_goes_w
         cwd=work.root, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL,
     )  # fmt: skip
     try:
-        (ready,) = eventually(lambda: list(work.data.glob("bench-*/ready.json")), what="the private server")
-        pid = json.loads(ready.read_text())["pid"]
+        pid = eventually(lambda: _announced(work), what="the private server")["pid"]
     finally:
         process.send_signal(signal.SIGKILL)
         process.wait()
     eventually(lambda: _has_ended(pid), what="the private server's end")
     bench(work, "work", "-n", "1", "--engine", "cold")
     assert [path.name for path in work.data.iterdir()] == ["environments"]
+
+
+def test_ctrl_c_ends_the_load_with_its_last_answers_and_what_was_measured_is_written(work: Project) -> None:
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thawd", "bench", "work", "--duration", "3600", "--from", "zero", "--json", "out.json"],
+        cwd=work.root, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        url = eventually(lambda: _announced(work), what="the private server")["url"]
+        eventually(lambda: _served(url) >= 5, what="the load")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that the command started, too
+        text, _ = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 0
+    (run,) = json.loads((work.root / "out.json").read_text())["runs"]
+    assert run["interrupted"]
+    assert run["summary"]["errors"] == 0
+    assert run["summary"]["requests"] >= 5
+    assert "ended by Ctrl-C before all was sent" in text
+    assert [path.name for path in work.data.iterdir()] == ["environments"]
+
+
+def _announced(project: Project) -> dict[str, Any] | None:
+    """What the private server wrote once it served; None: nothing yet, or not all of it."""
+    for ready in project.data.glob("bench-*/ready.json"):
+        with contextlib.suppress(ValueError):
+            document: dict[str, Any] = json.loads(ready.read_text())
+            return document
+    return None
+
+
+def _served(url: str) -> int:
+    with urllib.request.urlopen(f"{url}/_thawd/status") as answer:
+        invocations = json.load(answer)["functions"]["work"]["invocations"]
+    return sum(kind["count"] for kind in invocations.values())
 
 
 def _has_ended(pid: int) -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import socket
+import ssl
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -48,11 +49,16 @@ class Answering:
     spans: dict[int, tuple[int, int]] = field(default_factory=dict)
     connections: int = 0
     listener: socket.socket | None = None
+    tls: ssl.SSLContext | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     def serve(self, connection: socket.socket) -> None:
         """Answer what comes over one connection."""
-        with contextlib.suppress(OSError), connection, connection.makefile("rb") as incoming:
+        with (
+            contextlib.suppress(OSError),
+            self._secured(connection) as secured,
+            secured.makefile("rb") as incoming,
+        ):
             while head := _head(incoming):
                 length = [line for line in head.lower().splitlines() if line.startswith(b"content-length:")]
                 body = incoming.read(int(length[0].split(b":")[1])) if length else b""
@@ -64,10 +70,13 @@ class Answering:
                 self.spans[request.index] = (came_ns, time.perf_counter_ns())
                 if answer is None:
                     return
-                connection.sendall(answer)
+                secured.sendall(answer)
                 lower = answer.lower()
                 if b"content-length" not in lower and b"chunked" not in lower:
                     return
+
+    def _secured(self, connection: socket.socket) -> socket.socket:
+        return connection if self.tls is None else self.tls.wrap_socket(connection, server_side=True)
 
     def stop(self) -> None:
         """Take no connections any more."""
@@ -86,11 +95,11 @@ def _head(incoming: BufferedReader) -> bytes:
 
 
 @contextlib.contextmanager
-def answering(answer: Answer) -> Iterator[Answering]:
+def answering(answer: Answer, *, tls: ssl.SSLContext | None = None) -> Iterator[Answering]:
     """A server on a free port, each connection in a thread of its own; ended with the block."""
-    server = Answering(answer)
+    server = Answering(answer, tls=tls)
     listener = server.listener = socket.create_server(("127.0.0.1", 0), backlog=512)
-    server.url = f"http://127.0.0.1:{listener.getsockname()[1]}/answer"
+    server.url = f"{'http' if tls is None else 'https'}://127.0.0.1:{listener.getsockname()[1]}/answer"
     threads: list[threading.Thread] = []
     opened: list[socket.socket] = []
 

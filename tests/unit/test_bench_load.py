@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import os
 import signal
+import ssl
 import threading
 import time
 from collections.abc import Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.answering import OK, Request, answering
 from thawd.analysis.bench import Plan, measure
@@ -217,3 +224,35 @@ def test_ctrl_c_ends_the_load_and_what_was_measured_is_the_run() -> None:
         run = closed(server.url, count=None)  # for ever
     assert run.interrupted
     assert len(run.columns) >= 6
+
+
+def test_an_https_address_is_measured_and_its_certificate_checked(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = _certificate(tmp_path)
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate)
+    with answering(lambda _: OK, tls=context) as server:
+        with pytest.raises(StoreError, match=r"cannot be reached.*CERTIFICATE_VERIFY_FAILED"):
+            closed(server.url, count=1)
+        monkeypatch.setenv("SSL_CERT_FILE", str(certificate))
+        run = closed(server.url, count=6, at_once=2)
+    assert run.columns.outcome == [0] * 6
+
+
+def _certificate(folder: Path) -> Path:
+    """A key and a certificate for 127.0.0.1 that it signed itself."""
+    now = datetime.datetime.now(datetime.UTC)
+    day = datetime.timedelta(days=1)
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "here")])
+    made = (
+        x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number(), now - day, now + day)
+        .add_extension(x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))]), critical=False)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    plain = (serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption())
+    file = folder / "certificate.pem"
+    file.write_bytes(key.private_bytes(*plain) + made.public_bytes(serialization.Encoding.PEM))
+    return file

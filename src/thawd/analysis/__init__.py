@@ -1,5 +1,5 @@
-"""Measuring: load against a function, a route or any URL, and what comes of it in tables, files and plots.
+"""What measurements say: load and what comes of it, what functions cost, how much memory suits them.
 
-Owns the load generator, what it records, and how that is shown. Starts nothing but a private server for measurements,
-as a program; imports neither the server nor the command line.
+Owns the load generator, what it records, and how that is shown. Serves nothing and starts nothing but private servers,
+as programs; imports neither the server nor the command line.
 """

@@ -107,8 +107,11 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
     state = "not known: it is not thawd's"
     try:
         if plan.served is not None and client is not None:
-            status = await _function_ready(client, plan.served.function)
+            await _function_ready(client, plan.served.function)
             await _bring_about(plan, client, requests)
+        if plan.warm_up:
+            await _some(plan, requests, plan.warm_up)
+        if plan.served is not None and client is not None:
             status = await client.read()
             entry = status["functions"][plan.served.function]
             state = _in_words(entry)
@@ -116,8 +119,6 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
             watch = Watch(client, plan.served.function)
             watch.note(entry, at_s=0.0)
             memory = await MemoryWatch.start(status["pid"])
-        if plan.warm_up:
-            await _some(plan, requests, plan.warm_up)
         begun = datetime.datetime.now(datetime.UTC)
         interrupted = await _watched(load, plan.connections, watch, progress)
     finally:
@@ -209,8 +210,8 @@ async def _some(plan: Plan, requests: Requests, count: int, *, at_once: int = 1)
         raise StoreError(f"a request to warm up failed: {kind}: {said}")
 
 
-async def _function_ready(client: StatusClient, name: str) -> dict[str, Any]:
-    """The status once the function can be invoked.
+async def _function_ready(client: StatusClient, name: str) -> None:
+    """Wait until the function can be invoked.
 
     Raises:
         StoreError: there is none of that name, or it could not be published.
@@ -224,7 +225,7 @@ async def _function_ready(client: StatusClient, name: str) -> dict[str, Any]:
         if entry["state"] == "Failed":
             raise StoreError(f"{name} cannot be run: {entry['reason']}")
         if entry["state"] == "Active":
-            return status
+            return
         await asyncio.sleep(_LOOK_S)
 
 

@@ -97,7 +97,10 @@ def private_server(
     command = [sys.executable, "-m", "thawd.bench_server", msgspec.json.encode(conditions).decode()]
     try:
         with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
+            # In a session of its own: Ctrl-C is for the load, which wants its last answers.
+            process = subprocess.Popen(
+                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+            )
         try:
             ready = _await_ready(process, folder)
             yield PrivateServer(ready["url"], ready["pid"])

@@ -151,7 +151,7 @@ class MemoryWatch:
             str(pid),
             stdin=asyncio.subprocess.PIPE,
             stdout=asyncio.subprocess.PIPE,
-            limit=1 << 26,
+            start_new_session=True,  # Ctrl-C is for the load
         )
         assert process.stdout is not None
         await process.stdout.readline()

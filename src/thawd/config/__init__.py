@@ -79,6 +79,7 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
         runtimes=sections.read_runtimes(document, reader),
         sources=source_sections.read_sources(document, reader),
         schedules=source_sections.read_schedules(document, reader),
+        provisioned_schedules=source_sections.read_provisioned_schedules(document, reader),
     )
     check_references(settings, findings, document=document)
     source_sections.check_schedules(settings, findings, document=document)

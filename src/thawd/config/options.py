@@ -26,6 +26,7 @@ from thawd.resources import (
     FunctionUrl,
     HttpApi,
     Notification,
+    ProvisionedSchedule,
     RemoteBucket,
     Route,
     Schedule,
@@ -270,6 +271,12 @@ FUNCTION = (
         "none",
     ),
     Option("idle_timeout_s", kinds.number(0, 86_400), "An environment idle for so long is ended, in seconds."),
+    Option(
+        "keep_alive",
+        kinds.choice("fixed", "histogram"),
+        '"fixed": idle environments are kept for `idle_timeout_s`; "histogram": for times learnt from arrivals, and '
+        "one is started ahead of the next.",
+    ),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Retries of a failed asynchronous event."),
     Option(
         "maximum_event_age_s",
@@ -300,6 +307,12 @@ FUNCTION = (
     ),
     Option("log_group", LOG_GROUP, "The log group; functions may share one.", "/aws/lambda/NAME"),
     Option("url", kinds.table("a table, `[functions.NAME.url]`"), "An HTTP address of the function's own.", "none"),
+    Option(
+        "provisioned_schedule",
+        kinds.list_of("a list of tables, each as `[[functions.NAME.provisioned_schedule]]`"),
+        "Times at which `provisioned_concurrency` becomes another number.",
+        "none",
+    ),
     Option(
         "sources",
         kinds.list_of("a list of tables, each as `[[functions.NAME.sources]]`"),
@@ -437,6 +450,22 @@ SOURCE = (
     Option("enabled", kinds.flag(), "Whether it is read."),
 )
 
+PROVISIONED_SCHEDULE = (
+    Option(
+        "schedule",
+        kinds.text('"cron(…)" or "at(…)"'),
+        "When, as in `[schedules]`; a rate has no time of its own.",
+        _REQUIRED,
+    ),
+    Option(
+        "count",
+        kinds.whole(0, 10_000),
+        "Environments kept initialised from then on, until the next time of any entry.",
+        _REQUIRED,
+    ),
+    Option("timezone", kinds.time_zone(), "Time zone that `schedule` is of."),
+)
+
 SCHEDULE_NAME = kinds.pattern(
     "a name of 1 to 64 letters, digits, dots, hyphens and underscores", r"[A-Za-z0-9_.-]{1,64}"
 )
@@ -533,6 +562,7 @@ def describe_options() -> tuple[OptionDescription, ...]:
         ("http.cors", Cors, CORS),
         ("routes[]", Route, ROUTE_TABLE),
         ("functions.NAME.sources[]", SqsSource, SOURCE),
+        ("functions.NAME.provisioned_schedule[]", ProvisionedSchedule, PROVISIONED_SCHEDULE),
         ("schedules.NAME", Schedule, SCHEDULE),
     )
     described = [

@@ -60,6 +60,13 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
                 findings.add(("functions", name, option), found=f'"{level}"', allowed=allowed)
         _check_runtime(name, function, findings)
         reserved = function.reserved_concurrency
+        for index, entry in enumerate(settings.provisioned_schedules.get(name, ())):
+            if reserved is not None and entry.count > reserved:
+                findings.add(
+                    ("functions", name, "provisioned_schedule", index, "count"),
+                    found=str(entry.count),
+                    allowed=f"at most reserved_concurrency, which is {reserved}",
+                )
         if reserved is not None and function.provisioned_concurrency > reserved:
             findings.add(
                 ("functions", name, "provisioned_concurrency"),
@@ -151,18 +158,19 @@ def _check_urls(settings: Settings, findings: Findings) -> None:
             findings.add(("functions", name, "url", "auth_type"), found=found, allowed=allowed)
 
 
-def required_environments(functions: Mapping[str, Function]) -> int:
+def required_environments(settings: Settings) -> int:
     """The fewest environments at once that honour what is reserved and provisioned and leave one for the others."""
-    shared = [function for function in functions.values() if function.reserved_concurrency is None]
+    functions = settings.functions.values()
+    shared = [function for function in functions if function.reserved_concurrency is None]
     aside = sum(
-        max(f.reserved_concurrency or 0, f.provisioned_concurrency) for f in functions.values() if f not in shared
+        max(f.reserved_concurrency or 0, settings.most_provisioned(f.name)) for f in functions if f not in shared
     )
-    return aside + max(1 if shared else 0, sum(function.provisioned_concurrency for function in shared))
+    return aside + max(1 if shared else 0, sum(settings.most_provisioned(function.name) for function in shared))
 
 
 def _check_budget(settings: Settings, findings: Findings) -> None:
     server = settings.server
-    required = required_environments(settings.functions)
+    required = required_environments(settings)
     if server.max_environments is not None and required > server.max_environments:
         allowed = f"at least {required}, as so many are reserved, provisioned or left for other functions"
         findings.add(("server", "max_environments"), found=str(server.max_environments), allowed=allowed)

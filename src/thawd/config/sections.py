@@ -167,6 +167,7 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
         values = reader.table(table, path=path, known=options.FUNCTION)
         values.pop("url", None)  # read by itself: a version does not change with its address
         values.pop("sources", None)  # nor with what invokes it
+        values.pop("provisioned_schedule", None)  # nor with how many environments it has at what time
         values["code"] = reader.absolute(values.get("code", "."))
         if "requirements" in values:
             values["requirements"] = reader.absolute(values["requirements"])

@@ -10,7 +10,18 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.resources import Bucket, Function, FunctionUrl, HttpApi, RemoteBucket, Route, Schedule, SqsSource, Table
+from thawd.resources import (
+    Bucket,
+    Function,
+    FunctionUrl,
+    HttpApi,
+    ProvisionedSchedule,
+    RemoteBucket,
+    Route,
+    Schedule,
+    SqsSource,
+    Table,
+)
 
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
@@ -86,6 +97,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
         sources: queues that functions read, by name of the function.
         schedules: by name, in file order.
+        provisioned_schedules: in file order, by name of the function.
         set_aside: further paths that belong to no function's code.
     """
 
@@ -100,8 +112,14 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     runtimes: dict[str, str] = {}
     sources: dict[str, tuple[SqsSource, ...]] = {}
     schedules: dict[str, Schedule] = {}
+    provisioned_schedules: dict[str, tuple[ProvisionedSchedule, ...]] = {}
     remote_buckets: dict[str, RemoteBucket] = {}
     set_aside: tuple[Path, ...] = ()
+
+    def most_provisioned(self, name: str) -> int:
+        """The most environments that a function has kept initialised at any time."""
+        counts = (entry.count for entry in self.provisioned_schedules.get(name, ()))
+        return max([self.functions[name].provisioned_concurrency, *counts])
 
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.

@@ -1,4 +1,4 @@
-"""The tables that say what invokes functions besides callers: queues and schedules."""
+"""The tables that say what invokes functions besides callers, queues and schedules, and what keeps them warm."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from thawd.config.kinds import spell
 from thawd.config.sections import Reader, read_event
 from thawd.config.settings import Settings
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES
-from thawd.resources import Schedule, SqsSource
+from thawd.resources import ProvisionedSchedule, Schedule, SqsSource
 
 MAX_FILTERS = 5
 _FIFO_BATCH = 10
@@ -99,3 +99,35 @@ def check_schedules(settings: Settings, findings: Findings, *, document: Mapping
             except schedule_expressions.ScheduleError as error:
                 found, allowed = spell(schedule.schedule), f"a schedule expression: {error}"
                 findings.add((*path, "schedule"), found=found, allowed=allowed)
+
+
+def read_provisioned_schedules(
+    document: Mapping[str, object], reader: Reader
+) -> dict[str, tuple[ProvisionedSchedule, ...]]:
+    """The ``[[functions.NAME.provisioned_schedule]]`` tables; functions themselves are read elsewhere."""
+    functions = document.get("functions", {})
+    read = {}
+    for name, function in functions.items() if isinstance(functions, dict) else ():
+        listed = function.get("provisioned_schedule") if isinstance(function, dict) else None
+        if isinstance(listed, list):
+            path = ("functions", name, "provisioned_schedule")
+            entries = [_provisioned(table, reader, path=(*path, index)) for index, table in enumerate(listed)]
+            read[name] = tuple(entry for entry in entries if entry is not None)
+    return read
+
+
+def _provisioned(table: object, reader: Reader, *, path: KeyPath) -> ProvisionedSchedule | None:
+    values: dict[str, Any] = reader.table(table, path=path, known=options.PROVISIONED_SCHEDULE)
+    if not (values["schedule"] and isinstance(values["count"], int)):
+        return None  # noted
+    entry = ProvisionedSchedule(**values)
+    if entry.schedule.startswith("rate("):
+        reader.findings.add((*path, "schedule"), found=spell(entry.schedule), allowed="cron(…) or at(…), not a rate")
+        return None
+    try:
+        schedule_expressions.parse(entry.schedule, zone=zoneinfo.ZoneInfo(entry.timezone))
+    except schedule_expressions.ScheduleError as error:
+        allowed = f"a schedule expression: {error}"
+        reader.findings.add((*path, "schedule"), found=spell(entry.schedule), allowed=allowed)
+        return None
+    return entry

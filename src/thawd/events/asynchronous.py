@@ -31,6 +31,8 @@ from thawd.telemetry.console import complain
 # Source: Lambda developer guide, "Error handling for asynchronous invocation": back-off from 1 second to 5 minutes.
 _BACKOFF_FIRST_S = 1.0
 LONGEST_WAIT_S = 300.0
+# A disk that has room again is to be noticed sooner than that.
+_STORE_RETRY_S = 30.0
 # Events of one function under way at once: enough to keep every core busy while others wait for their acknowledgement.
 PER_CPU = 2
 _ACKNOWLEDGING = 256
@@ -252,7 +254,7 @@ class AsyncInvoker:
         except StoreError as error:
             # Nothing is lost: the event is where it was. It runs again once the store may be well.
             lane.tell_once(self._tell, f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
-            self._put_back(lane, event)
+            self._put_back(lane, event, longest_s=_STORE_RETRY_S)
         except Exception as error:  # a bug of ours with one event must not end the lane
             self._tell(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
             await self._failed_inside(lane, event, repr(error))
@@ -265,7 +267,7 @@ class AsyncInvoker:
             if not any(other.open for other in self._lanes.values()):
                 self._settled.set()
 
-    def _put_back(self, lane: _Lane, event: Event) -> None:
+    def _put_back(self, lane: _Lane, event: Event, *, longest_s: float = LONGEST_WAIT_S) -> None:
         """The function or the store does not take work now: the event goes back to its place, the lane waits."""
         if lane.gone:
             self._queue.give_back(event)
@@ -274,7 +276,7 @@ class AsyncInvoker:
         if lane.paused:
             return
         lane.paused = True
-        lane.backoff_s = min(LONGEST_WAIT_S, max(_BACKOFF_FIRST_S, 2 * lane.backoff_s))
+        lane.backoff_s = min(longest_s, max(_BACKOFF_FIRST_S, 2 * lane.backoff_s))
         asyncio.get_running_loop().call_later(lane.backoff_s, self._go_on, lane)
 
     def _go_on(self, lane: _Lane) -> None:

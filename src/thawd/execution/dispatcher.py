@@ -23,6 +23,7 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.execution.init_phase import InitError
+from thawd.execution.keep_alive import Policy, policy_of
 from thawd.execution.node import Node, Origin
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
 from thawd.execution.version import Version
@@ -43,6 +44,8 @@ class Entry:
         decided: set once the first publication has succeeded or failed.
         provisioned: environments to be kept initialised; None: as its function says.
         wanted: publishes it; called when it is first invoked. None: whoever declared it sees to that.
+
+    How long its environments are kept was learnt over all its publications.
     """
 
     def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
@@ -54,6 +57,14 @@ class Entry:
         self.decided = asyncio.Event()
         self.provisioned: int | None = None
         self.wanted = wanted
+        self._policy: tuple[tuple[str, float], Policy] | None = None
+
+    def policy(self, function: Function) -> Policy:
+        """How long idle environments are kept, by the words of the function as it is published now."""
+        named = (function.keep_alive, function.idle_timeout_s)
+        if self._policy is None or self._policy[0] != named:
+            self._policy = (named, policy_of(*named))
+        return self._policy[1]
 
 
 class Family:
@@ -235,7 +246,13 @@ class Dispatcher:
             ResourceNotFoundException: the function is no longer declared.
         """
         entry = self.entry(version.function.name, version.number)
-        pool = Pool(version, self._node, max_waiting=self._max_waiting, spawn_task=self._spawn_task)
+        pool = Pool(
+            version,
+            self._node,
+            max_waiting=self._max_waiting,
+            spawn_task=self._spawn_task,
+            policy=entry.policy(version.function),
+        )
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         self._node.join(pool)
@@ -410,6 +427,7 @@ class Dispatcher:
             "template_init_ms": None if origin is None else origin.template_init_ms,
             "snapshot": None if origin is None else _snapshot(metrics, origin),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
+            "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
             "waiting": pool.waiting if pool is not None else 0,
         }
 

@@ -67,14 +67,15 @@ class Launcher:
 
     Attributes:
         children: the processes of functions that are alive.
-        has_helpers: whether processes of the platform's own may be running, such as pip; they are not strays.
+        helpers: how many things are under way that start processes of the platform's own, such as pip; those are no
+            strays.
         disks: temporary folders; None: processes share the machine's.
     """
 
     def __init__(self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None) -> None:
         self.children = Children()
         self.disks = disks
-        self.has_helpers = False
+        self.helpers = 0
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
         self._logs: dict[str, FunctionLog] = {}
@@ -249,7 +250,7 @@ class Launcher:
 
     def sweep(self) -> None:
         """Kill what functions left behind outside their process groups."""
-        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.has_helpers)
+        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.helpers > 0)
         if again and not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
@@ -257,7 +258,7 @@ class Launcher:
     async def sweep_out(self) -> None:
         """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
         for _ in range(_LAST_SWEEPS):
-            if not self.children.kill_strays(lambda identifier: False, spare_unknown=self.has_helpers):
+            if not self.children.kill_strays(lambda identifier: False, spare_unknown=self.helpers > 0):
                 return
             await asyncio.sleep(_LAST_SWEEP_S)
 

@@ -5,6 +5,7 @@ Guarantees:
 - as many environments start as requests wait, at once, within what the node has room for;
 - a request takes whatever comes first, a start or an environment that became free;
 - synchronous requests go before asynchronous ones;
+- how long idle environments are kept, and when one is started ahead, is the keep-alive policy's to say;
 - a start that fails is told to whoever waits, once, and is not repeated before `_Failure.until_s`; but one that failed
   when the version was published is, once, by the first request.
 """
@@ -20,6 +21,7 @@ from dataclasses import dataclass
 from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.execution.environment import Environment
 from thawd.execution.init_phase import InitError
+from thawd.execution.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.execution.node import Node
 from thawd.execution.version import Version
 from thawd.invocation import Invocation
@@ -28,6 +30,7 @@ _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
 _EXPIRY_RECHECK_S = 0.5
 _UNUSED_DEATHS = 3
+_TIMER_EARLY_S = 0.001
 
 
 class PoolRetiredError(Exception):
@@ -73,7 +76,17 @@ class Pool:
         *,
         max_waiting: int,
         spawn_task: Callable[[Coroutine[None, None, None]], object],
+        policy: Policy | None = None,
     ) -> None:
+        """See the class.
+
+        Args:
+            version: whose environments they are.
+            node: gives room and starts them.
+            max_waiting: most requests that wait.
+            spawn_task: runs a start.
+            policy: how long they are kept while idle; None: for the function's ``idle_timeout_s``.
+        """
         self.version = version
         self.retired = False
         self.empty = asyncio.Event()
@@ -92,7 +105,11 @@ class Pool:
         self._failure: _Failure | None = None
         self.provisioned = version.function.provisioned_concurrency
         self._first_try_left = False  # init failed at publication, and no request has had it tried again
+        idle_timeout_s = version.function.idle_timeout_s
+        self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
+        self._prewarmed_at_s: float | None = None
         self._reaper: asyncio.TimerHandle | None = None
+        self._reaper_due_s = 0.0
 
     @property
     def waiting(self) -> int:
@@ -102,6 +119,11 @@ class Pool:
     def counts(self) -> dict[str, int]:
         """Environments by state."""
         return {"idle": len(self._idle), "busy": len(self._busy), "starting": self._starting}
+
+    def keeping(self) -> dict[str, float]:
+        """When an environment is to be there again once the function is idle, and how long it is kept; seconds."""
+        windows = self._keeper.policy.windows()
+        return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
 
     def all(self) -> list[Environment]:
         """All environments that are ready."""
@@ -115,6 +137,7 @@ class Pool:
             ServiceException: no process can be started (500).
             TooManyRequestsException: the queue is full, or the deadline passed (429).
         """
+        self._keeper.asked(time.monotonic())
         while self._idle:
             environment = self._idle.pop()
             self._busy.add(environment)
@@ -147,6 +170,7 @@ class Pool:
             timer.cancel()
             if waiter in queue:
                 queue.remove(waiter)
+                self._look_whether_at_rest()
 
     def _expire(self, waiter: asyncio.Future[Lease]) -> None:
         """The waiter's deadline has passed: throttled, unless a start is under way that may be for it."""
@@ -168,6 +192,7 @@ class Pool:
             self._end(environment)
         else:
             self._available(environment, init_ms=None)
+        self._look_whether_at_rest()
 
     def grow(self) -> None:
         """Start as many environments as requests wait and as provisioned ones are missing, within the node's room."""
@@ -274,6 +299,7 @@ class Pool:
             self._starting_provisioned -= provisioned
             if environment is None:
                 self._node.release(self)
+                self._look_whether_at_rest()
                 self._settle()
         if failure is not None:
             self._failed(failure)
@@ -293,6 +319,7 @@ class Pool:
         else:
             self._busy.discard(environment)
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
+            self._look_whether_at_rest()
 
     def _failed(self, error: InitError | ServiceException) -> None:
         """Tell all who wait: each would start the same init again, and it has just failed."""
@@ -326,7 +353,7 @@ class Pool:
         if not environment.provisioned:
             if self._node.should_yield(self):
                 self._end(environment)
-            else:
+            elif self._reaper is None:  # else it looks sooner: this one is due after all others
                 self._schedule_reaping()
 
     def _end(self, environment: Environment) -> None:
@@ -349,6 +376,7 @@ class Pool:
             self._node.release(self)
             if environment.served == 0 and not self.retired:
                 self._died_unused(InitError.of_exit(environment.child))
+            self._look_whether_at_rest()
         self.grow()
         self._settle()
 
@@ -365,23 +393,50 @@ class Pool:
         if not (self._idle or self._busy or self._dying or self._starting):
             self.empty.set()
 
+    def _look_whether_at_rest(self) -> None:
+        """The function may have become idle: from then on its policy says what is kept."""
+        if not (self._busy or self._starting or self.waiting or self.retired):
+            self._keeper.at_rest(time.monotonic())
+            self._schedule_reaping()
+
     def _schedule_reaping(self) -> None:
-        if self._reaper is None:
-            loop = asyncio.get_running_loop()
-            self._reaper = loop.call_later(self.version.function.idle_timeout_s, self._reap)
+        """Look at idle environments when the next of them is due, or when one is to be started ahead."""
+        # They are ordered by idle_since: appended as they become idle, taken from the end.
+        last = next((e for e in reversed(self._idle) if not e.provisioned), None)
+        first = next((e for e in self._idle if not e.provisioned), None)
+        dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is last) for e in {first, last} if e is not None]
+        prewarm_at_s = self._keeper.prewarm_at_s()
+        if prewarm_at_s is not None and prewarm_at_s != self._prewarmed_at_s:
+            dues.append(prewarm_at_s)
+        if not dues or (self._reaper is not None and self._reaper_due_s <= min(dues)):
+            return
+        if self._reaper is not None:
+            self._reaper.cancel()
+        self._reaper_due_s = min(dues)
+        wait_s = max(0.0, self._reaper_due_s - time.monotonic())
+        self._reaper = asyncio.get_running_loop().call_later(wait_s, self._reap)
 
     def _reap(self) -> None:
-        """End what has been idle too long; sleep until the next one is due."""
+        """End what has been idle too long, start what is wanted ahead; sleep until the next one is due."""
         self._reaper = None
-        idle_timeout_s = self.version.function.idle_timeout_s
-        now_s = time.monotonic()
-        # The list is ordered by idle_since: environments are appended as they become idle, taken from the end.
-        for environment in [e for e in self._idle if not e.provisioned]:
-            due_s = environment.idle_since + idle_timeout_s
-            if due_s > now_s + 0.001:
-                self._reaper = asyncio.get_running_loop().call_later(due_s - now_s, self._reap)
-                return
-            self._end(environment)
+        now_s = time.monotonic() + _TIMER_EARLY_S
+        kept = [environment for environment in self._idle if not environment.provisioned]
+        for environment in kept:
+            if self._keeper.kept_until_s(environment.idle_since, chosen=environment is kept[-1]) <= now_s:
+                self._end(environment)
+        self._prewarm(now_s)
+        self._schedule_reaping()
+
+    def _prewarm(self, now_s: float) -> None:
+        """Start one environment ahead when its time has come, once in each idle time of the function."""
+        at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
+        if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
+            return
+        self._prewarmed_at_s = at_s
+        if self.all() or self._starting or self._backs_off() or now_s >= until_s:
+            return
+        if self._node.reserve(self):
+            self._spawn_task(self._begin_start(provisioned=False))
 
 
 def _throttled(why: str) -> TooManyRequestsException:

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 from collections.abc import Callable, Collection, Mapping
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -49,10 +51,12 @@ class Publisher:
 
     Attributes:
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes, as configured.
+        helped: entered while programs run here, which ask for a version or install: nobody may take them for strays.
     """
 
     def __init__(self, data: Path, *, own: Mapping[str, str]) -> None:
         self.runtimes: Mapping[str, str] = {}
+        self.helped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
         self.aws: Mapping[str, str] = {}
         """Endpoint and credentials for AWS's SDKs in functions."""
         self._packages = PackageStore(data / "packages")
@@ -89,24 +93,26 @@ class Publisher:
         version_text = ""
         if not runs_a_program(function):
             wanted = python_of(function, self.runtimes)
-            interpreter = await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
+            with self.helped():
+                interpreter = await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
+                python = interpreter.path
+                if function.requirements is not None:
+                    python = await self._environment(function, interpreter, progress)
             version_text = ".".join(map(str, interpreter.version))
-            python = interpreter.path
-            if function.requirements is not None:
-                python = await self._environment(function, interpreter, progress)
         number = LATEST if release is None else release.number
         package = None if release is None else release.package
         if package is None:
             package = (await asyncio.to_thread(self._packages.publish, function.code, exclude=not_code)).path
         if runs_a_program(function):
-            program = await asyncio.to_thread(
-                find_program,
-                function,
-                roots=(package, *(() if release is None else release.layers)),
-                runtimes=self.runtimes,
-                folder=folder,
-                environ=self._own,
-            )
+            with self.helped():
+                program = await asyncio.to_thread(
+                    find_program,
+                    function,
+                    roots=(package, *(() if release is None else release.layers)),
+                    runtimes=self.runtimes,
+                    folder=folder,
+                    environ=self._own,
+                )
             python = program.path
         variables = variables_of(
             function,
@@ -143,11 +149,13 @@ class Publisher:
         Raises:
             EnvironmentBuildError: it is not.
         """
-        if runs_a_program(function):
-            await asyncio.to_thread(check_program, function, runtimes=self.runtimes, folder=folder, environ=self._own)
-        else:
-            python = python_of(function, self.runtimes)
-            await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
+        with self.helped():
+            if runs_a_program(function):
+                runtimes = self.runtimes
+                await asyncio.to_thread(check_program, function, runtimes=runtimes, folder=folder, environ=self._own)
+            else:
+                python = python_of(function, self.runtimes)
+                await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
 
     def forget(self, name: str, number: str) -> None:
         """The version exists no more; its package may go."""

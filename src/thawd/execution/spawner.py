@@ -7,8 +7,9 @@ Nothing here decides whether an environment may be started; that is `node` and `
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
 from thawd.errors import ServiceException
@@ -84,14 +85,14 @@ class Spawner:
         """The processes of functions that are alive."""
         return self._launcher.children
 
-    @property
-    def has_helpers(self) -> bool:
-        """Whether processes of the platform's own may be running, such as pip; they are not strays."""
-        return self._launcher.has_helpers
-
-    @has_helpers.setter
-    def has_helpers(self, value: bool) -> None:
-        self._launcher.has_helpers = value
+    @contextlib.contextmanager
+    def helped(self) -> Iterator[None]:
+        """While processes of the platform's own may be running, such as pip, which are not strays."""
+        self._launcher.helpers += 1
+        try:
+            yield
+        finally:
+            self._launcher.helpers -= 1
 
     def log(self, function: Function) -> FunctionLog:
         """The log of `function`."""

@@ -1,0 +1,368 @@
+"""One route, many models: loaded in the handler, and thawed from a snapshot for each; measured side by side.
+
+Run by ``make example-multi-model``. Makes the models that are missing, starts thawd with an emulated S3, and stops it.
+
+    python examples/multi_model/demo.py --models 100 --requests 400
+"""
+
+from __future__ import annotations
+
+import argparse
+import base64
+import contextlib
+import http.client
+import io
+import json
+import os
+import random
+import shutil
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import zipfile
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import boto3
+import numpy as np
+import numpy.typing as npt
+
+HERE = Path(__file__).resolve().parent
+SINGLE = "single"
+LATEST = "$LATEST"
+RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
+STOP_S = 60.0
+FOLLOWED_WITHIN_S = 30.0
+SHOWN_S3 = 5
+
+
+class DemoError(Exception):
+    """A step did not do what it should; the message says which and what is known."""
+
+
+@dataclass
+class Times:
+    """Milliseconds from sending a request to having its answer, by whether the model was there."""
+
+    hit: list[float] = field(default_factory=list)
+    miss: list[float] = field(default_factory=list)
+    have_ms: list[float] = field(default_factory=list)
+
+
+class Server:
+    """The running thawd, asked over one connection."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self._connection = http.client.HTTPConnection(urlsplit(url).netloc, timeout=300)
+
+    def post(self, path: str, event: object) -> dict[str, Any]:
+        """The answer to an event; it must be one."""
+        self._connection.request("POST", path, json.dumps(event), {"Content-Type": "application/json"})
+        response = self._connection.getresponse()
+        body = response.read()
+        if response.status != 200 or response.getheader("x-amz-function-error"):
+            raise DemoError(f"POST {path} was answered {response.status} {body[:500]!r}")
+        answer: dict[str, Any] = json.loads(body)
+        return answer
+
+    def invoke(self, function: str, event: object) -> dict[str, Any]:
+        """The answer of a function, or of a version of it: ``name:alias``."""
+        return self.post(f"/2015-03-31/functions/{function}/invocations", event)
+
+    def client(self, service: str) -> Any:
+        """boto3's client of it."""
+        keys = {"aws_access_key_id": "demo", "aws_secret_access_key": "demo"}
+        return boto3.client(service, endpoint_url=self.url, region_name="us-east-1", **keys)
+
+
+def main() -> int:
+    """Run all steps; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
+    parser.add_argument("--models", type=int, default=100)
+    parser.add_argument("--requests", type=int, default=400)
+    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--side", type=int, default=224)
+    given = parser.parse_args()
+    say("thawd: many models behind one route\n")
+    try:
+        run(given)
+    except DemoError as error:
+        say(f"\nthe demo failed: {error}")
+        return 1
+    except KeyboardInterrupt:
+        say("\nstopped")
+        return 130
+    return 0
+
+
+def say(text: str) -> None:
+    """One line."""
+    print(text, flush=True)
+
+
+def step(title: str, text: str) -> None:
+    """What a step came to."""
+    say(f"  {title:<10} {text}")
+
+
+def run(given: argparse.Namespace) -> None:
+    """All steps."""
+    names = [f"model-{number:03}" for number in range(given.models)]
+    store = HERE / "store"
+    make_models(store, given)
+    expected = direct(store, names)
+    with running() as server:
+        compare(server, names, expected, given.requests)
+        replace(server, store, given)
+        from_s3(server, names[:SHOWN_S3], expected)
+    step("stop", "done")
+
+
+def make_models(store: Path, given: argparse.Namespace) -> None:
+    """Have the models in the store, of which each is a file."""
+    begun_s = time.monotonic()
+    options = ["--count", str(given.models), "--width", str(given.width), "--side", str(given.side)]
+    subprocess.run([sys.executable, HERE / "make_models.py", store, *options], check=True)
+    files = sorted(store.glob("*.onnx"))
+    size = sum(file.stat().st_size for file in files) / 2**20
+    step("models", f"{len(files)} in examples/multi_model/store, {size:,.0f} MiB, after {taken(begun_s)}")
+
+
+def picture(seed: int) -> npt.NDArray[np.uint8]:
+    """A picture as the requests have it."""
+    return np.random.default_rng(seed).integers(0, 255, (1, 64, 64, 3), np.uint8)
+
+
+def event_of(name: str, image: npt.NDArray[np.uint8]) -> dict[str, str]:
+    """A request for a model."""
+    return {"model": name, "image": base64.b64encode(image.tobytes()).decode()}
+
+
+def direct(store: Path, names: list[str]) -> dict[str, npt.NDArray[np.float32]]:
+    """What each model says of the picture, run here by plain ONNX Runtime; makes the optimised copies, too."""
+    import onnxruntime
+
+    from thawd import models
+
+    begun_s = time.monotonic()
+    scores, made = {}, 0
+    for name in names:
+        path = store / f"{name}.onnx"
+        scores[name] = onnxruntime.InferenceSession(path).run(["scores"], {"image": picture(0)})[0]
+        made += any(s.note == "made now" for s in models.load_onnx(models.open(f"file:{path}")).steps)
+    step("optimise", f"{made} models optimised for this CPU, {len(names) - made} were, after {taken(begun_s)}")
+    return scores
+
+
+def taken(begun_s: float) -> str:
+    """Seconds since, in words."""
+    return f"{time.monotonic() - begun_s:.1f} s"
+
+
+@contextlib.contextmanager
+def running() -> Iterator[Server]:
+    """`thawd up --aws`, with nothing of an earlier run but its snapshots."""
+    begun_s = time.monotonic()
+    data = HERE / ".thawd"
+    for path in data.glob("*") if data.exists() else []:
+        if path.name == "logs":
+            shutil.rmtree(path)
+    with tempfile.TemporaryDirectory(prefix="thawd-demo-") as name:
+        ready, log = Path(name) / "ready.json", Path(name) / "thawd.log"
+        command = [sys.executable, "-m", "thawd", "up", "--aws", "--port", "0", "--ready-file", str(ready)]
+        environ = {name: value for name, value in os.environ.items() if not name.startswith(("THAWD_", "AWS_"))}
+        # `single` is made through the API and so has a runtime of Lambda's: this interpreter, which has the packages.
+        configuration = HERE / ".served.toml"
+        runtime = f'\n[runtimes]\n"{RUNTIME}" = {json.dumps(sys.executable)}\n'
+        configuration.write_text((HERE / "thawd.toml").read_text() + runtime)
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                [*command, "--config", str(configuration)],
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+                env=environ,
+            )
+        try:
+            while not ready.exists():
+                if process.poll() is not None:
+                    raise DemoError(f"thawd up ended with {process.returncode}:\n{log.read_text()[-2000:]}")
+                time.sleep(0.05)
+            url = json.loads(ready.read_text())["url"]
+            step("server", f"{url} after {taken(begun_s)}")
+            yield Server(url)
+        finally:
+            process.terminate()
+            try:
+                process.wait(STOP_S)
+            except subprocess.TimeoutExpired:
+                process.kill()
+
+
+def publish(server: Server, names: list[str]) -> None:
+    """A version of `single` for each model, with an alias of the model's name: Lambda's own way to have several."""
+    begun_s = time.monotonic()
+    client = server.client("lambda")
+    with contextlib.suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_function(FunctionName=SINGLE)
+    client.create_function(
+        FunctionName=SINGLE,
+        Runtime=RUNTIME,
+        Role="arn:aws:iam::123456789012:role/any",
+        Handler="predict.single",
+        Code={"ZipFile": zipped(HERE / "function")},
+        MemorySize=512,
+        Timeout=60,
+        SnapStart={"ApplyOn": "PublishedVersions"},
+        Environment={"Variables": {"MODEL": names[0]}},
+    )
+    versions = {}
+    for name in names:
+        settled(client)
+        client.update_function_configuration(FunctionName=SINGLE, Environment={"Variables": {"MODEL": name}})
+        settled(client)
+        versions[name] = client.publish_version(FunctionName=SINGLE)["Version"]
+        client.create_alias(FunctionName=SINGLE, Name=name, FunctionVersion=versions[name])
+    for version in versions.values():
+        settled(client, Qualifier=version)
+    images = list((HERE / ".thawd" / "snapshots").glob("*.img"))
+    size = sum(path.stat().st_blocks * 512 for path in images) / 2**20
+    client.close()
+    step(
+        "publish", f"{len(versions)} versions after {taken(begun_s)}; {len(images)} snapshots, {size:,.0f} MiB on disk"
+    )
+
+
+def settled(client: Any, **qualifier: str) -> None:
+    """Wait until a version of `single` can be used, or ``$LATEST`` be changed.
+
+    Raises:
+        DemoError: it never can.
+    """
+    while True:
+        found = client.get_function_configuration(FunctionName=SINGLE, **qualifier)
+        if "Failed" in (found["State"], found.get("LastUpdateStatus")):
+            reason = found.get("StateReason") or found.get("LastUpdateStatusReason")
+            raise DemoError(f"{SINGLE} {qualifier or LATEST} is Failed: {reason}")
+        if found["State"] == "Active" and found.get("LastUpdateStatus") != "InProgress":
+            return
+        time.sleep(0.02)
+
+
+def zipped(folder: Path) -> bytes:
+    """A deployment package."""
+    data = io.BytesIO()
+    with zipfile.ZipFile(data, "w") as archive:
+        archive.write(folder / "predict.py", "predict.py")
+    return data.getvalue()
+
+
+def compare(server: Server, names: list[str], expected: dict[str, npt.NDArray[np.float32]], requests: int) -> None:
+    """The three ways, the same requests in the same order; each answer is compared with that of the model run here.
+
+    Raises:
+        DemoError: an answer is another one.
+    """
+    publish(server, names)
+    ways: dict[str, Callable[[str], str]] = {
+        "in the handler, read": lambda name: "resident-read",
+        "in the handler, mapped": lambda name: "resident",
+        "a snapshot for each": lambda name: f"{SINGLE}:{name}",
+    }
+    say(f"\n    {requests} requests, each for one of {len(names)} models at random, memory for 10 of them\n")
+    say(f"    {'way':<24} {'hits':>5} {'p50':>9} {'misses':>7} {'p50':>9} {'p99':>9} {'miss / hit':>11}")
+    for title, function_of in ways.items():
+        times = measure(server, function_of, names, expected, requests)
+        say(row(title, times))
+    say("")
+    step("check", f"all {requests * len(ways)} answers are those of the models run directly")
+
+
+def measure(
+    server: Server,
+    function_of: Callable[[str], str],
+    names: list[str],
+    expected: dict[str, npt.NDArray[np.float32]],
+    requests: int,
+) -> Times:
+    """Ask for one model after another, after ten whose times do not count."""
+    chosen, times = random.Random(0), Times()
+    events = {name: event_of(name, picture(0)) for name in names}
+    for number in range(requests + 10):
+        name = chosen.choice(names)
+        begun_s = time.perf_counter()
+        answer = server.invoke(function_of(name), events[name])
+        ms = (time.perf_counter() - begun_s) * 1000
+        check(name, answer, expected[name])
+        if number >= 10:
+            (times.hit if answer["how"] == "hit" else times.miss).append(ms)
+    return times
+
+
+def check(name: str, answer: dict[str, Any], expected: npt.NDArray[np.float32]) -> None:
+    """An answer is that of the model run here, but for the order in which an optimised graph adds up.
+
+    Raises:
+        DemoError: it is another one.
+    """
+    if not np.allclose(answer["scores"], expected[0], rtol=1e-3, atol=1e-5):
+        raise DemoError(f"{name} was answered {answer}; run directly it says {expected[0].tolist()}")
+
+
+def row(title: str, times: Times) -> str:
+    """One line of the table."""
+    hit, miss = (statistics.median(found) if found else float("nan") for found in (times.hit, times.miss))
+    p99 = sorted(times.miss)[int(len(times.miss) * 0.99)] if times.miss else float("nan")
+    return (
+        f"    {title:<24} {len(times.hit):>5} {hit:>6.1f} ms {len(times.miss):>7} {miss:>6.1f} ms {p99:>6.1f} ms"
+        f" {miss / hit:>11.2f}"
+    )
+
+
+def replace(server: Server, store: Path, given: argparse.Namespace) -> None:
+    """Put another model in the place of one that is in memory, and ask until it answers; then put the old one back.
+
+    Raises:
+        DemoError: the old one still answers.
+    """
+    import onnxruntime
+    from make_models import write
+
+    path = store / "model-000.onnx"
+    old = path.read_bytes()
+    event = event_of("model-000", picture(0))
+    server.post("/predict", event)
+    try:
+        write(path, 10_000, width=given.width, side=given.side)
+        begun_s = time.monotonic()
+        expected = onnxruntime.InferenceSession(path).run(["scores"], {"image": picture(0)})[0]
+        while not np.allclose(server.post("/predict", event)["scores"], expected[0], rtol=1e-3, atol=1e-5):
+            if time.monotonic() - begun_s > FOLLOWED_WITHIN_S:
+                raise DemoError(f"a model that was replaced is not served after {FOLLOWED_WITHIN_S:.0f} s")
+            time.sleep(0.05)
+        step("replace", f"model-000 replaced in the store; served after {taken(begun_s)}, by the same version")
+    finally:
+        staged = path.with_name(".old")
+        staged.write_bytes(old)
+        staged.replace(path)
+
+
+def from_s3(server: Server, names: list[str], expected: dict[str, npt.NDArray[np.float32]]) -> None:
+    """The same models by S3, which is thawd's own here: downloaded into the cache unless they are there."""
+    took = []
+    for name in names:
+        answer = server.invoke("resident-s3", event_of(name, picture(0)))
+        check(name, answer, expected[name])
+        took.append(answer["have_ms"])
+    step("s3", f"{len(names)} models by obstore, each in memory after {statistics.median(took):,.0f} ms")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,61 @@
+"""Where weights live and how they get into memory: ``from thawd import models`` in a handler, or in any program.
+
+    model = models.open("s3://models/resnet.onnx?region=eu-west-1")   # a file of this machine, whole and checked
+    loaded = models.load_onnx(model)                                  # a session, and what each step took
+
+Runs inside functions: Python 3.9 and later, the standard library alone until a call needs more. What a call needs and
+does not find is named with the extra that brings it.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+__all__ = [
+    "Cache",
+    "Loaded",
+    "Model",
+    "ModelChangedError",
+    "ModelError",
+    "ModelNotFoundError",
+    "Residents",
+    "Step",
+    "load_joblib",
+    "load_onnx",
+    "load_torch",
+    "load_transformers",
+    "open",
+]
+
+if TYPE_CHECKING:
+    from thawd.models.cache import Cache
+    from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError
+    from thawd.models.joblib_loader import load_joblib
+    from thawd.models.loaded import Loaded, Step
+    from thawd.models.onnx_loader import load_onnx
+    from thawd.models.opening import Model, open
+    from thawd.models.residents import Residents
+    from thawd.models.torch_loader import load_torch
+    from thawd.models.transformers_loader import load_transformers
+
+_PLACES = {
+    "Cache": "cache",
+    "Loaded": "loaded",
+    "Model": "opening",
+    "ModelChangedError": "faults",
+    "ModelError": "faults",
+    "ModelNotFoundError": "faults",
+    "Residents": "residents",
+    "Step": "loaded",
+    "load_joblib": "joblib_loader",
+    "load_onnx": "onnx_loader",
+    "load_torch": "torch_loader",
+    "load_transformers": "transformers_loader",
+    "open": "opening",
+}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _PLACES:
+        from importlib import import_module
+
+        return getattr(import_module("thawd.models." + _PLACES[name]), name)
+    raise AttributeError(f"module 'thawd.models' has no attribute {name!r}")

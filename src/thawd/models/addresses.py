@@ -1,0 +1,65 @@
+"""Addresses of models: ``s3://bucket/key``, ``file:path``, ``package:path``."""
+
+from __future__ import annotations
+
+import os
+from typing import Dict, NamedTuple
+from urllib.parse import parse_qsl, unquote, urlsplit
+
+from thawd.models.faults import ModelError
+
+_PARAMETERS = ("region", "endpoint", "path_style", "anonymous")
+
+
+class Address(NamedTuple):
+    """Where a model is.
+
+    Attributes:
+        text: as it was written.
+        bucket: of S3; empty where the model is a file of this machine.
+        key: of the object; it ends with a slash where the model is a folder, all objects below it.
+        parameters: of the URL: region, endpoint, path_style, anonymous.
+        path: of the file or folder, absolute; empty for S3.
+    """
+
+    text: str
+    bucket: str
+    key: str
+    parameters: Dict[str, str]
+    path: str
+
+
+def parse(text: str) -> Address:
+    """Take an address apart.
+
+    ``file:`` paths that are relative begin at the working folder; ``package:`` paths at the function's code
+    (``LAMBDA_TASK_ROOT``), outside a function at the working folder, and do not lead out of it.
+
+    Raises:
+        ModelError: it is none; the message says what is one.
+    """
+    scheme, _, rest = text.partition(":")
+    if scheme == "s3" and rest.startswith("//"):
+        return _s3(text)
+    if scheme == "file" and rest:
+        path = unquote(urlsplit(text).path) if rest.startswith("//") else rest
+        return Address(text, "", "", {}, os.path.abspath(path))
+    if scheme == "package" and rest:
+        root = os.path.abspath(os.environ.get("LAMBDA_TASK_ROOT") or ".")
+        path = os.path.normpath(os.path.join(root, rest))
+        if not path.startswith(root + os.sep):
+            raise ModelError(f"the address {text!r} leads out of the code in {root}")
+        return Address(text, "", "", {}, path)
+    raise ModelError(f"{text!r} is no address of a model; allowed: s3://bucket/key, file:path, package:path")
+
+
+def _s3(text: str) -> Address:
+    parts = urlsplit(text)
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
+    unknown = sorted(set(parameters) - set(_PARAMETERS))
+    if unknown:
+        raise ModelError(f"{text!r} has the parameter {unknown[0]!r}; allowed: {', '.join(_PARAMETERS)}")
+    key = unquote(parts.path)[1:]
+    if not parts.netloc or not key or "//" in key or any(part in (".", "..") for part in key.split("/")):
+        raise ModelError(f"{text!r} names no object; an address is such as s3://bucket/models/resnet.onnx")
+    return Address(text, parts.netloc, key, parameters, "")

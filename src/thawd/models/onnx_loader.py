@@ -1,0 +1,130 @@
+"""ONNX Runtime: the graph optimised once for this machine, its weights mapped from a file beside it."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+from typing import Any, Dict, Optional, Tuple
+
+from thawd.models.cache import Use, key_of
+from thawd.models.faults import ModelError, missing
+from thawd.models.loaded import Loaded, Step, Stopwatch, mapped_note
+from thawd.models.opening import Model
+
+_PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "onnx_optimise.py")
+_FORM = "1"
+
+
+def load_onnx(
+    model: Model,
+    *,
+    name: str = "",
+    threads: int = 1,
+    optimise: bool = True,
+    prepack: bool = True,
+    config: Optional[Dict[str, str]] = None,
+) -> Loaded:
+    """An ``InferenceSession`` on the CPU.
+
+    Args:
+        model: an ONNX file, or a folder with one.
+        name: of the file in a folder with several, relative to it.
+        threads: that one run may use. One: the session has no threads, and can be forked.
+        optimise: load a copy that is optimised for this machine's CPU by this version of ONNX Runtime, with its weights
+            mapped. It is made on first use, in a process of its own, and kept in the cache. Else the file is loaded as
+            it is, and optimised each time.
+        prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does unless told not to: faster
+            matrix products, but a private copy of those weights, made each time. False is for models that come and go
+            without a snapshot; docs/models.md has what it costs and brings.
+        config: further entries of the session's configuration.
+
+    Raises:
+        ModelError: there is no ONNX Runtime, or it refuses the model.
+    """
+    watch = Stopwatch(model)
+    with watch.step("import onnxruntime"):
+        try:
+            import onnxruntime
+        except ImportError:
+            raise missing("ONNX Runtime", "pip install onnxruntime") from None
+    path = _file_of(model, name)
+    if optimise:
+        with watch.step("optimise") as step:
+            path = _optimised(model, path, onnxruntime.__version__, step)
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = threads
+    options.inter_op_num_threads = 1
+    level = onnxruntime.GraphOptimizationLevel
+    options.graph_optimization_level = level.ORT_DISABLE_ALL if optimise else level.ORT_ENABLE_ALL
+    entries = {"session.disable_prepacking": "0" if prepack else "1", **(config or {})}
+    for entry in entries.items():
+        options.add_session_config_entry(*entry)
+    with watch.step("session") as step:
+        session = _session(onnxruntime, model, path, options)
+        step.note = f"{'prepacked' if prepack else 'not prepacked'}, {mapped_note(os.path.dirname(path))}"
+    return Loaded(session, model, watch.steps)
+
+
+def _session(onnxruntime: Any, model: Model, path: str, options: Any) -> Any:
+    try:
+        return onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    except Exception as error:
+        raise ModelError(f"{model.address}: ONNX Runtime {onnxruntime.__version__} refuses it: {error}") from error
+
+
+def _file_of(model: Model, name: str) -> str:
+    if not os.path.isdir(model.path):
+        return model.path
+    found = [name] if name else sorted(entry for entry in os.listdir(model.path) if entry.endswith(".onnx"))
+    if len(found) != 1:
+        raise ModelError(f"{model.address} has {len(found)} files that end with .onnx; say which by `name`")
+    return os.path.join(model.path, found[0])
+
+
+def _optimised(model: Model, path: str, version: str, step: Step) -> str:
+    """Path of the optimised copy, which `model` holds from now on."""
+    inner = "" if path == model.path else os.path.basename(path)
+    key = key_of(_FORM, model.sha256 or model.identity, inner, version, *_cpu())
+    for _ in range(3):
+        use: Optional[Use] = model.cache.use("derived", key)
+        if use is not None:
+            model.hold(use)
+            step.note = step.note or "there already"
+            return os.path.join(model.cache.place("derived", key), "model.onnx")
+        step.note = "made now"
+        _make(model, path, key)
+    raise ModelError(f"{model.address}: its optimised copy does not stay in the cache {model.cache.folder}")
+
+
+def _make(model: Model, path: str, key: str) -> None:
+    made = model.cache.place("derived", key)
+    model.cache.make_room(model.size)
+    staged = tempfile.mkdtemp(prefix=".new-", dir=os.path.dirname(made))
+    os.chmod(staged, 0o755)
+    command = [sys.executable, _PROGRAM, path, staged, *sys.path]
+    try:
+        done = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False)
+        if done.returncode != 0 or not os.path.exists(os.path.join(staged, "model.onnx")):
+            last = (done.stdout.strip() or f"status {done.returncode}").splitlines()[-1]
+            raise ModelError(f"{model.address}: ONNX Runtime cannot optimise it: {last}. Load it with optimise=False")
+        try:
+            os.rename(staged, made)
+        except OSError:  # another process has made it meanwhile
+            pass
+    finally:
+        shutil.rmtree(staged, ignore_errors=True)
+
+
+def _cpu() -> Tuple[str, ...]:
+    """What an optimised model depends on: the CPU's kind and what it can do."""
+    try:
+        with open("/proc/cpuinfo") as file:
+            lines = file.read().partition("\n\n")[0].splitlines()
+    except OSError:
+        lines = []
+    return tuple(
+        line for line in lines if line.startswith(("vendor_id", "model name", "flags", "Features", "CPU part"))
+    )

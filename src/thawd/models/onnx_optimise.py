@@ -1,0 +1,32 @@
+"""Program: ``onnx_optimise.py MODEL FOLDER``: writes an ONNX model optimised for this machine, with a file of weights.
+
+A process of its own, so that what optimising takes in memory is not in the snapshot of who loads the result.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+_SMALLEST_OUTSIDE_BYTES = "1024"
+
+
+def main(model: str, folder: str) -> None:
+    """Write ``model.onnx`` and ``weights.bin`` into `folder`."""
+    import onnxruntime
+
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    options.log_severity_level = 3  # it warns that the result is for this machine, which is what it is wanted for
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
+    options.optimized_model_filepath = os.path.join(folder, "model.onnx")
+    options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")
+    options.add_session_config_entry(
+        "session.optimized_model_external_initializers_min_size_in_bytes", _SMALLEST_OUTSIDE_BYTES
+    )
+    onnxruntime.InferenceSession(model, options, providers=["CPUExecutionProvider"])
+
+
+if __name__ == "__main__":
+    sys.path[:0] = sys.argv[3:]
+    main(sys.argv[1], sys.argv[2])

@@ -1,0 +1,279 @@
+"""`open`: from an address to a file of this machine that is whole, is the one asked for, and stays while it is used."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from typing import Any, Callable, Dict, List, Optional, Tuple
+
+from thawd.models import store
+from thawd.models.addresses import Address, parse
+from thawd.models.cache import Cache, Use, has_sha256, key_of
+from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError
+
+Progress = Callable[[str, int, int], None]
+"""Called with the key, the bytes that are there and the bytes that there will be, some ten times a second."""
+
+_TRIES = 3
+
+
+class Model:
+    """A model on this machine.
+
+    Attributes:
+        address: as it was asked for.
+        path: of the file, or of the folder where the address ends with a slash. Read it, map it, do not write to it.
+        size: bytes.
+        identity: changes when the model does: the ETag in S3, a folder's over all its objects; size, time and inode
+            of a file.
+        version: S3's version id, where it has one.
+        sha256: of the file; None for folders, and for files of this machine whose hash nobody asked for.
+        pinned: whether it was asked for by its SHA-256.
+        origin: ``cache``, ``downloaded`` or ``in place``.
+        cache: where it and what is derived from it is kept.
+        steps: name, milliseconds and a note of what `open` did.
+    """
+
+    def __init__(self, address: Address, cache: Cache) -> None:
+        self.address = address.text
+        self.path = address.path
+        self.size = 0
+        self.identity = ""
+        self.version: Optional[str] = None
+        self.sha256: Optional[str] = None
+        self.pinned = False
+        self.origin = "in place" if address.path else "cache"
+        self.cache = cache
+        self.steps: List[Tuple[str, float, str]] = []
+        self.uses: List[Use] = []
+        self._address = address
+
+    def is_current(self) -> bool:
+        """Whether the address still stands for this: one request to the store, or a look at the file.
+
+        Raises:
+            ModelNotFoundError: it stands for nothing any more.
+            ModelError: the store cannot be asked.
+        """
+        return _identity_of(self._address) == self.identity
+
+    def hold(self, use: Use) -> None:
+        """Keep something else in the cache while this is open."""
+        self.uses.append(use)
+
+    def close(self) -> None:
+        """Give it free: the cache may remove it. What is mapped or loaded stays."""
+        while self.uses:
+            self.uses.pop().end()
+
+    def __enter__(self) -> "Model":
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self.close()
+
+    def __del__(self) -> None:
+        self.close()
+
+    def __repr__(self) -> str:
+        return f"<Model {self.address}: {self.size} bytes, {self.origin}, {self.path}>"
+
+
+def open(
+    address: str,
+    *,
+    sha256: Optional[str] = None,
+    etag: Optional[str] = None,
+    version: Optional[str] = None,
+    progress: Optional[Progress] = None,
+    cache: Optional[Cache] = None,
+) -> Model:
+    """The model at an address, on this machine.
+
+    S3: downloaded into the cache unless it is there; a download that broke off is gone on with, and of several
+    processes that want the same one downloads. Without a pin the store is asked what the address stands for now; with
+    one that the cache has, nobody is asked.
+
+    ``file:`` and ``package:``: the file itself, not copied.
+
+    Args:
+        address: ``s3://bucket/key?region=...``, ``file:path``, ``package:path``; with a slash at the end, a folder.
+        sha256: pin: the hexadecimal hash that the file must have.
+        etag: pin: the ETag that the object must have.
+        version: pin: the version id of the object, in a bucket with versions.
+        progress: told about a download.
+        cache: another cache than the usual one.
+
+    Raises:
+        ModelNotFoundError: there is nothing at the address.
+        ModelChangedError: what is there is not what a pin says.
+        ModelError: the store failed, or the address is none.
+    """
+    where = parse(address)
+    model = Model(where, cache or Cache())
+    model.pinned = sha256 is not None
+    begun_s = time.perf_counter()
+    is_folder = address.partition("?")[0].endswith("/")
+    if is_folder and (sha256 or etag or version):
+        raise ModelError(f"{address} is a folder; a pin is for one file: sha256, etag and version")
+    if where.path:
+        if etag or version:
+            raise ModelError(f"{address} is a file, which has no ETag and no version; pin it by sha256")
+        _open_here(model, sha256)
+    elif is_folder:
+        _open_folder(model, where, progress)
+    else:
+        _open_object(model, where, _Pins(sha256, etag, version), progress)
+    note = f"{model.origin}, {model.size / 2**20:.1f} MiB"
+    model.steps.append(("open", (time.perf_counter() - begun_s) * 1000, note))
+    return model
+
+
+class _Pins:
+    """What an object must be, where that was said."""
+
+    def __init__(self, sha256: Optional[str], etag: Optional[str], version: Optional[str]) -> None:
+        self.sha256 = sha256.lower() if sha256 else None
+        self.etag = etag.strip('"') if etag else None
+        self.version = version
+
+    def index_key(self, address: Address, found: Dict[str, Any]) -> str:
+        """Under what the cache knows an object."""
+        place = address._replace(text="")
+        return key_of(
+            place.bucket, place.key, *map(str, sorted(place.parameters.items())), found["etag"], found["version"]
+        )
+
+
+def _open_here(model: Model, sha256: Optional[str]) -> None:
+    model.size, model.identity = _stamp(model.path, model.address)
+    if sha256 is not None:
+        seen = model.cache.place("index", key_of(model.path) + ".seen")
+        if not has_sha256(model.path, sha256.lower(), seen=seen):
+            raise ModelChangedError(f"{model.address}: its SHA-256 is not {sha256}")
+        model.sha256 = sha256.lower()
+
+
+def _stamp(path: str, address: str) -> Tuple[int, str]:
+    """Size and identity of a file, or of all files in a folder."""
+    if not os.path.exists(path):
+        raise ModelNotFoundError(f"{address}: there is no {path}")
+    files = [path]
+    if os.path.isdir(path):
+        files = sorted(os.path.join(parent, name) for parent, _, names in os.walk(path) for name in names)
+    stats = [os.stat(file) for file in files]
+    stamps = [f"{file} {status.st_size} {status.st_mtime_ns} {status.st_ino}" for file, status in zip(files, stats)]
+    return sum(status.st_size for status in stats), key_of(*stamps)
+
+
+def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional[Progress]) -> None:
+    found = _pinned(model.cache, address, pins)
+    if found is None:
+        found = store.head(address, version=pins.version)
+        if pins.etag is not None and found["etag"] != pins.etag:
+            raise ModelChangedError(f"{address.text}: its ETag is {found['etag']}, and {pins.etag} was asked for")
+    recorded = _hold(model, address, pins, found, progress)
+    model.path = model.cache.place("blobs", recorded["sha256"])
+    model.size, model.sha256 = recorded["size"], recorded["sha256"]
+    model.identity, model.version = recorded["etag"], recorded["version"]
+
+
+def _pinned(cache: Cache, address: Address, pins: _Pins) -> Optional[Dict[str, Any]]:
+    """What is recorded of an object that a pin names, so that nobody need be asked; None where the cache has none."""
+    if pins.sha256 is None and pins.etag is None and pins.version is None:
+        return None
+    recorded = cache.recorded(_pin_key(address, pins))
+    return recorded if recorded is not None and os.path.exists(cache.place("blobs", recorded["sha256"])) else None
+
+
+def _pin_key(address: Address, pins: _Pins) -> str:
+    return key_of("pin", address.text, pins.sha256, pins.etag, pins.version)
+
+
+def _hold(
+    model: Model, address: Address, pins: _Pins, found: Dict[str, Any], progress: Optional[Progress]
+) -> Dict[str, Any]:
+    """Have an object in the cache, sound and held by `model`; what is recorded of it."""
+    cache = model.cache
+    key = pins.index_key(address, found)
+    for _ in range(_TRIES):
+        recorded = cache.recorded(key)
+        if recorded is None or not os.path.exists(cache.place("blobs", recorded["sha256"])):
+            recorded = _download(model, address, pins, {**found, "key": key}, progress)
+        use = cache.use("blobs", recorded["sha256"])
+        if use is not None and cache.is_sound(recorded["sha256"]):
+            model.hold(use)
+            if pins.sha256 not in (None, recorded["sha256"]):
+                raise ModelChangedError(f"{address.text}: its SHA-256 is {recorded['sha256']}, not {pins.sha256}")
+            if pins.sha256 or pins.etag or pins.version:
+                _record_pin(cache, _pin_key(address, pins), recorded)
+            return recorded
+        if use is not None:
+            use.end()
+    raise ModelError(f"{address.text} does not stay in the cache {cache.folder}: it is damaged or removed each time")
+
+
+def _download(
+    model: Model, address: Address, pins: _Pins, found: Dict[str, Any], progress: Optional[Progress]
+) -> Dict[str, Any]:
+    cache = model.cache
+    cache.make_room(found["size"])
+
+    def told(line: Dict[str, Any]) -> None:
+        if progress is not None and "done" not in line and not line.get("waiting"):
+            progress(line["progress"], line["at"], line["size"])
+
+    recorded = store.fetch(
+        address,
+        told,
+        partial=cache.place("partial", found["key"]),
+        index=cache.place("index", found["key"] + ".json"),
+        blobs=os.path.dirname(cache.place("blobs", "x")),
+        lock=cache.lock,
+        etag=found["etag"],
+        version=found["version"],
+        size=found["size"],
+        sha256=pins.sha256,
+    )
+    if recorded["downloaded"]:
+        model.origin = "downloaded"
+        if recorded["resumed"]:
+            model.steps.append(("resume", 0.0, f"{recorded['resumed']} bytes were there"))
+    return recorded
+
+
+def _record_pin(cache: Cache, key: str, recorded: Dict[str, Any]) -> None:
+    path = cache.place("index", key + ".json")
+    if not os.path.exists(path):
+        staged = f"{path}.{os.getpid()}"
+        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "w") as file:
+            json.dump(recorded, file)
+        os.replace(staged, path)
+
+
+def _open_folder(model: Model, address: Address, progress: Optional[Progress]) -> None:
+    objects = store.below(address)
+    if not objects:
+        raise ModelNotFoundError(f"{address.text}: no object's key begins so")
+    files: Dict[str, str] = {}
+    for found in objects:
+        part = address._replace(text=address.text.partition("?")[0] + found["key"], key=found["key"])
+        recorded = _hold(model, part, _Pins(None, None, None), found, progress)
+        files[found["key"][len(address.key) :]] = recorded["sha256"]
+        model.size += recorded["size"]
+    model.path = model.cache.tree(files)
+    model.identity = _listing_identity(objects)
+
+
+def _listing_identity(objects: List[Dict[str, Any]]) -> str:
+    return key_of(*(f"{found['key']} {found['etag']}" for found in objects))
+
+
+def _identity_of(address: Address) -> str:
+    if address.path:
+        return _stamp(address.path, address.text)[1]
+    if address.key.endswith("/"):
+        return _listing_identity(store.below(address))
+    identity: str = store.head(address)["etag"]
+    return identity

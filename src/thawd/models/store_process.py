@@ -1,0 +1,235 @@
+"""Program: a process of its own that talks to S3 for `thawd.models.store`: heads, lists, and downloads into the cache.
+
+Beside the caller, because an S3 client keeps threads and connections, which neither a snapshot nor a fork takes along.
+Reads one JSON object a line on standard input, answers with lines of JSON, the last of them with ``done`` or ``error``.
+Ends with its input. Standard library and obstore, Python 3.9 and later; imports nothing of thawd, as it is started by
+its path.
+
+A download is appended to a file that is locked, so that of several processes one downloads, and that is kept when it
+breaks off: the next one asks for the rest, of the same ETag. Its SHA-256 is taken over what is there and what comes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, Iterator, Optional
+
+_CHUNK_BYTES = 1 << 20
+_PROGRESS_S = 0.1
+_MISSING, _CHANGED, _FAILED = "missing", "changed", "failed"
+
+
+class _Refused(Exception):
+    def __init__(self, kind: str, message: str) -> None:
+        super().__init__(message)
+        self.kind = kind
+
+
+def main() -> None:
+    """Answer requests until there are no more."""
+    stores: Dict[str, Any] = {}
+    for line in sys.stdin:
+        request = json.loads(line)
+        try:
+            _say({"done": _OPERATIONS[request["op"]](request, stores)})
+        except _Refused as error:
+            _say({"error": str(error), "kind": error.kind})
+        except FileNotFoundError as error:
+            _say({"error": _first_line(error), "kind": _MISSING})
+        except Exception as error:
+            kind = _CHANGED if type(error).__name__ == "PreconditionError" else _FAILED
+            _say({"error": _first_line(error), "kind": kind})
+
+
+def _say(answer: Dict[str, Any]) -> None:
+    sys.stdout.write(json.dumps(answer) + "\n")
+    sys.stdout.flush()
+
+
+def _first_line(error: BaseException) -> str:
+    """The first line says it; after it comes obstore's inner life."""
+    return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
+    """Look for packages where the caller does: they may lie with a function's code."""
+    sys.path[:] = request["path"]
+    try:
+        import obstore  # noqa: F401
+    except ImportError:
+        raise _Refused("library", "no obstore") from None
+
+
+def _store(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
+    """obstore's store for the bucket. Credentials are those of boto3 where it is there, else what obstore finds."""
+    name = json.dumps([request["bucket"], request["parameters"]], sort_keys=True)
+    if name not in stores:
+        from obstore.store import S3Store
+
+        given = request["parameters"]
+        options: Dict[str, Any] = {"client_options": {"allow_http": True}}
+        endpoint = given.get("endpoint") or os.environ.get("AWS_ENDPOINT_URL_S3") or os.environ.get("AWS_ENDPOINT_URL")
+        if endpoint:
+            options["endpoint"] = endpoint
+        if given.get("anonymous") == "true":
+            options["skip_signature"] = True
+        else:
+            try:
+                import boto3
+                from obstore.auth.boto3 import Boto3CredentialProvider
+
+                session = boto3.Session()
+                if session.get_credentials() is not None:
+                    options["credential_provider"] = Boto3CredentialProvider(session)
+            except ImportError:
+                pass
+        region = given.get("region") or os.environ.get("AWS_REGION") or os.environ.get("AWS_DEFAULT_REGION")
+        virtual = given.get("path_style", "true") == "false"
+        stores[name] = S3Store(
+            request["bucket"], region=region or "us-east-1", virtual_hosted_style_request=virtual, **options
+        )
+    return stores[name]
+
+
+def _described(meta: Any) -> Dict[str, Any]:
+    return {
+        "key": meta["path"],
+        "size": meta["size"],
+        "etag": (meta["e_tag"] or "").strip('"'),
+        "version": meta["version"],
+    }
+
+
+def _head(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
+    import obstore
+
+    version = request.get("version")
+    if version:
+        answer = obstore.get(_store(request, stores), request["key"], options={"version": version, "head": True})
+        return _described(answer.meta)
+    return _described(obstore.head(_store(request, stores), request["key"]))
+
+
+def _list(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
+    import obstore
+
+    pages = obstore.list(_store(request, stores), prefix=request["key"])
+    return sorted((_described(meta) for page in pages for meta in page), key=lambda found: found["key"])
+
+
+def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
+    """Have the object in the cache; what is recorded of it."""
+    partial, index = request["partial"], request["index"]
+    with _locked(partial, progress=request["key"]) as file:
+        recorded = _recorded(index, request["blobs"])
+        if recorded is not None:  # another process has downloaded it meanwhile
+            os.unlink(partial)
+            return {**recorded, "downloaded": 0}
+        begun, digest = _hash_of(file, request["size"])
+        for chunk in _rest(request, stores, begun):
+            file.write(chunk)
+            digest.update(chunk)
+            _progress(request["key"], file.tell(), request["size"])
+        file.flush()
+        os.fsync(file.fileno())
+        _progress(request["key"], file.tell(), request["size"], always=True)
+        sha256 = digest.hexdigest()
+        if file.tell() != request["size"]:
+            os.unlink(partial)
+            raise _Refused(_FAILED, f"{file.tell()} bytes came of {request['size']}")
+        if request["sha256"] not in (None, sha256):
+            os.unlink(partial)
+            raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, and {request['sha256']} was asked for")
+        os.fchmod(file.fileno(), 0o444)
+        blob = os.path.join(request["blobs"], sha256)
+        with open(
+            request["lock"], "w"
+        ) as lock:  # who finds a damaged blob removes it under this lock, and not the new one
+            fcntl.flock(lock, fcntl.LOCK_EX)
+            os.replace(partial, blob)
+            status = os.stat(blob)
+            seen = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino, "sha256": sha256}
+            _write(blob + ".seen", seen)
+        recorded = {name: request[name] for name in ("text", "etag", "version", "size")}
+        recorded["sha256"] = sha256
+        _write(index, recorded)
+        return {**recorded, "downloaded": request["size"] - begun, "resumed": begun}
+
+
+def _locked(path: str, *, progress: str) -> Any:
+    """The partial download, open for appending, locked, and still under its name."""
+    while True:
+        file = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            _say({"progress": progress, "waiting": True})
+            fcntl.flock(file, fcntl.LOCK_EX)
+        try:
+            if os.stat(path).st_ino == os.fstat(file.fileno()).st_ino:
+                return file
+        except FileNotFoundError:
+            pass
+        file.close()
+
+
+def _recorded(index: str, blobs: str) -> Optional[Dict[str, Any]]:
+    try:
+        with open(index) as file:
+            recorded: Dict[str, Any] = json.load(file)
+    except (OSError, ValueError):
+        return None
+    return recorded if os.path.exists(os.path.join(blobs, recorded["sha256"])) else None
+
+
+def _hash_of(file: Any, size: int) -> Any:
+    """How many bytes are there, and their hash; more than there can be are thrown away."""
+    digest = hashlib.sha256()
+    if os.fstat(file.fileno()).st_size > size:
+        file.truncate(0)
+    file.seek(0)
+    while chunk := file.read(_CHUNK_BYTES):
+        digest.update(chunk)
+    return file.tell(), digest
+
+
+def _rest(request: Dict[str, Any], stores: Dict[str, Any], begun: int) -> Iterator[bytes]:
+    import obstore
+
+    if begun == request["size"]:
+        return
+    options: Any = {"range": (begun, request["size"])}
+    if request["etag"]:
+        options["if_match"] = '"' + request["etag"] + '"'
+    if request["version"]:
+        options["version"] = request["version"]
+    for chunk in obstore.get(_store(request, stores), request["key"], options=options).stream(_CHUNK_BYTES):
+        yield bytes(chunk)
+
+
+_said_s = [0.0]
+
+
+def _progress(key: str, done: int, size: int, *, always: bool = False) -> None:
+    now_s = time.monotonic()
+    if always or now_s - _said_s[0] >= _PROGRESS_S:
+        _said_s[0] = now_s
+        _say({"progress": key, "at": done, "size": size})
+
+
+def _write(path: str, record: Dict[str, Any]) -> None:
+    staged = f"{path}.{os.getpid()}"
+    with open(staged, "w") as file:
+        json.dump(record, file)
+    os.replace(staged, path)
+
+
+_OPERATIONS = {"hello": _hello, "head": _head, "list": _list, "fetch": _fetch}
+
+if __name__ == "__main__":
+    main()

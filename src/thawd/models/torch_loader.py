@@ -1,0 +1,67 @@
+"""torch: weights mapped, and put into a module that was made without any."""
+
+from __future__ import annotations
+
+from typing import Any, Callable, Optional
+
+from thawd.models.faults import ModelError, missing
+from thawd.models.loaded import Loaded, Stopwatch, mapped_note
+from thawd.models.opening import Model
+
+
+def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded:
+    """A module with its weights, in evaluation mode; without `make`, the weights by name.
+
+    Args:
+        model: a file of ``torch.save(module.state_dict(), ...)``, or a ``.safetensors`` file. Of a ``torch.save`` file
+            only tensors are taken (``weights_only``), so that no code of it runs.
+        make: makes the module, as the class does. It is called under ``torch.device("meta")``: no weight is drawn or
+            stored only to be replaced, and the mapped ones are taken over as they are (``assign``).
+
+    Raises:
+        ModelError: a library is missing, or the weights are not those of the module.
+    """
+    watch = Stopwatch(model)
+    with watch.step("import torch"):
+        try:
+            import torch
+        except ImportError:
+            raise missing("torch", "pip install torch") from None
+    with watch.step("weights") as step:
+        state = _weights(torch, model)
+        step.note = mapped_note(model.path)
+    if make is None:
+        return Loaded(state, model, watch.steps)
+    with watch.step("module") as step:
+        with torch.device("meta"):
+            module = make()
+        try:
+            module.load_state_dict(state, assign=True)
+        except RuntimeError as error:
+            raise ModelError(f"{model.address}: not the weights of this module: {error}") from error
+        bare = [name for name, tensor in (*module.named_parameters(), *module.named_buffers()) if tensor.is_meta]
+        if bare:
+            raise ModelError(
+                f"{model.address} has no {', '.join(bare[:3])}, which the module makes by itself (a buffer that is not "
+                "persistent); make the module without load_torch, and load_state_dict the weights that load_torch gives"
+            )
+        module.eval()
+        step.note = "made without weights, which are assigned"
+    return Loaded(module, model, watch.steps)
+
+
+def _weights(torch: Any, model: Model) -> Any:
+    if not _is_safetensors(model.path):
+        return torch.load(model.path, map_location="cpu", mmap=True, weights_only=True)
+    try:
+        from safetensors.torch import load_file
+    except ImportError:
+        raise missing("safetensors", "pip install safetensors") from None
+    return load_file(model.path)
+
+
+def _is_safetensors(path: str) -> bool:
+    """By its content, since files of the cache have no endings: a length, then a JSON object."""
+    with open(path, "rb") as file:
+        head = file.read(9)
+    return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32

@@ -1,0 +1,43 @@
+"""transformers: from a folder as ``save_pretrained`` writes it, with nothing asked of the network."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from thawd.models.faults import ModelError, missing
+from thawd.models.loaded import Loaded, Stopwatch, mapped_note
+from thawd.models.opening import Model
+
+
+def load_transformers(model: Model, kind: str = "AutoModel", **options: Any) -> Loaded:
+    """A model of transformers, in evaluation mode.
+
+    Args:
+        model: a folder: an address that ends with a slash. With safetensors its weights are mapped.
+        kind: name of the class, for example ``"VisionEncoderDecoderModel"``. Imported by name, so that the time is
+            told.
+        options: further arguments of ``from_pretrained``. Weights keep the type they are stored in, unless ``dtype``
+            says another.
+
+    Raises:
+        ModelError: a library is missing, or it refuses the model.
+    """
+    watch = Stopwatch(model)
+    with watch.step("import transformers") as step:
+        try:
+            import transformers
+
+            loader = getattr(transformers, kind)
+        except (ImportError, AttributeError) as error:
+            if isinstance(error, AttributeError):
+                raise ModelError(f"transformers {transformers.__version__} has no {kind}") from None
+            raise missing("transformers", "pip install transformers torch safetensors") from None
+        step.note = kind
+    with watch.step("weights") as step:
+        try:
+            value = loader.from_pretrained(model.path, local_files_only=True, **{"dtype": "auto", **options})
+        except (OSError, ValueError) as error:
+            raise ModelError(f"{model.address}: transformers {transformers.__version__} refuses it: {error}") from error
+        value.eval()
+        step.note = mapped_note(model.path)
+    return Loaded(value, model, watch.steps)

@@ -1,0 +1,83 @@
+"""Claims about what `thawd tune` chooses among sizes, and about its page."""
+
+from __future__ import annotations
+
+from xml.etree import ElementTree as ET
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from thawd.analysis.cost_prices import load_prices
+from thawd.analysis.cost_records import Measured
+from thawd.analysis.tune import Size, Tuned, default_sizes, priced
+from thawd.analysis.tune_page import page
+
+PRICES = load_prices()
+
+
+def size(memory_mb: int, warm_ms: float) -> Size:
+    measured = Measured(memory_mb=memory_mb, warm_ms=warm_ms, cold_ms=warm_ms + 1000, count=10)
+    return Size(
+        memory_mb=memory_mb, cpus=memory_mb / 1769, measured=measured, warm_median_ms=warm_ms, most_memory_mb=90
+    )
+
+
+def tuned(*sizes: Size, weight: float = 0.5, function: str = "f") -> Tuned:
+    return priced(function, sizes, PRICES, architecture="x86_64", limited=True, weight=weight)
+
+
+def test_cheapest_fastest_and_balanced_by_hand() -> None:
+    # GB-ms: 128 MB x 1,000 = 125, 512 x 300 = 150, 1,769 x 200 = 345.5; and the request with each. A million costs
+    # 2.283, 2.7, 5.958. Balanced: 0.383 + 1, 0.453 + 0.3, 1 + 0.2.
+    found = tuned(size(128, 1000), size(512, 300), size(1769, 200))
+    assert found.per_million == {
+        128: pytest.approx(2.283, abs=0.001),
+        512: pytest.approx(2.7, abs=0.001),
+        1769: pytest.approx(5.958, abs=0.001),
+    }
+    assert (found.cheapest, found.fastest, found.balanced) == (128, 1769, 512)
+
+
+def test_the_weight_goes_from_the_fastest_to_the_cheapest() -> None:
+    sizes = (size(128, 1000), size(512, 300), size(1769, 200))
+    assert tuned(*sizes, weight=0.0).balanced == 1769
+    assert tuned(*sizes, weight=1.0).balanced == 128
+
+
+def test_a_size_that_failed_is_not_chosen_and_all_may_fail() -> None:
+    failed = Size(memory_mb=128, cpus=0.07, failure="Runtime.ExitError <script>")
+    found = tuned(failed, size(512, 300))
+    assert (found.cheapest, found.fastest, found.balanced) == (512, 512, 512)
+    nothing = tuned(failed)
+    assert (nothing.cheapest, nothing.fastest, nothing.balanced) == (None, None, None)
+    text = page(nothing, prices_said="x", runs=1)
+    assert "no size worked" in text.lower()
+    assert "<script>" not in text
+
+
+def test_default_sizes_are_those_for_which_there_are_cpus(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.cpu_count", lambda: 1)
+    assert default_sizes() == [128, 256, 512, 1024, 1536, 1769]
+    monkeypatch.setattr("os.cpu_count", lambda: 2)
+    assert default_sizes()[-1] == 3008
+
+
+@given(
+    st.dictionaries(st.integers(128, 10_240), st.floats(0.5, 900_000), min_size=1, max_size=12),
+    st.floats(0, 1),
+)
+def test_the_choice_is_one_of_the_sizes_and_the_plot_stays_within_its_frame(
+    times: dict[int, float], weight: float
+) -> None:
+    found = tuned(*(size(memory_mb, warm_ms) for memory_mb, warm_ms in sorted(times.items())), weight=weight)
+    assert {found.cheapest, found.fastest, found.balanced} <= set(times)
+    text = page(found, prices_said="us-east-1, prices of 2026-09 in USD", runs=10)
+    svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
+    for circle in svg.iter("circle"):
+        assert 74 <= float(circle.attrib["cx"]) <= 760 - 74
+        assert 39 <= float(circle.attrib["cy"]) <= 380 - 57
+
+
+def test_names_are_escaped() -> None:
+    assert "<b>" not in page(tuned(size(128, 5), function="<b>"), prices_said="<b>", runs=1)
