@@ -33,6 +33,21 @@ class Judgement:
     holds: bool
 
 
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A workload that measured itself.
+
+    Attributes:
+        title: what it is.
+        text: what it printed.
+        holds: whether it succeeded.
+    """
+
+    title: str
+    text: str
+    holds: bool
+
+
 @dataclass(frozen=True)
 class Workload:
     """One workload and what was measured of it.
@@ -145,7 +160,14 @@ def _circumstances(measured: Sequence[Workload], took_s: float, load_before: flo
     return words
 
 
-def markdown(measured: Sequence[Workload], left_out: Mapping[str, str], *, took_s: float, load_before: float) -> str:
+def markdown(
+    measured: Sequence[Workload],
+    left_out: Mapping[str, str],
+    *,
+    took_s: float,
+    load_before: float,
+    told: Sequence[Told] = (),
+) -> str:
     """The report for a README."""
     lines = [_circumstances(measured, took_s, load_before), ""]
     for one in measured:
@@ -158,6 +180,9 @@ def markdown(measured: Sequence[Workload], left_out: Mapping[str, str], *, took_
         if source := one.asked.get("reference", {}).get("source"):
             lines.append(f"- reference: {source}")
         lines.append("")
+    for other in told:
+        failed = "" if other.holds else "**failed**\n\n"
+        lines += [f"### {other.title}", "", f"{failed}```\n{other.text.strip()}\n```", ""]
     lines += [f"Left out: {name}: {reason}" for name, reason in left_out.items()]
     return "\n".join(lines).rstrip() + "\n"
 
@@ -169,7 +194,14 @@ def _markdown_table(rows: Table) -> Iterator[str]:
             yield f"|---{'|---:' * (len(row) - 1)}|"
 
 
-def page(measured: Sequence[Workload], left_out: Mapping[str, str], *, took_s: float, load_before: float) -> str:
+def page(
+    measured: Sequence[Workload],
+    left_out: Mapping[str, str],
+    *,
+    took_s: float,
+    load_before: float,
+    told: Sequence[Told] = (),
+) -> str:
     """The report as one HTML file: an overview, then the plots of each workload."""
     parts = [f"<header><h1>Yardstick</h1><p>{_text(_circumstances(measured, took_s, load_before))}</p></header>"]
     for one in measured:
@@ -179,9 +211,13 @@ def page(measured: Sequence[Workload], left_out: Mapping[str, str], *, took_s: f
         )
         judged += "".join(f"<li>{_text(note)}</li>" for note in notes(one))
         source = one.asked.get("reference", {}).get("source", "")
-        told = f'<p class="told">Reference: {_text(source)}.</p>' if source else ""
-        inner = f"{_html_table(latency(one))}{_html_table(starts(one))}<ul>{judged}</ul>{told}"
+        referred = f'<p class="told">Reference: {_text(source)}.</p>' if source else ""
+        inner = f"{_html_table(latency(one))}{_html_table(starts(one))}<ul>{judged}</ul>{referred}"
         parts.append(f"<section><h2><a href='#{one.name}'>{_text(one.asked['title'])}</a></h2>{inner}</section>")
+    for other in told:
+        failed = "" if other.holds else '<p class="bad">failed</p>'
+        text = f'{failed}<div class="wide"><pre>{html.escape(other.text.strip())}</pre></div>'
+        parts.append(f"<section><h2>{_text(other.title)}</h2>{text}</section>")
     parts += [f"<p>Left out: {_text(name)}: {_text(reason)}</p>" for name, reason in left_out.items()]
     for one in measured:
         parts.append(f"<div id='{one.name}'>{report.content(one.runs, one.summaries)}</div>")

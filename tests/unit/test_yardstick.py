@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from benchmarks import yardstick_report
-from benchmarks.yardstick_report import Workload, first_and_warm_ms, markdown, page
+from benchmarks.yardstick_report import Told, Workload, first_and_warm_ms, markdown, page
 
 from thawd.analysis.runs import Columns, LoadShape, Machine, Run
 from thawd.analysis.samples import STARTS
@@ -90,6 +90,13 @@ def test_starts_by_another_engine_than_was_wanted_are_told() -> None:
     )
 
 
+def test_what_a_workload_tells_that_measures_itself_stands_in_both_forms() -> None:
+    one = workload(run("thaw", ("thaw", 2.0), ("warm", 1.0)))
+    for report in (markdown, page):
+        text = report([one], {}, took_s=1, load_before=0, told=[Told("many models", "miss 1.9 times a hit", False)])
+        assert all(word in text for word in ("many models", "miss 1.9 times a hit", "failed"))
+
+
 def test_the_report_has_each_engine_the_reference_what_does_not_hold_and_how_busy_the_machine_was() -> None:
     # Given a workload with a reference whose promise does not hold, and one that was left out
     reference = {"source": "a page", "rows": {"elsewhere": [1, 2, 3, 4, 5555]}}
@@ -114,6 +121,9 @@ def test_the_report_has_each_engine_the_reference_what_does_not_hold_and_how_bus
 @pytest.mark.parametrize("path", sorted(EXAMPLES.glob("*/yardstick.toml")), ids=lambda path: path.parent.name)
 def test_what_an_example_asks_for_can_be_read(path: Path) -> None:
     asked = tomllib.loads(path.read_text())
+    if "command" in asked:  # it measures itself
+        assert (path.parent / asked["command"][0]).exists()
+        return
     assert {"title", "target", "requests", "concurrency", "payload", "expect"} <= set(asked)
     for values in asked["reference"].get("rows", {}).values():
         assert len(values) == len(yardstick_report.COLUMNS)
