@@ -8,10 +8,10 @@ NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tes
 LIBRARIES := .venv-libraries
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-multi-model test test-libraries endurance check format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries endurance check format bench clean
 
 help:  ## list the targets
-	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-14s %s\n", $$1, $$2}'
+	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
 	@echo
 	@echo "  PYTHON=python3.12 VENV=.venv-3.12 choose the interpreter and the environment."
 
@@ -34,6 +34,15 @@ $(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c nat
 
 demo: setup  ## train, serve, classify 360 images, print what happened
 	$(BIN)/python examples/digits/demo.py
+
+example-onnx-http: setup  ## Inception V3 as ONNX behind POST /predict: cold, thawed, warm
+	PYTHONPATH=examples $(BIN)/python examples/onnx-http/run.py
+
+example-captions: setup $(LIBRARIES)/.installed  ## ViT-GPT2 captions: own bucket and table, then S3 and DynamoDB by boto3
+	PYTHONPATH=examples $(BIN)/python examples/captions/run.py
+
+example-stream: setup  ## product images through ResNet-50 v2: bucket to bucket, bucket to table, replaced labels
+	PYTHONPATH=examples $(BIN)/python examples/stream/run.py
 
 example-multi-model: setup  ## 100 models behind one route: loaded in the handler, and thawed, side by side
 	$(BIN)/python examples/multi_model/demo.py
@@ -63,5 +72,8 @@ format: setup  ## format Python and C in place
 bench: setup  ## measure; prints ratios against their bounds
 	$(BIN)/python -m benchmarks
 
+yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick
+	$(BIN)/python -m benchmarks.yardstick
+
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(LIBRARIES) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/digits/.thawd examples/multi_model/.thawd examples/multi_model/store
+	rm -rf $(VENV) $(LIBRARIES) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store

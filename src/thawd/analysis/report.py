@@ -33,8 +33,12 @@ _PALETTE = ("run1", "run2", "run3", "run4", "run5", "run6")
 
 def page(runs: Sequence[Run], summaries: Sequence[Summary]) -> str:
     """The page for `runs`, which were measured together or are to be compared."""
+    return document(f"{runs[0].target}: {runs[0].load.in_words()}", content(runs, summaries))
+
+
+def content(runs: Sequence[Run], summaries: Sequence[Summary]) -> str:
+    """What is on the page of `runs`; reports of several workloads have one after the other."""
     pairs = list(zip(runs, summaries, strict=True))
-    title = f"{runs[0].target}: {runs[0].load.in_words()}"
     sections = [
         _head(runs),
         _section("In short", "".join(f"<p>{_in_words(run, told)}</p>" for run, told in pairs)),
@@ -46,11 +50,16 @@ def page(runs: Sequence[Run], summaries: Sequence[Summary]) -> str:
         _trouble(pairs),
         _particulars(runs),
     ]
+    return "".join(sections)
+
+
+def document(title: str, content: str) -> str:
+    """An HTML page that needs nothing else; `content` is HTML, `title` text."""
     return (
         '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
         '<meta name="viewport" content="width=device-width, initial-scale=1">'
         f'<meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><main>{''.join(sections)}</main></body></html>\n"
+        f"<style>{STYLE}</style></head><body><main>{content}</main></body></html>\n"
     )
 
 

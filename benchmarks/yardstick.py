@@ -1,0 +1,121 @@
+"""The workloads in examples/, cold, forked and thawed, each under the load that its `yardstick.toml` says; one report.
+
+    make yardstick
+    python -m benchmarks.yardstick onnx-http     only these
+
+Writes ``report.md``, ``report.html`` and all that was measured, ``NAME.json``, to ``build/yardstick``; ends with 1 when
+what the workloads promise does not hold. An example takes part by having a `yardstick.toml`, and by a `run.py` whose
+argument ``prepare`` makes what it serves.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import time
+import tomllib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from benchmarks import serving, yardstick_report
+from benchmarks.report import BenchmarkError, Skipped
+from benchmarks.yardstick_report import Told, Workload
+from thawd.analysis import runs
+from thawd.bench_commands import EXIT_WRONG_ANSWERS
+
+EXAMPLES = serving.REPOSITORY / "examples"
+OUTPUT = serving.BUILD / "yardstick"
+ENGINES = ("cold", "fork", "thaw")
+LIBRARIES = '"../../.venv-libraries"'
+
+
+def main(names: Sequence[str]) -> int:
+    """Measure the named workloads, or all; the exit status."""
+    known = sorted(path.parent.name for path in EXAMPLES.glob("*/yardstick.toml"))
+    if unknown := set(names) - set(known):
+        print(f"no workload {', '.join(sorted(unknown))}; there are: {', '.join(known)}", file=sys.stderr)
+        return 2
+    OUTPUT.mkdir(parents=True, exist_ok=True)
+    begun_s, busy = time.monotonic(), os.getloadavg()[0]
+    measured: list[Workload] = []
+    told: list[Told] = []
+    left_out: dict[str, str] = {}
+    for name in names or known:
+        print(f"\n{name}", flush=True)
+        try:
+            asked = tomllib.loads((EXAMPLES / name / "yardstick.toml").read_text())
+            if "command" in asked:
+                told.append(_told(name, asked))
+            else:
+                measured.append(_measure(name, asked))
+        except Skipped as reason:
+            print(f"  left out: {reason}", flush=True)
+            left_out[name] = str(reason)
+    if not measured:
+        print("nothing was measured", file=sys.stderr)
+        return 1
+    took_s = time.monotonic() - begun_s
+    text = yardstick_report.markdown(measured, left_out, took_s=took_s, load_before=busy, told=told)
+    page = yardstick_report.page(measured, left_out, took_s=took_s, load_before=busy, told=told)
+    (OUTPUT / "report.md").write_text(text)
+    (OUTPUT / "report.html").write_text(page)
+    print(f"\n{text}\nwritten to {OUTPUT.relative_to(serving.REPOSITORY)}/report.md and report.html")
+    promises = [judgement.holds for one in measured for judgement in one.judgements]
+    return 0 if all([*promises, *(one.holds for one in told)]) else 1
+
+
+def _told(name: str, asked: dict[str, Any]) -> Told:
+    """What a workload prints that measures itself."""
+    program, *arguments = asked["command"]
+    command = [sys.executable, str(EXAMPLES / name / program), *arguments]
+    done = subprocess.run(command, stdout=subprocess.PIPE, text=True, check=False)
+    print(done.stdout, flush=True)
+    return Told(asked["title"], done.stdout, done.returncode == 0)
+
+
+def _measure(name: str, asked: dict[str, Any]) -> Workload:
+    folder = EXAMPLES / name
+    _check_libraries(folder)
+    environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
+    _run([sys.executable, str(folder / "run.py"), "prepare"], folder, environment)
+    local = folder / "local-thawd.toml"
+    config = local if local.exists() and "BENCH_LIBRARIES_PYTHON" in os.environ else folder / "thawd.toml"
+    result = OUTPUT / f"{name}.json"
+    result.unlink(missing_ok=True)
+    _run(_command(asked, config, result), folder, dict(os.environ), accepted=(0, EXIT_WRONG_ANSWERS))
+    return Workload(name, asked, tuple(runs.read_json(result)))
+
+
+def _check_libraries(folder: Path) -> None:
+    from benchmarks import engine_models
+
+    if LIBRARIES not in (folder / "thawd.toml").read_text():
+        return
+    python = engine_models.libraries_python()
+    if lacking := engine_models.missing(python, ["torch", "transformers"]):
+        raise Skipped(f"{python} lacks {', '.join(lacking)}; `make example-captions` makes such an environment")
+
+
+def _command(asked: dict[str, Any], config: Path, result: Path) -> list[str]:
+    command = [sys.executable, "-m", "thawd", "bench", asked["target"], "--config", str(config)]
+    command += ["-n", str(asked["requests"]), "-C", str(asked["concurrency"]), "-p", f"@{asked['payload']}"]
+    for header in asked.get("headers", ()):
+        command += ["-H", header]
+    for engine in ENGINES:
+        command += ["--engine", engine]
+    return [*command, "--from", "zero", "--expect-text", asked["expect"], "--json", str(result)]
+
+
+def _run(command: list[str], folder: Path, environment: dict[str, str], accepted: Sequence[int] = (0,)) -> None:
+    if (status := subprocess.run(command, cwd=folder, env=environment, check=False).returncode) not in accepted:
+        raise BenchmarkError(f"{' '.join(command[1:4])} in {folder} ended with {status}")
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(sys.argv[1:]))
+    except BenchmarkError as error:
+        print(f"yardstick: {error}", file=sys.stderr)
+        sys.exit(1)

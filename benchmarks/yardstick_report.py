@@ -1,0 +1,234 @@
+"""The yardstick's report, as Markdown and as one HTML page: tables with the references, judgements, plots."""
+
+from __future__ import annotations
+
+import html
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any
+
+from thawd.analysis import report
+from thawd.analysis.plots import number
+from thawd.analysis.runs import Run
+from thawd.analysis.samples import STARTS
+from thawd.analysis.summary import Summary, summarise
+from thawd.analysis.text import COLUMNS, shown
+
+_BUSY = 0.5
+Table = list[list[str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Judgement:
+    """Something promised, and whether it was so.
+
+    Attributes:
+        text: what was measured against what.
+        holds: whether it is within its bound.
+    """
+
+    text: str
+    holds: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """A workload that measured itself.
+
+    Attributes:
+        title: what it is.
+        text: what it printed.
+        holds: whether it succeeded.
+    """
+
+    title: str
+    text: str
+    holds: bool
+
+
+@dataclass(frozen=True)
+class Workload:
+    """One workload and what was measured of it.
+
+    Attributes:
+        name: of its example.
+        asked: its `yardstick.toml`.
+        runs: one for each start engine; their labels are the engines.
+    """
+
+    name: str
+    asked: Mapping[str, Any]
+    runs: tuple[Run, ...]
+
+    @cached_property
+    def summaries(self) -> list[Summary]:
+        """The figures of each run."""
+        return [summarise(run) for run in self.runs]
+
+    @cached_property
+    def judgements(self) -> list[Judgement]:
+        """What its `yardstick.toml` promises."""
+        return [*self._wrong(), *self._slowest(), *self._first()]
+
+    def _wrong(self) -> Iterator[Judgement]:
+        for run, told in zip(self.runs, self.summaries, strict=True):
+            if told.errors:
+                yield Judgement(f"{run.label}: {told.errors:,} of {told.requests:,} answers were wrong", False)
+
+    def _slowest(self) -> Iterator[Judgement]:
+        if (bound := self.asked.get("slowest_over_median")) is None:
+            return
+        for run, told in zip(self.runs, self.summaries, strict=True):
+            if run.engine == "thaw" and told.percentiles_ms:
+                ratio = told.percentiles_ms["max"] / told.percentiles_ms["p50"]
+                yield Judgement(
+                    f"thaw: the slowest took {ratio:.2f} times the median; at most {bound:g}", ratio <= bound
+                )
+
+    def _first(self) -> Iterator[Judgement]:
+        """The thaw's first answer against warm ones, and a cold start's overhead against the thaw's."""
+        firsts = {run.engine: first_and_warm_ms(run) for run in self.runs}
+        thaw, cold = firsts.get("thaw"), firsts.get("cold")
+        if thaw is not None and (bound := self.asked.get("first_over_warm")) is not None:
+            ratio = thaw[0] / thaw[1]
+            words = f"thaw: the first answer took {ratio:.2f} times a warm one ({thaw[0]:,.0f} ms, {thaw[1]:,.0f} ms)"
+            yield Judgement(f"{words}; at most {bound:g}", ratio <= bound)
+        if thaw is not None and cold is not None and (bound := self.asked.get("overhead_of_cold")) is not None:
+            over = [max(0.1, first - warm) for first, warm in (cold, thaw)]
+            words = f"a cold start's overhead is {over[0] / over[1]:.1f} times a thaw's"
+            ends = f"({over[0]:,.0f} ms, {over[1]:,.0f} ms); at least {bound:g}"
+            yield Judgement(f"{words} {ends}", over[0] >= bound * over[1])
+
+
+def first_and_warm_ms(run: Run) -> tuple[float, float] | None:
+    """Slowest answer of an environment just started, and the fastest of a warm one; None where either is missing.
+
+    A caption varies by more than a thaw adds while the machine does other things; so the fastest stands for warm.
+    """
+    held = run.columns
+    started = [held.latency_ms[i] for i in held.right() if STARTS[held.start[i]] in ("cold", "fork", "thaw")]
+    warm = [held.latency_ms[i] for i in held.right() if STARTS[held.start[i]] == "warm"]
+    return (max(started), min(warm)) if started and warm else None
+
+
+def latency(one: Workload) -> Table:
+    """Percentiles of each engine, then those of the reference."""
+    rows = [["ms", *COLUMNS, "wrong", "in all"]]
+    for run, told in zip(one.runs, one.summaries, strict=True):
+        percentiles = [shown(told.percentiles_ms.get(column)) for column in COLUMNS]
+        rows.append([run.label, *percentiles, f"{told.errors:,}", f"{run.took_s:.1f} s"])
+    for name, values in one.asked.get("reference", {}).get("rows", {}).items():
+        rows.append([name, *map(number, values), "", ""])
+    return rows
+
+
+def starts(one: Workload) -> Table:
+    """What the starts were made of, and what the environments held."""
+    rows = [["started", "environments", "ready, p50", "of that spawn", "init or restore", "first run", "PSS at most"]]
+    for run, told in zip(one.runs, one.summaries, strict=True):
+        for start in told.starts:
+            if start.kind != "warm":
+                times = (start.ready_ms, start.spawn_ms, start.prepare_ms, start.handler_ms)
+                cells = ["-" if value is None else f"{number(value)} ms" for value in times]
+                memory = "-" if told.memory_mib is None else f"{told.memory_mib:,.0f} MiB"
+                rows.append([f"{run.label}: {start.kind}", f"{start.count:,}", *cells, memory])
+    return rows
+
+
+def notes(one: Workload) -> list[str]:
+    """What a reader should know of the runs, such as that environments did not start by the engine that was wanted."""
+    told = [f"{run.label}: {note}" for run in one.runs for note in run.notes]
+    for run, summary in zip(one.runs, one.summaries, strict=True):
+        for start in summary.starts:
+            if start.kind not in {"warm", run.engine} and not run.notes:
+                told.append(f"{run.label}: {start.count} answers came from environments that were started {start.kind}")
+    return told
+
+
+def _circumstances(measured: Sequence[Workload], took_s: float, load_before: float) -> str:
+    machine, begun = measured[0].runs[0].machine, measured[0].runs[0].begun
+    words = (
+        f"Measured {begun[:10]} by `make yardstick` in {took_s / 60:.1f} minutes on {machine.cores} cores of "
+        f"{machine.processor}, {machine.memory_mib / 1024:.0f} GiB, {machine.kernel}. Cold: each environment runs init "
+        "for itself; forked: from a process that has run it; thawed: from the snapshot. All begin with no environment "
+        "alive."
+    )
+    if load_before > _BUSY * (os.cpu_count() or 1):
+        words += f" The machine was busy with other work: its load was {load_before:.1f} before the first request."
+    return words
+
+
+def markdown(
+    measured: Sequence[Workload],
+    left_out: Mapping[str, str],
+    *,
+    took_s: float,
+    load_before: float,
+    told: Sequence[Told] = (),
+) -> str:
+    """The report for a README."""
+    lines = [_circumstances(measured, took_s, load_before), ""]
+    for one in measured:
+        load = one.runs[0].load.in_words()
+        lines += [f"### {one.asked['title']}", "", f"{load[0].upper()}{load[1:]}.", ""]
+        for rows in (latency(one), starts(one)):
+            lines += [*_markdown_table(rows), ""]
+        lines += [f"- {'holds' if judged.holds else '**does not hold**'}: {judged.text}" for judged in one.judgements]
+        lines += [f"- {note}" for note in notes(one)]
+        if source := one.asked.get("reference", {}).get("source"):
+            lines.append(f"- reference: {source}")
+        lines.append("")
+    for other in told:
+        failed = "" if other.holds else "**failed**\n\n"
+        lines += [f"### {other.title}", "", f"{failed}```\n{other.text.strip()}\n```", ""]
+    lines += [f"Left out: {name}: {reason}" for name, reason in left_out.items()]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _markdown_table(rows: Table) -> Iterator[str]:
+    for index, row in enumerate(rows):
+        yield f"| {' | '.join(row)} |"
+        if not index:
+            yield f"|---{'|---:' * (len(row) - 1)}|"
+
+
+def page(
+    measured: Sequence[Workload],
+    left_out: Mapping[str, str],
+    *,
+    took_s: float,
+    load_before: float,
+    told: Sequence[Told] = (),
+) -> str:
+    """The report as one HTML file: an overview, then the plots of each workload."""
+    parts = [f"<header><h1>Yardstick</h1><p>{_text(_circumstances(measured, took_s, load_before))}</p></header>"]
+    for one in measured:
+        judged = "".join(
+            f"<li>{'holds' if j.holds else '<span class=bad>does not hold</span>'}: {_text(j.text)}</li>"
+            for j in one.judgements
+        )
+        judged += "".join(f"<li>{_text(note)}</li>" for note in notes(one))
+        source = one.asked.get("reference", {}).get("source", "")
+        referred = f'<p class="told">Reference: {_text(source)}.</p>' if source else ""
+        inner = f"{_html_table(latency(one))}{_html_table(starts(one))}<ul>{judged}</ul>{referred}"
+        parts.append(f"<section><h2><a href='#{one.name}'>{_text(one.asked['title'])}</a></h2>{inner}</section>")
+    for other in told:
+        failed = "" if other.holds else '<p class="bad">failed</p>'
+        text = f'{failed}<div class="wide"><pre>{html.escape(other.text.strip())}</pre></div>'
+        parts.append(f"<section><h2>{_text(other.title)}</h2>{text}</section>")
+    parts += [f"<p>Left out: {_text(name)}: {_text(reason)}</p>" for name, reason in left_out.items()]
+    for one in measured:
+        parts.append(f"<div id='{one.name}'>{report.content(one.runs, one.summaries)}</div>")
+    return report.document("Yardstick", "".join(parts))
+
+
+def _text(text: str) -> str:
+    return html.escape(text.replace("`", ""))
+
+
+def _html_table(rows: Table) -> str:
+    head = "".join(f"<th>{_text(cell)}</th>" for cell in rows[0])
+    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
+    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'

@@ -1,0 +1,55 @@
+"""ResNet-50 v2 and its labels, both objects of the bucket `models`: put others there, and the next picture is theirs.
+
+ACCELERATION=off switches ONNX Runtime's off: no fused operators, no memory layout made for the processor's vectors.
+"""
+
+import io
+import os
+from pathlib import Path
+
+import numpy as np
+import onnxruntime
+from PIL import Image
+
+import thawd
+
+Image.preinit()
+MODEL, LABELS = "resnet50v2.onnx", "labels.txt"
+_LEVEL = onnxruntime.GraphOptimizationLevel
+_held = {}
+
+
+def follow(key, load):
+    """What `load` made of the object's file; made anew when the object is another."""
+    path = thawd.bucket("models").path(key)
+    found = Path(path).stat()
+    mark = (found.st_ino, found.st_size, found.st_mtime_ns)
+    if _held.get(key, (None,))[0] != mark:
+        _held[key] = mark, load(path)
+    return _held[key][1]
+
+
+def load_model(path):
+    options = onnxruntime.SessionOptions()
+    options.intra_op_num_threads = 1
+    if os.environ.get("ACCELERATION") == "off":
+        options.graph_optimization_level = _LEVEL.ORT_DISABLE_ALL
+    return onnxruntime.InferenceSession(path, options)
+
+
+def load_labels(path):
+    with open(path) as file:
+        return file.read().splitlines()
+
+
+def classify(picture):
+    session, labels = follow(MODEL, load_model), follow(LABELS, load_labels)
+    size = session.get_inputs()[0].shape[2]
+    image = Image.open(io.BytesIO(picture)).convert("RGB").resize((size, size), Image.Resampling.BILINEAR)
+    pixels = np.asarray(image, np.float32).transpose(2, 0, 1)[None] / 127.5 - 1
+    [scores] = session.run(["scores"], {"pixels": pixels})[0]
+    best = int(scores.argmax())
+    return {"ObjectClass": labels[best], "Score": round(float(scores[best]), 4)}
+
+
+follow(MODEL, load_model), follow(LABELS, load_labels)  # in the init phase, and so in the snapshot

@@ -1,0 +1,17 @@
+"""From bucket to bucket: for each picture a JSON object of the same name."""
+
+import json
+from urllib.parse import unquote_plus
+
+from classifier import classify
+
+import thawd
+
+
+def handler(event, context):
+    found = {}
+    for record in event["Records"]:
+        bucket, key = record["s3"]["bucket"]["name"], unquote_plus(record["s3"]["object"]["key"])
+        found[key] = classify(thawd.bucket(bucket).read(key))
+        thawd.bucket("results").write(f"{key}.json", json.dumps({"ImageName": key, **found[key]}).encode())
+    return found
