@@ -147,17 +147,17 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
             raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, and {request['sha256']} was asked for")
         os.fchmod(file.fileno(), 0o444)
         blob = os.path.join(request["blobs"], sha256)
-        with open(
-            request["lock"], "w"
-        ) as lock:  # who finds a damaged blob removes it under this lock, and not the new one
+        recorded = {name: request[name] for name in ("text", "etag", "version", "size")}
+        recorded["sha256"] = sha256
+        # First: from the moment the partial download has another name, nobody waits for it, and all find the blob.
+        _write(index, recorded)
+        # Who finds a damaged blob removes it under this lock, and not the new one.
+        with open(request["lock"], "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.replace(partial, blob)
             status = os.stat(blob)
             seen = {"size": status.st_size, "mtime_ns": status.st_mtime_ns, "inode": status.st_ino, "sha256": sha256}
             _write(blob + ".seen", seen)
-        recorded = {name: request[name] for name in ("text", "etag", "version", "size")}
-        recorded["sha256"] = sha256
-        _write(index, recorded)
         return {**recorded, "downloaded": request["size"] - begun, "resumed": begun}
 
 
