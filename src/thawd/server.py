@@ -80,7 +80,7 @@ _GUARD_S = 1.0
 _SETTLE_S = 2.0
 # How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
 # the rate of durable events.
-_SWITCH_S = 0.0005
+_SWITCH_S = 0.0001
 # Place among the background tasks of the one that publishes at the start; those before it end last.
 _BEGINNING = 4
 

@@ -17,6 +17,8 @@ from thawd.state import clock
 from thawd.state.schema import QUEUED
 
 # What one reading takes of payloads at most, so that large ones do not pile up in memory.
+# Rows of one statement: with nine values each they are fewer values than any SQLite allows, 999.
+_AT_ONCE = 100
 _READ_BYTES = 4 * 1024 * 1024
 # What is kept of an error, in characters; a handler may raise one of megabytes, at each attempt.
 _ERROR_KEPT = 32 * 1024
@@ -111,28 +113,27 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
     if not given:
         return
     (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'").fetchone()
-    connection.executemany(
-        "INSERT INTO events (id, function, accepted_at, request_id, source, row_key, client_context, trace_id, "
-        "qualifier) VALUES (?, ?, ?, ?, ?, ?, ?, ?, ?)",
-        [
-            (
-                number,
-                event.function,
-                at,
-                event.request_id,
-                event.source,
-                event.row_key,
-                event.client_context,
-                event.trace_id,
-                event.qualifier,
-            )
-            for number, (event, at) in enumerate(given, last + 1)
-        ],
-    )
-    connection.executemany(
-        "INSERT INTO payloads VALUES (?, ?)",
-        [(number, event.payload) for number, (event, _) in enumerate(given, last + 1)],
-    )
+    for first in range(0, len(given), _AT_ONCE):
+        part = list(enumerate(given[first : first + _AT_ONCE], last + 1 + first))
+        insert_rows(
+            connection,
+            "events (id, function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
+            [
+                (
+                    number,
+                    event.function,
+                    at,
+                    event.request_id,
+                    event.source,
+                    event.row_key,
+                    event.client_context,
+                    event.trace_id,
+                    event.qualifier,
+                )
+                for number, (event, at) in part
+            ],
+        )
+        insert_rows(connection, "payloads", [(number, event.payload) for number, (event, _) in part])
     counts = Counter(event.function for event, _ in given).items()
     connection.executemany(
         "INSERT INTO depths VALUES (?, ?, ?) "
@@ -140,6 +141,30 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
         [(function, QUEUED, count) for function, count in counts],
     )
     count_flow(connection, "accepted", counts)
+
+
+def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
+    """Insert up to `_AT_ONCE` rows by one statement.
+
+    `executemany` would let go of the interpreter's lock, and wait for it again, with each row; the event loop holds it.
+    """
+    row = f"({', '.join('?' * len(rows[0]))})"
+    connection.execute(
+        f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}", [value for values in rows for value in values]
+    )
+
+
+def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
+    """Remove events, whatever their state; how many there were of each function."""
+    functions: Counter[str] = Counter()
+    for first in range(0, len(ids), _AT_ONCE):
+        part = ids[first : first + _AT_ONCE]
+        among = f"id IN ({', '.join('?' * len(part))})"
+        functions.update(
+            dict(connection.execute(f"SELECT function, count(*) FROM events WHERE {among} GROUP BY function", part))
+        )
+        connection.execute(f"DELETE FROM events WHERE {among}", part)
+    return functions
 
 
 def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple[str, int]]) -> None:

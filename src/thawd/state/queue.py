@@ -13,7 +13,6 @@ Whom to invoke, when to retry and when to give up is the invoker's business; thi
 from __future__ import annotations
 
 import sqlite3
-from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from thawd.errors import TooManyRequestsException
@@ -26,6 +25,7 @@ from thawd.state.events import (
     Flow,
     NewEvent,
     count_flow,
+    delete,
     functions_in,
     insert,
     insert_all,
@@ -158,16 +158,11 @@ class EventQueue:
             self._leases.remove(event_id)
 
     async def _done_all(self, given: list[tuple[list[int], Sequence[NewEvent]]]) -> None:
-        keys = [(event_id,) for ids, _ in given for event_id in ids]
+        keys = [event_id for ids, _ in given for event_id in ids]
         follow_ups = [event for _, events in given for event in events]
 
         def work(connection: sqlite3.Connection) -> None:
-            functions: Counter[str] = Counter()
-            for key in keys:
-                row = connection.execute("DELETE FROM events WHERE id = ? RETURNING function", key).fetchone()
-                if row is not None:
-                    functions[row[0]] += 1
-            count_flow(connection, "done", functions.items())
+            count_flow(connection, "done", delete(connection, keys).items())
             insert(connection, follow_ups)
 
         await self._db.write(work)
