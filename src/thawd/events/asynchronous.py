@@ -114,7 +114,7 @@ class AsyncInvoker:
         for name in functions:
             lane = self._lanes.get(name)
             if lane is not None:
-                lane.awake.set()
+                lane.look()
 
     def declare(self, names: list[str]) -> None:
         """Run events of these functions from now on."""
@@ -126,7 +126,7 @@ class AsyncInvoker:
                 self._tasks.create_task(self._run_lane(lane))
             elif lane.gone:
                 lane.gone = False
-                lane.awake.set()
+                lane.look()
         for name in set(self._lanes) - set(names):
             self._lanes[name].gone = True
             self._lanes[name].awake.set()
@@ -172,17 +172,27 @@ class AsyncInvoker:
             wait_s: float | None = None
             if lane.gone:
                 self._give_back(lane)
-            elif not self.stopping and not lane.paused and lane.wants_more():
-                lane.ahead.extend(await self._lease(lane, _READ_AHEAD - len(lane.ahead)))
-                if lane.wants_more():
-                    wait_s = await self._until_due_s(lane)
+            elif not self.stopping and not lane.paused:
+                if lane.more and lane.wants_more():
+                    await self._read_ahead(lane)
+                wait_s = lane.until_due_s()
             self._begin(lane)
-            with contextlib.suppress(TimeoutError):
+            try:
                 async with asyncio.timeout(wait_s):
                     await lane.awake.wait()
+            except TimeoutError:
+                lane.more = True
         self._give_back(lane)
         self._queue.forget(lane.function)
         del self._lanes[lane.function]
+
+    async def _read_ahead(self, lane: _Lane) -> None:
+        lane.more = False  # who puts something in during the look sets it again
+        lane.ahead.extend(await self._lease(lane, _READ_AHEAD - len(lane.ahead)))
+        lane.more = lane.more or not self._queue.exhausted(lane.function)
+        if not lane.more:
+            wait_s = await self._until_due_s(lane)
+            lane.due_s = None if wait_s is None else time.monotonic() + wait_s
 
     def _give_back(self, lane: _Lane) -> None:
         while lane.ahead:
@@ -199,7 +209,8 @@ class AsyncInvoker:
             lane.open += 1
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
-            lane.awake.set()  # there may be room to read ahead
+            if lane.more:
+                lane.awake.set()  # there may be room to read ahead
 
     async def _lease(self, lane: _Lane, room: int) -> list[Event]:
         try:
@@ -207,6 +218,7 @@ class AsyncInvoker:
         except StoreError as error:
             lane.tell_once(self._tell, f"thawd: events of {lane.function} wait: {error}")
             await asyncio.sleep(_BACKOFF_FIRST_S)
+            lane.look()
             return []
         lane.told = ""
         return events
@@ -400,6 +412,8 @@ class _Lane:
         running: events that wait for or hold an environment.
         open: events begun and not acknowledged yet.
         awake: set when there may be something to do.
+        more: whether there may be events that are due and not read ahead.
+        due_s: when one comes due by itself, by the monotonic clock; None: none will.
         gone: the function is not declared at the moment.
         paused: the function or the store takes no work for a while.
         backoff_s: how long it was paused last; 0 once something has run since. While it is not, one event at a time
@@ -413,10 +427,21 @@ class _Lane:
         self.running = 0
         self.open = 0
         self.awake = asyncio.Event()
+        self.more = True
+        self.due_s: float | None = None
         self.gone = False
         self.paused = False
         self.backoff_s = 0.0
         self.told = ""
+
+    def look(self) -> None:
+        """There may be something new to read ahead."""
+        self.more = True
+        self.awake.set()
+
+    def until_due_s(self) -> float | None:
+        """How long until something comes due by itself, seconds; None: nothing will, or more is there already."""
+        return None if self.due_s is None or self.more else max(_SHORTEST_WAIT_S, self.due_s - time.monotonic())
 
     def wants_more(self) -> bool:
         """Whether events are to be read ahead: few are there, and little memory is in their payloads."""

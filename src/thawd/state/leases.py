@@ -13,11 +13,13 @@ class Leases:
     Attributes:
         ready_after: ids up to which the ready events of a function have been leased.
         returned: given back, to be leased first.
+        exhausted: of each function, whether the last lease found no more that was due than it took.
     """
 
     def __init__(self) -> None:
         self.ready_after: dict[str, int] = {}
         self.returned: dict[str, deque[Event]] = {}
+        self.exhausted: dict[str, bool] = {}
         self._function: dict[int, str] = {}
         self._held: dict[str, set[int]] = {}
 

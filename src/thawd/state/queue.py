@@ -97,11 +97,12 @@ class EventQueue:
         leases = self._leases
         events = leases.take_returned(function, limit)
         if events:
+            leases.exhausted[function] = False
             return events
         at = clock.now() if now is None else now
         ready_after, held = leases.ready_after.get(function, 0), frozenset(leases.held(function))
 
-        def work(connection: sqlite3.Connection) -> tuple[list[Event], int]:
+        def work(connection: sqlite3.Connection) -> tuple[list[Event], int, bool]:
             rows = connection.execute(
                 "SELECT id FROM events WHERE function = ? AND state = ? AND available_at > 0 AND available_at <= ? "
                 "ORDER BY available_at, id LIMIT ?",
@@ -116,12 +117,16 @@ class EventQueue:
             ready = [event_id for (event_id,) in rows]
             events = read(connection, [*waiting, *ready])
             last = max((event.id for event in events[len(waiting) :]), default=ready_after)
-            return events, last
+            return events, last, len(waiting) + len(ready) < limit and len(events) == len(waiting) + len(ready)
 
-        events, leases.ready_after[function] = await self._db.read(work)
+        events, leases.ready_after[function], leases.exhausted[function] = await self._db.read(work)
         for event in events:
             leases.add(event.id, function)
         return events
+
+    def exhausted(self, function: str) -> bool:
+        """Whether the last lease found no more that was due than it took."""
+        return self._leases.exhausted.get(function, False)
 
     def give_back(self, event: Event) -> None:
         """End a lease as if it had not been; the event comes first at the next."""
