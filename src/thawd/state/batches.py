@@ -12,10 +12,17 @@ T = TypeVar("T")
 
 
 class Batches(Generic[T]):
-    """Writes what comes while a write is under way with the next one, all together."""
+    """Writes what comes while a write is under way with the next one, all together.
 
-    def __init__(self, write: Callable[[list[T]], Awaitable[None]]) -> None:
+    Args:
+        write: writes several at once.
+        patience_s: so long others are waited for before each write, seconds; 0: as long as the event loop takes to see
+            who is ready.
+    """
+
+    def __init__(self, write: Callable[[list[T]], Awaitable[None]], *, patience_s: float = 0.0) -> None:
         self._write = write
+        self._patience_s = patience_s
         self._waiting: list[tuple[T, asyncio.Future[None]]] = []
         self._task: asyncio.Task[None] | None = None
 
@@ -34,6 +41,7 @@ class Batches(Generic[T]):
 
     async def _run(self) -> None:
         while self._waiting:
+            await asyncio.sleep(self._patience_s)
             batch, self._waiting = self._waiting, []
             try:
                 await self._write([item for item, _ in batch])

@@ -36,6 +36,8 @@ from thawd.state.leases import Leases
 from thawd.state.marks import Marks
 from thawd.state.schema import DEAD, DELIVERING, QUEUED
 
+# Nobody waits for an acknowledgement: many are written together. If the process dies meanwhile, they run once more.
+_DONE_PATIENCE_S = 0.005
 # A time that is not 0, which stands for "ready".
 _SMALLEST = 1e-9
 
@@ -56,7 +58,7 @@ class EventQueue:
         self._held = 0  # events that wait, as of the last look, and what was put and done since
         self._leases = Leases()
         self._puts = Batches(self._put_all)
-        self._dones = Batches(self._done_all)
+        self._dones = Batches(self._done_all, patience_s=_DONE_PATIENCE_S)
 
     @property
     def full(self) -> bool:
