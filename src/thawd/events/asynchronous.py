@@ -82,6 +82,7 @@ class AsyncInvoker:
         self._tasks: asyncio.TaskGroup | None = None
         self._suspects = asyncio.Lock()
         self._per_function = PER_CPU * (os.cpu_count() or 1)
+        self._open = 0  # of all lanes: events begun and not acknowledged yet
         self.stopping = False
         self._settled = asyncio.Event()
         self._settled.set()
@@ -207,6 +208,7 @@ class AsyncInvoker:
         while lane.ahead and lane.running < most and lane.open < _ACKNOWLEDGING:
             lane.running += 1
             lane.open += 1
+            self._open += 1
             self._settled.clear()
             self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
             if lane.more:
@@ -273,10 +275,11 @@ class AsyncInvoker:
         finally:
             freed()
             lane.open -= 1
+            self._open -= 1
             if lane.gone:
                 lane.awake.set()
             self._begin(lane)
-            if not any(other.open for other in self._lanes.values()):
+            if not self._open:
                 self._settled.set()
 
     def _put_back(self, lane: _Lane, event: Event, *, longest_s: float = LONGEST_WAIT_S) -> None:

@@ -19,6 +19,7 @@ from thawd.state.schema import QUEUED
 # What one reading takes of payloads at most, so that large ones do not pile up in memory.
 # Rows of one statement: with nine values each they are fewer values than any SQLite allows, 999.
 _AT_ONCE = 100
+_READ_AT_ONCE = 16
 _READ_BYTES = 4 * 1024 * 1024
 # What is kept of an error, in characters; a handler may raise one of megabytes, at each attempt.
 _ERROR_KEPT = 32 * 1024
@@ -178,16 +179,22 @@ def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple
 
 def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
     """These events, in this order, as far as their payloads allow; one at least."""
+    wanted = list(ids)
     events: list[Event] = []
     size = 0
-    for event_id in ids:
-        row = connection.execute(
-            f"SELECT {COLUMNS} FROM events e JOIN payloads p ON p.event = e.id WHERE e.id = ?", (event_id,)
-        ).fetchone()
-        events.append(event_of(row))
-        size += len(row[9])
-        if size >= _READ_BYTES:
-            break
+    for first in range(0, len(wanted), _READ_AT_ONCE):
+        part = wanted[first : first + _READ_AT_ONCE]
+        rows = connection.execute(
+            f"SELECT {COLUMNS} FROM events e JOIN payloads p ON p.event = e.id "
+            f"WHERE e.id IN ({', '.join('?' * len(part))})",
+            part,
+        ).fetchall()
+        found = {row[0]: row for row in rows}
+        for event_id in part:
+            events.append(event_of(found[event_id]))
+            size += len(found[event_id][9])
+            if size >= _READ_BYTES:
+                return events
     return events
 
 
