@@ -18,6 +18,7 @@ from click.testing import CliRunner
 from tests.integration.conftest import Project, eventually
 from tests.unit.answering import OK, answering
 from thawd import bench_commands
+from thawd.gateway.invoke import PREFIX, SUFFIX
 
 CODE = """
     import os, time, thawd
@@ -41,7 +42,7 @@ CONFIG = """
     reserved_concurrency = 1
 
     [routes]
-    "POST /work/{id}" = "work"
+    "POST /jobs/{id}" = "work"
 
     [buckets.uploads]
     notify = [{ function = "work" }]
@@ -109,7 +110,7 @@ def test_each_engine_starts_environments_its_way_and_nothing_is_left(work: Proje
 
 
 def test_a_route_begins_from_one_or_warm_on_a_private_server(work: Project) -> None:
-    document, _ = bench(work, "/work/7", "-p", '{"a": 1}', "-n", "6", "--from", "one", "--expect-text", "by a route")
+    document, _ = bench(work, "/jobs/7", "-p", '{"a": 1}', "-n", "6", "--from", "one", "--expect-text", "by a route")
     (run,) = document["runs"]
     assert run["state"].startswith("environments: 1 idle")
     assert starts(run) == {"warm": 6}
@@ -136,7 +137,7 @@ def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work:
         done = work.command("bench", "nobody")
         assert done.returncode == 1
         assert "there is no function 'nobody'; the server has: work" in done.stderr
-        for path in ("/work/1", "/2015-03-31/functions/work/invocations"):
+        for path in ("/jobs/1", f"{PREFIX}work{SUFFIX}"):
             for asked in (True, False):
                 request = urllib.request.Request(
                     running.url + path, data=b"{}", headers={"X-Thawd-Timing": "1"} if asked else {}, method="POST"
@@ -182,7 +183,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("work", "--pattern", "constant"), "is for an open loop"),
         (("http://127.0.0.1:1/", "--engine", "cold"), "are for functions and routes of thawd"),
         (("http://127.0.0.1:1/",), "cannot be reached"),
-        (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /work/{id}"),
+        (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /jobs/{id}"),
         (("nobody", "--engine", "cold"), "there is no function 'nobody'; the configuration has: work"),
         (("work", "--html", "none/at/all.html"), "not a place where a file can be written"),
         (("work", "--arrivals", "none"), "cannot be read"),
