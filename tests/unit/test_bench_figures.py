@@ -19,7 +19,7 @@ from thawd.analysis.report import page
 from thawd.analysis.runs import Columns, LoadShape, Machine, Run, read_json, write_csv, write_json
 from thawd.analysis.samples import Timing, read_timing
 from thawd.analysis.summary import in_flight, summarise
-from thawd.analysis.text import lines_of
+from thawd.analysis.text import lines_of, lines_of_comparison
 from thawd.analysis.watching import Memory, Moment
 from thawd.errors import StoreError
 
@@ -136,6 +136,27 @@ def test_a_comparison_of_like_with_like_holds_one_within_its_bounds_and_of_slowe
     assert [line.name for line in comparison.regressions(slower, above=1.2)] == ["p50", "p90", "p95", "p99"]
     assert all(line.ratio == pytest.approx(1.5) for line in slower[:5])
     assert comparison.compare(made(one), made([1.0], outcome=[1])) == []
+
+
+def test_what_else_differs_between_two_runs_is_told() -> None:
+    one = made([1.0, 2.0])
+    assert comparison.differences(one, made([3.0, 4.0])) == []
+    other = msgspec.structs.replace(
+        one, target="other", engine="thaw", load=LoadShape("closed", concurrency=8, requests=2), interrupted=True
+    )
+    assert comparison.differences(one, other) == [
+        "not the same targets: classify before, other after",
+        "not the same loads: 2 requests, 1 at a time before, 2 requests, 8 at a time after",
+        "not the same engines: as it was before, thaw after",
+        "the run after was ended by Ctrl-C",
+    ]
+
+
+def test_a_comparison_without_right_answers_says_that_there_is_none() -> None:
+    failed = made([1.0], outcome=[1])
+    told = list(lines_of_comparison(made([1.0]), failed, comparison.compare(made([1.0]), failed), (0, 1)))
+    assert told[-1] == "  nothing to compare: one of them has no right answer"
+    assert told[0] == "before  classify, it: 1 requests, 0 wrong; 2026-01-01 00:00:00 UTC"
 
 
 def test_bounds_are_those_of_a_bootstrap_by_drawing() -> None:
