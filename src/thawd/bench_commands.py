@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ import click
 
 from thawd import bench_plans
 from thawd.errors import ThawdError
-from thawd.verbs import EXIT_FAILED, EXIT_INTERRUPTED, Finite, config_option, fail, warn
+from thawd.verbs import EXIT_FAILED, EXIT_INTERRUPTED, Finite, check_writable, config_option, fail, warn
 
 if TYPE_CHECKING:
     from thawd.analysis.load import Load
@@ -150,7 +149,7 @@ def _compare(options: Mapping[str, Any]) -> None:
     from thawd.analysis.summary import require_library, summarise
 
     before, after = (runs.read_json(path) for path in options["compared"])
-    _check_writable(options["html_file"])
+    check_writable(options["html_file"])
     pairs = _pairs(before, after)
     worse = False
     for index, (first, second) in enumerate(pairs):
@@ -209,7 +208,7 @@ def _measure(options: Mapping[str, Any]) -> None:
     raise_descriptor_limit()
     written = [options[name] for name in ("json_file", "csv_file", "html_file") if options[name] is not None]
     for path in written:
-        _check_writable(path)
+        check_writable(path)
         if written.count(path) > 1:
             raise click.UsageError(f"two things are both to be written to {path}")
     bench_plans.check_files(options)
@@ -269,12 +268,6 @@ def _named(run: Run, others: list[Run]) -> Run:
     taken = {other.label for other in others}
     names = (run.label, *(f"{run.label} {number}" for number in range(2, len(others) + 2)))
     return msgspec.structs.replace(run, label=next(name for name in names if name not in taken))
-
-
-def _check_writable(path: Path | None) -> None:
-    """A measurement of an hour must not be lost to a missing folder."""
-    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
-        fail(f"{path}: not a place where a file can be written")
 
 
 @contextlib.contextmanager

@@ -6,6 +6,7 @@ Owns no verb. Heavy imports happen when they are needed, so that help is instant
 from __future__ import annotations
 
 import math
+import os
 import signal
 import sys
 from collections.abc import Mapping
@@ -31,6 +32,12 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="The configuration file.",
 )
+
+
+def check_writable(path: Path | None) -> None:
+    """End the command where no file can be written at `path`: a measurement of an hour must not be lost to that."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        fail(f"{path}: not a place where a file can be written")
 
 
 class Finite(click.FloatRange):
