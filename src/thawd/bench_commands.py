@@ -145,13 +145,15 @@ _NAMES = {"target": "TARGET", "json_file": "--json", "csv_file": "--csv"}
 
 def _compare(options: Mapping[str, Any]) -> None:
     from thawd.analysis import comparison, runs, text
-    from thawd.analysis.report import page
+    from thawd.analysis.report import Against, page
     from thawd.analysis.summary import require_library, summarise
 
-    before, after = (runs.read_json(path) for path in options["compared"])
+    paths = options["compared"]
+    before, after = (runs.read_json(path) for path in paths)
     check_writable(options["html_file"])
     pairs = _pairs(before, after)
     worse = False
+    against = []
     for index, (first, second) in enumerate(pairs):
         if index:
             click.echo()
@@ -159,8 +161,11 @@ def _compare(options: Mapping[str, Any]) -> None:
         wrong = [len(run.columns) - sum(1 for _ in run.columns.right()) for run in (first, second)]
         for line in text.lines_of_comparison(first, second, lines, (wrong[0], wrong[1])):
             click.echo(line)
-        for note in comparison.differences(first, second):
+        differences = comparison.differences(first, second)
+        for note in differences:
             click.echo(f"  note: {note}")
+        names = (_in_file(first, paths[0]), _in_file(second, paths[1]))
+        against.append(Against(*names, lines, differences))
         if options["fail_above"] is not None:
             slower = comparison.regressions(lines, above=options["fail_above"])
             for ratio in slower:
@@ -171,17 +176,21 @@ def _compare(options: Mapping[str, Any]) -> None:
             worse = worse or bool(slower) or more_wrong or not lines
     if options["html_file"] is not None:
         require_library()
-        named = [
-            (f"{run.label} ({path.stem})", run)
-            for path, side in zip(options["compared"], (0, 1), strict=True)
-            for run in (pair[side] for pair in pairs)
-        ]
         import msgspec
 
-        shown = [msgspec.structs.replace(run, label=name) for name, run in named]
-        options["html_file"].write_text(page(shown, [summarise(run) for run in shown]))
+        shown = [
+            msgspec.structs.replace(pair[side], label=_in_file(pair[side], path))
+            for side, path in enumerate(paths)
+            for pair in pairs
+        ]
+        options["html_file"].write_text(page(shown, [summarise(run) for run in shown], against))
     if worse:
         sys.exit(EXIT_REGRESSION)
+
+
+def _in_file(run: Run, path: Path) -> str:
+    """A run's name on a page with those of another file."""
+    return f"{run.label} ({path.stem})"
 
 
 def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:

@@ -171,6 +171,12 @@ def test_payloads_are_sent_in_turn_and_as_many_requests_at_a_time_as_asked_for()
             "function Unhandled",
             "oops",
         ),
+        (
+            b"HTTP/1.1 200 OK\r\nX-Amz-Function-Error: Unhandled\r\nContent-Length: 53\r\n\r\n"
+            b'{"errorMessage": "not so", "errorType": "ValueError"}',
+            "function Unhandled",
+            "ValueError: not so",
+        ),
         (b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nother", "unexpected answer", "other"),
         (b"no HTTP at all\r\n\r\n", "connection", "not HTTP"),
         (

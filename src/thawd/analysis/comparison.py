@@ -44,6 +44,10 @@ class Ratio(msgspec.Struct, frozen=True):
     low: float | None = None
     high: float | None = None
 
+    def bounds(self) -> str:
+        """For people."""
+        return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
+
 
 def compare(before: Run, after: Run) -> list[Ratio]:
     """Percentiles, maximum and rate of right answers; empty when a run has none."""

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import gc
+import json
 import ssl
 from array import array
 from collections.abc import Iterator
@@ -224,6 +226,10 @@ def _said(answer: Answer) -> str:
     """What an answer says that is not right."""
     if 300 <= answer.status < 400 and answer.location:
         return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
+    if answer.function_error:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            error = json.loads(answer.body)
+            return f"{error['errorType']}: {error['errorMessage']}"[:_SHOWN_BYTES]
     said = answer.body[:_SHOWN_BYTES].decode(errors="replace")
     return f"{answer.error_type.decode('latin-1')} {said}".strip()
 

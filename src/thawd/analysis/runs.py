@@ -63,7 +63,7 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def in_words(self) -> str:
         """For people."""
-        many = "" if self.requests is None else f"{self.requests:,} requests"
+        many = "" if self.requests is None else f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
         long = "" if self.duration_s is None else f"for {self.duration_s:g} s"
         amount = " ".join(filter(None, (many, long)))
         if self.loop == "closed":

@@ -96,6 +96,5 @@ def lines_of_comparison(before: Run, after: Run, lines: Sequence[Ratio], errors:
     heads = ["latency, ms", "before", "after", "ratio", "95 of 100 by chance"]
     rows = []
     for line in lines:
-        bounds = "-" if line.low is None or line.high is None else f"{line.low:.3f} to {line.high:.3f}"
-        rows.append([line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", bounds])
+        rows.append([line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", line.bounds()])
     yield from table(heads, rows)
