@@ -10,6 +10,8 @@ import os
 import signal
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -17,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import uvloop
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
@@ -27,7 +30,7 @@ from thawd.analysis.load import Limits, Load
 from thawd.analysis.requests import Expected, Target, without_credentials
 from thawd.analysis.runs import LoadShape, Run
 from thawd.analysis.summary import summarise
-from thawd.analysis.watching import StatusClient
+from thawd.analysis.watching import Memory, MemoryWatch, StatusClient
 from thawd.errors import StoreError
 
 
@@ -331,6 +334,19 @@ def _certificate(folder: Path) -> Path:
     file = folder / "certificate.pem"
     file.write_bytes(key.private_bytes(*plain) + made.public_bytes(serialization.Encoding.PEM))
     return file
+
+
+def test_a_server_that_dies_does_not_take_what_was_seen_of_its_memory_with_it() -> None:
+    server = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
+
+    async def watched() -> list[Memory]:
+        watch = await MemoryWatch.start(server.pid)
+        server.communicate()
+        await watch._process.wait()  # its end is that of the server
+        return await watch.stop(0)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert all(look.server_mib > 0 for look in runner.run(watched()))
 
 
 def test_status_is_asked_for_by_several_at_once_and_after_one_who_gave_up() -> None:

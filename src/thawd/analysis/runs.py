@@ -69,7 +69,7 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
         if self.loop == "closed":
             return f"{amount}, {self.concurrency} at a time"
         if self.pattern == "recorded":
-            return f"{amount} at the times in {self.file}"
+            return f"{amount or 'requests'} at the times in {self.file}"
         shape = f", in bursts of {self.burst}" if self.pattern == "bursts" else ""
         distances = ", at random (Poisson)" if self.pattern == "poisson" else ""
         return f"{amount}, {self.rate_per_s:g} a second{distances}{shape}"
