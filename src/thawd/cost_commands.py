@@ -152,6 +152,7 @@ def _document(given: Given, prices: Prices) -> dict[str, Any]:
             "memory_mb": sizes[0].memory_mb,
             "arrivals": len(arrivals),
             "hours": ways[0]["spent_s"] / 3600,
+            "init_measured": sizes[0].cold_ms is not None,
             "ways": ways,
         }
     return document
@@ -244,8 +245,8 @@ def _print(document: dict[str, Any]) -> None:
     click.echo(f"{document['invocations']:,.0f} invocations a month of 730 hours; {said}; billed by the millisecond")
     for size in document["measured"]:
         if size["count"]:
-            waited = f"{size['start_share']:.1%} waited for a start"
-            click.echo(f"{size['memory_mb']} MB: {size['count']:,} invocations measured, {waited}")
+            waited = f"{size['start_share']:.1%} waited for a start (--starts for another share)"
+            click.echo(f"{size['memory_mb']:,} MB: {size['count']:,} invocations measured, {waited}")
     click.echo()
     print_text([_shown(row, document["server_monthly"]) for row in document["rows"]], key_name="memory")
     if "keeping_warm" in document:
@@ -256,6 +257,9 @@ def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
     first = "not measured" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms"
     if row["per_million"] is None:
         first = "-"  # provisioned: nobody waits
+    # Starts that were not measured count as warm invocations, and would make a row look cheaper than it is.
+    is_low = row["first_ms"] is None and row["start_share"] > 0
+    least, most = ("at least ", "at most ") if is_low else ("", "")
     shown = {
         "memory": f"{row['memory_mb']:,} MB",
         "processor": row["architecture"],
@@ -263,17 +267,23 @@ def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
         "warm": f"{row['warm_ms']:,.0f} ms",
         "first": first,
         "waiting": f"{row['start_share']:.1%}",
-        "a million": "-" if row["per_million"] is None else f"{row['per_million']:,.2f}",
-        "month": f"{row['month']['total']:,.2f}",
+        "a million": "-" if row["per_million"] is None else f"{least}{row['per_million']:,.2f}",
+        "month": f"{least}{row['month']['total']:,.2f}",
     }
     if server_monthly is not None:
-        shown[f"server of {server_monthly:,.2f} cheaper from"] = _count(row.get("server_cheaper_from"))
-    shown["1 provisioned cheaper from"] = _count(row.get("provisioned_cheaper_from"))
+        shown[f"server of {server_monthly:,.2f} cheaper from"] = _count(row.get("server_cheaper_from"), most)
+    shown["1 provisioned cheaper from"] = _count(row.get("provisioned_cheaper_from"), most)
     return shown
 
 
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+def _count(value: float | None, before: str) -> str:
+    return "-" if value is None else f"{before}{value:,.0f}"
+
+
+def _month(way: dict[str, Any], *, init_measured: bool) -> str:
+    if way["lambda_month"] is None:
+        return "-"
+    return f"{'' if init_measured or not way['starts'] else 'at least '}{way['lambda_month']:,.2f}"
 
 
 def _span(hours: float) -> str:
@@ -293,7 +303,7 @@ def _print_warm(warm: dict[str, Any]) -> None:
                 "started ahead": f"{way['started_ahead']:,}",
                 "at once": f"{way['most']:,}",
                 "idle memory, GB hours a day": f"{way['idle_gb_hours_a_day']:,.2f}",
-                "month on Lambda": "-" if way["lambda_month"] is None else f"{way['lambda_month']:,.2f}",
+                "month on Lambda": _month(way, init_measured=warm["init_measured"]),
             }
             for way in warm["ways"]
         ],

@@ -76,6 +76,17 @@ def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
             assert f"    {line}" in page
 
 
+def test_a_price_without_the_init_that_some_wait_for_is_told_as_the_least(project: Project) -> None:
+    printed = project.command("cost", "--size", "1024:100::50", "--starts", "10", "--server", "50").stdout
+    on_demand, snapstart = (line for line in printed.splitlines() if " x86_64 " in line)
+    assert "at least 1.87" in on_demand and "at most 26,785," in on_demand
+    assert "at least" not in snapstart
+    assert "at least" not in project.command("cost", "--size", "1024:100", "--server", "50").stdout
+    pattern = ("cost", "--size", "1024:100", "--pattern", "every=1200")
+    assert "at least" in project.command(*pattern).stdout
+    assert "at least" not in project.command(*pattern[:2], "1024:100:900", *pattern[3:]).stdout
+
+
 def test_a_week_is_a_week_though_nobody_comes_on_its_sunday(project: Project) -> None:
     def month(hours: int) -> float:
         asked = ("--size", "1024:1000:5000", "--pattern", "office=30", "--hours", str(hours), "--json")
