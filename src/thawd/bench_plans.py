@@ -130,6 +130,9 @@ def _private(
     if function not in settings.functions:
         known = ", ".join(settings.functions) or "none"
         fail(f"there is no function {function!r}; the configuration has: {known}")
+    name, _, qualifier = options["target"].partition(":")
+    if qualifier not in ("", "$LATEST") and not name.startswith("/"):
+        fail(f"a private server has no versions and aliases: give {name!r}, or measure it on the running server")
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
     warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")

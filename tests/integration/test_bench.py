@@ -185,6 +185,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("http://127.0.0.1:1/",), "cannot be reached"),
         (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /jobs/{id}"),
         (("nobody", "--engine", "cold"), "there is no function 'nobody'; the configuration has: work"),
+        (("work:live", "--engine", "cold"), "a private server has no versions and aliases: give 'work'"),
         (("work", "--html", "none/at/all.html"), "not a place where a file can be written"),
         (("work", "--arrivals", "none"), "cannot be read"),
         (("work", "-p", "@none"), "none: No such file or directory"),
