@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -729,5 +730,35 @@ def test_a_mistake_of_ours_with_one_event_ends_it_and_no_other(tmp_path: Path) -
             await post.settled(dead=1)
             (letter,) = await post.dead_letters.page("f")
             assert (letter.request_id, letter.condition, letter.attempts) == ("id-1", "InternalError", 3)
+
+    claim(work)
+
+
+def test_events_that_are_the_next_run_without_being_read(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            lease = mock.Mock(wraps=post.queue.lease)
+            with mock.patch.object(post.queue, "lease", lease):
+                for number in range(200):
+                    await post.accept(request_id=f"next-{number}")
+                await post.settled()
+            assert [i.request_id for i in post.dispatcher.got] == [f"next-{number}" for number in range(200)]
+            assert lease.call_count < 40  # a few, where one came while the lane looked whether there are others
+
+    claim(work)
+
+
+def test_events_keep_their_order_when_more_come_than_are_kept_in_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            await post.accept()
+            await post.settled()
+            post.dispatcher.gate.clear()
+            for number in range(12):
+                await post.accept(b"x" * 1_000_000, request_id=f"large-{number}")
+            assert 1 <= (await post.queue.depth())["f"].queued < 12
+            post.dispatcher.gate.set()
+            await post.settled()
+            assert [i.request_id for i in post.dispatcher.got[1:]] == [f"large-{number}" for number in range(12)]
 
     claim(work)

@@ -24,7 +24,7 @@ from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result, in_a_line
 from thawd.resources import Function
 from thawd.state import clock
-from thawd.state.events import Event, NewEvent
+from thawd.state.events import Event, NewEvent, as_accepted
 from thawd.state.queue import EventQueue
 from thawd.telemetry.console import complain
 
@@ -37,7 +37,9 @@ _STORE_RETRY_S = 30.0
 PER_CPU = 2
 _ACKNOWLEDGING = 256
 _READ_AHEAD = 64
-_READ_AHEAD_BYTES = 4 * 1024 * 1024
+# What a function's events take of memory at most while they wait for their turn; each is a kilobyte, and its payload.
+_AHEAD_BYTES = 4 * 1024 * 1024
+_EVENT_BYTES = 1024
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
 # An event that ran when the server died so often runs alone from then on, and after so many more times no longer.
@@ -94,21 +96,27 @@ class AsyncInvoker:
             StoreError: it could not be stored.
             TooManyRequestsException: too many events wait already (429).
         """
-        await self._queue.put(
-            [
-                NewEvent(
-                    function=invocation.function,
-                    payload=invocation.payload,
-                    request_id=invocation.request_id,
-                    source="invoke",
-                    row_key=None,
-                    client_context=invocation.client_context,
-                    trace_id=invocation.trace_id,
-                    qualifier=invocation.qualifier,
-                )
-            ]
+        event = NewEvent(
+            function=invocation.function,
+            payload=invocation.payload,
+            request_id=invocation.request_id,
+            client_context=invocation.client_context,
+            trace_id=invocation.trace_id,
+            qualifier=invocation.qualifier,
         )
-        self.wake({invocation.function})
+        now = clock.now()
+        [event_id] = await self._queue.put([event], now=now)
+        lane = self._lanes.get(event.function)
+        if lane is not None:
+            self._hand_over(lane, as_accepted(event, event_id, now))
+
+    def _hand_over(self, lane: _Lane, event: Event) -> None:
+        """Have an event that is stored run: it need not be read again where it is the next one."""
+        if not self.stopping and lane.has_room_for(event) and self._queue.take(event):
+            lane.add(event)
+            self._begin(lane)
+        else:
+            lane.look()
 
     def wake(self, functions: set[str]) -> None:
         """There are new events for these functions."""
@@ -189,7 +197,8 @@ class AsyncInvoker:
 
     async def _read_ahead(self, lane: _Lane) -> None:
         lane.more = False  # who puts something in during the look sets it again
-        lane.ahead.extend(await self._lease(lane, _READ_AHEAD - len(lane.ahead)))
+        for event in await self._lease(lane, _READ_AHEAD - len(lane.ahead)):
+            lane.add(event)
         lane.more = lane.more or not self._queue.exhausted(lane.function)
         if not lane.more:
             wait_s = await self._until_due_s(lane)
@@ -197,7 +206,7 @@ class AsyncInvoker:
 
     def _give_back(self, lane: _Lane) -> None:
         while lane.ahead:
-            self._queue.give_back(lane.ahead.popleft())
+            self._queue.give_back(lane.take())
 
     def _begin(self, lane: _Lane) -> None:
         """Begin as many events as may run; called whenever one more may."""
@@ -210,7 +219,7 @@ class AsyncInvoker:
             lane.open += 1
             self._open += 1
             self._settled.clear()
-            self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
+            self._tasks.create_task(self._process(lane, lane.take()))
             if lane.more:
                 lane.awake.set()  # there may be room to read ahead
 
@@ -287,7 +296,7 @@ class AsyncInvoker:
         if lane.gone:
             self._queue.give_back(event)
             return
-        lane.ahead.appendleft(event)
+        lane.add_first(event)
         if lane.paused:
             return
         lane.paused = True
@@ -427,6 +436,7 @@ class _Lane:
     def __init__(self, function: str) -> None:
         self.function = function
         self.ahead: deque[Event] = deque()
+        self._ahead_bytes = 0
         self.running = 0
         self.open = 0
         self.awake = asyncio.Event()
@@ -436,6 +446,26 @@ class _Lane:
         self.paused = False
         self.backoff_s = 0.0
         self.told = ""
+
+    def add(self, event: Event) -> None:
+        """An event that is leased is to run, after those before it."""
+        self.ahead.append(event)
+        self._ahead_bytes += _size(event)
+
+    def add_first(self, event: Event) -> None:
+        """It is to run before the others."""
+        self.ahead.appendleft(event)
+        self._ahead_bytes += _size(event)
+
+    def take(self) -> Event:
+        """The next one."""
+        event = self.ahead.popleft()
+        self._ahead_bytes -= _size(event)
+        return event
+
+    def has_room_for(self, event: Event) -> bool:
+        """Whether an event that has just been stored is the next one, and memory is left for it."""
+        return not (self.gone or self.more) and self._ahead_bytes + _size(event) <= _AHEAD_BYTES
 
     def look(self) -> None:
         """There may be something new to read ahead."""
@@ -448,8 +478,7 @@ class _Lane:
 
     def wants_more(self) -> bool:
         """Whether events are to be read ahead: few are there, and little memory is in their payloads."""
-        few = len(self.ahead) <= _READ_AHEAD // 2
-        return few and sum(len(event.payload) for event in self.ahead) < _READ_AHEAD_BYTES
+        return len(self.ahead) <= _READ_AHEAD // 2 and self._ahead_bytes < _AHEAD_BYTES
 
     def tell_once(self, tell: Callable[[str], None], line: str) -> None:
         """Tell a trouble that lasts only once."""
@@ -457,3 +486,7 @@ class _Lane:
         if kind != self.told:
             self.told = kind
             tell(line)
+
+
+def _size(event: Event) -> int:
+    return _EVENT_BYTES + len(event.payload)
