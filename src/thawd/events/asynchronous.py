@@ -331,6 +331,12 @@ class AsyncInvoker:
             freed()
             await self._give_up(event, function, condition="EventAgeExceeded", result=None)
             return
+        if function.reserved_concurrency == 0:
+            # Source: Lambda developer guide, "Configuring reserved concurrency for a function": no retries then.
+            freed()
+            error_text = "the function's reserved concurrency is 0"
+            await self._give_up(event, function, condition="ZeroReservedConcurrency", result=None, error=error_text)
+            return
         if event.interruptions >= _POISON:
             freed()
             error_text = f"the server died {event.interruptions} times while this event ran"
