@@ -124,7 +124,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     """Which object events of a bucket invoke which function.
 
     Attributes:
-        function: name of the function.
+        function: name of the function; its ARN where the S3 API names it.
         events: S3 event types, for example ``s3:ObjectCreated:*``.
         prefix: only keys that begin so.
         suffix: only keys that end so.
@@ -134,6 +134,21 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[str, ...] = ("s3:ObjectCreated:*",)
     prefix: str = ""
     suffix: str = ""
+
+    def wants(self, event_name: str, key: bytes) -> bool:
+        """Whether it asks for an event of the name, for example ``ObjectCreated:Put``, of an object.
+
+        Prefix and suffix are compared with the key as it is, not URL-encoded.
+        """
+        return (
+            any(_covers(pattern.removeprefix("s3:"), event_name) for pattern in self.events)
+            and key.startswith(self.prefix.encode())
+            and key.endswith(self.suffix.encode())
+        )
+
+
+def _covers(pattern: str, event_name: str) -> bool:
+    return event_name.startswith(pattern[:-1]) if pattern.endswith("*") else event_name == pattern
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):
