@@ -1,4 +1,4 @@
-"""What a user declares: functions, buckets, tables, routes, destinations. Immutable, free of behaviour.
+"""What a user declares: functions, buckets, tables, routes, destinations. Immutable.
 
 Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). Values here are valid:
 `thawd.config` has checked them.
@@ -20,6 +20,34 @@ NODE_RUNTIMES = ("nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
 PROVIDED_RUNTIMES = ("provided", "provided.al2", "provided.al2023")
 RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
 """Lambda's names of the runtimes there are."""
+MAX_ENVIRONMENT_BYTES = 4096
+"""Of a function's variables, names and values together. Source: "Lambda quotas"."""
+RESERVED_VARIABLES = frozenset(
+    {
+        "_HANDLER",
+        "_X_AMZN_TRACE_ID",
+        "AWS_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_DEFAULT_REGION",
+        "AWS_EXECUTION_ENV",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+        "AWS_LAMBDA_FUNCTION_NAME",
+        "AWS_LAMBDA_FUNCTION_VERSION",
+        "AWS_LAMBDA_INITIALIZATION_TYPE",
+        "AWS_LAMBDA_LOG_GROUP_NAME",
+        "AWS_LAMBDA_LOG_STREAM_NAME",
+        "AWS_LAMBDA_RUNTIME_API",
+        "AWS_REGION",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "LAMBDA_RUNTIME_DIR",
+        "LAMBDA_TASK_ROOT",
+    }
+)
+"""Names that a function's own variables may not have.
+
+Source: developer guide, "Defined runtime environment variables".
+"""
 
 
 class Destination(msgspec.Struct, frozen=True):
