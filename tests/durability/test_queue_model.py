@@ -28,7 +28,7 @@ from hypothesis.stateful import (
 
 from thawd.state import clock
 from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import Depth, Event, Flow, NewEvent
+from thawd.state.events import Depth, Event, Flow, NewEvent, as_accepted
 from thawd.state.marks import Marks
 from thawd.state.outbox import Outbox
 from thawd.state.queue import EventQueue
@@ -213,7 +213,13 @@ class QueueMachine(RuleBasedStateMachine):
             new.append(NewEvent(function=function, payload=b"{}", request_id=f"request-{number}"))
             self.model.rows[number] = Row(number, function, f"request-{number}", self.now)
             self.model.count(function, "accepted")
-        self.do(self.queue.put(new))
+        ids = self.do(self.queue.put(new))
+        assert ids == list(range(self.model.last - len(new) + 1, self.model.last + 1))
+        for number, event in zip(ids, new, strict=True):
+            if draw(st.booleans()):
+                self.events[number] = as_accepted(event, number, self.now)
+                assert self.queue.take(self.events[number])
+                self.model.rows[number].leased = True
 
     def put_at_once(self, batches: list[list[str]]) -> None:
         """By clients that do not wait for each other."""

@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tests.integration.conftest import Project, eventually
 from tests.unit.answering import OK, answering
 from thawd import bench_commands
-from thawd.gateway.invoke import PREFIX, SUFFIX
+from thawd.gateway.invoke import InvokeApi
 
 CODE = """
     import os, time, thawd
@@ -137,7 +137,7 @@ def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work:
         done = work.command("bench", "nobody")
         assert done.returncode == 1
         assert "there is no function 'nobody'; the server has: work" in done.stderr
-        for path in ("/jobs/1", f"{PREFIX}work{SUFFIX}"):
+        for path in ("/jobs/1", f"{InvokeApi.prefix}work{InvokeApi.suffix}"):
             for asked in (True, False):
                 request = urllib.request.Request(
                     running.url + path, data=b"{}", headers={"X-Thawd-Timing": "1"} if asked else {}, method="POST"

@@ -9,6 +9,7 @@ from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from unittest import mock
 
 import pytest
 
@@ -356,6 +357,23 @@ def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing
             await until(lambda: not post.queue.failing)
             await post.settled(dead=int(fails))
             assert post.told
+
+    claim(work)
+
+
+@pytest.mark.parametrize(("failing", "outcome"), [("done", Result(b"1")), ("bury", FAILED), ("retry", FAILED)])
+def test_a_handler_does_not_run_again_because_its_outcome_could_not_be_stored(
+    tmp_path: Path, failing: str, outcome: Result
+) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, queue=FailingQueue, maximum_retry_attempts=int(failing == "retry")) as post:
+            assert isinstance(post.queue, FailingQueue)
+            post.queue.failing = [failing]
+            post.dispatcher.outcomes = [outcome, Result(b"1")]
+            await post.accept()
+            await until(lambda: not post.queue.failing)
+            await post.settled(dead=int(failing == "bury"))
+            assert len(post.dispatcher.got) == 1 + (failing == "retry")
 
     claim(work)
 
@@ -729,5 +747,35 @@ def test_a_mistake_of_ours_with_one_event_ends_it_and_no_other(tmp_path: Path) -
             await post.settled(dead=1)
             (letter,) = await post.dead_letters.page("f")
             assert (letter.request_id, letter.condition, letter.attempts) == ("id-1", "InternalError", 3)
+
+    claim(work)
+
+
+def test_events_that_are_the_next_run_without_being_read(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            lease = mock.Mock(wraps=post.queue.lease)
+            with mock.patch.object(post.queue, "lease", lease):
+                for number in range(200):
+                    await post.accept(request_id=f"next-{number}")
+                await post.settled()
+            assert [i.request_id for i in post.dispatcher.got] == [f"next-{number}" for number in range(200)]
+            assert lease.call_count < 40  # a few, where one came while the lane looked whether there are others
+
+    claim(work)
+
+
+def test_events_keep_their_order_when_more_come_than_are_kept_in_memory(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path) as post:
+            await post.accept()
+            await post.settled()
+            post.dispatcher.gate.clear()
+            for number in range(12):
+                await post.accept(b"x" * 1_000_000, request_id=f"large-{number}")
+            assert 1 <= (await post.queue.depth())["f"].queued < 12
+            post.dispatcher.gate.set()
+            await post.settled()
+            assert [i.request_id for i in post.dispatcher.got[1:]] == [f"large-{number}" for number in range(12)]
 
     claim(work)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import sqlite3
+import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
@@ -14,7 +15,7 @@ from thawd.errors import StoreError, TooManyRequestsException
 from thawd.state import clock
 from thawd.state.database import Database
 from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import Depth, Event, Flow, NewEvent, insert
+from thawd.state.events import Depth, Event, Flow, NewEvent, as_accepted, insert
 from thawd.state.marks import SLOTS, Marks
 from thawd.state.outbox import Outbox
 from thawd.state.queue import EventQueue
@@ -418,7 +419,7 @@ def test_one_event_that_cannot_be_stored_does_not_keep_others_out(queue: EventQu
         wrong = NewEvent(function="f", payload=b"{}", request_id="\ud800")
         puts = [queue.put([new(0)]), queue.put([wrong]), queue.put([new(1)])]
         outcomes = await asyncio.gather(*puts, return_exceptions=True)
-        assert [type(outcome) for outcome in outcomes] == [type(None), UnicodeEncodeError, type(None)]
+        assert [type(outcome) for outcome in outcomes] == [list, UnicodeEncodeError, list]
         assert numbers(await queue.lease("f", limit=9)) == [0, 1]
 
     asyncio.run(scenario())
@@ -560,3 +561,77 @@ def test_many_callers_at_once_share_transactions(queue: EventQueue) -> None:
         return time.perf_counter() - begun
 
     assert asyncio.run(scenario()) < 5
+
+
+def test_an_event_that_was_put_is_leased_unread_and_is_as_it_would_have_been_read(
+    queue: EventQueue,
+) -> None:
+    async def scenario() -> None:
+        given = NewEvent(
+            function="f",
+            payload=b"\x00",
+            request_id="r",
+            source="invoke",
+            row_key="k",
+            client_context="{}",
+            trace_id="Root=1-2-3",
+            qualifier="7",
+        )
+        [first, second] = await queue.put([given, new(2)], now=5.0)
+        (read, _) = await queue.lease("f", limit=2)
+        assert as_accepted(given, first, 5.0) == read
+        queue.give_back(read)
+
+        [third] = await queue.put([new(3)], now=6.0)
+        assert queue.take(as_accepted(new(3), third, 6.0))
+        assert not queue.take(as_accepted(new(3), third, 6.0))
+        assert (await queue.depth())["f"] == Depth(queued=1, leased=2)
+        assert [event.id for event in await queue.lease("f", limit=9)] == [first]
+        assert await queue.lease("f", limit=9) == []
+        assert await queue.next_due("f") is None
+        await queue.done([third, second, first])
+        assert await queue.depth() == {}
+        assert (await queue.flow())["f"] == Flow(accepted=3, done=3)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_lease_may_find_or_has_found_is_not_leased_a_second_time(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        going_on, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow(_: object) -> None:
+            loop.call_soon_threadsafe(going_on.set)
+            go_on.wait()
+
+        before = asyncio.create_task(db.read(slow))
+        await going_on.wait()
+        leasing = asyncio.create_task(queue.lease("f", limit=9))
+        await asyncio.sleep(0)
+        [during] = await queue.put([new(0)])
+        [other] = await queue.put([new(1, "g")])
+        taken = [queue.take(as_accepted(new(0), during, 0.0)), queue.take(as_accepted(new(1, "g"), other, 0.0))]
+        go_on.set()
+        await before
+        assert taken == [False, True]
+        assert [event.id for event in await leasing] == [during]
+
+        assert not queue.take(as_accepted(new(0), during, 0.0))
+        await queue.done([during])
+        assert not queue.take(as_accepted(new(0), during, 0.0))  # who put it comes late: it has run
+
+    asyncio.run(scenario())
+
+
+def test_events_that_were_not_read_are_passed_over_by_a_lease_of_those_between_them(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        ids = [(await queue.put([new(number)]))[0] for number in range(6)]
+        for number in (1, 2, 4):
+            assert queue.take(as_accepted(new(number), ids[number], 0.0))
+        assert numbers(await queue.lease("f", limit=2)) == [0, 3]
+        assert numbers(await queue.lease("f", limit=2)) == [5]
+        queue.forget("f")
+        assert numbers(await queue.lease("f", limit=9)) == list(range(6))
+
+    asyncio.run(scenario())

@@ -24,7 +24,7 @@ from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result, in_a_line
 from thawd.resources import Function
 from thawd.state import clock
-from thawd.state.events import Event, NewEvent
+from thawd.state.events import Event, NewEvent, as_accepted
 from thawd.state.queue import EventQueue
 from thawd.telemetry.console import complain
 
@@ -37,7 +37,11 @@ _STORE_RETRY_S = 30.0
 PER_CPU = 2
 _ACKNOWLEDGING = 256
 _READ_AHEAD = 64
-_READ_AHEAD_BYTES = 4 * 1024 * 1024
+# What a function's events take of memory at most while they wait for their turn; each is a kilobyte, and its payload.
+_AHEAD_BYTES = 4 * 1024 * 1024
+_EVENT_BYTES = 1024
+# Likewise of results that cannot be stored at the moment.
+_RESULTS_BYTES = 64 * 1024 * 1024
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
 # An event that ran when the server died so often runs alone from then on, and after so many more times no longer.
@@ -94,21 +98,27 @@ class AsyncInvoker:
             StoreError: it could not be stored.
             TooManyRequestsException: too many events wait already (429).
         """
-        await self._queue.put(
-            [
-                NewEvent(
-                    function=invocation.function,
-                    payload=invocation.payload,
-                    request_id=invocation.request_id,
-                    source="invoke",
-                    row_key=None,
-                    client_context=invocation.client_context,
-                    trace_id=invocation.trace_id,
-                    qualifier=invocation.qualifier,
-                )
-            ]
+        event = NewEvent(
+            function=invocation.function,
+            payload=invocation.payload,
+            request_id=invocation.request_id,
+            client_context=invocation.client_context,
+            trace_id=invocation.trace_id,
+            qualifier=invocation.qualifier,
         )
-        self.wake({invocation.function})
+        now = clock.now()
+        [event_id] = await self._queue.put([event], now=now)
+        lane = self._lanes.get(event.function)
+        if lane is not None:
+            self._hand_over(lane, as_accepted(event, event_id, now))
+
+    def _hand_over(self, lane: _Lane, event: Event) -> None:
+        """Have an event that is stored run: it need not be read again where it is the next one."""
+        if not self.stopping and lane.has_room_for(event) and self._queue.take(event):
+            lane.add(event)
+            self._begin(lane)
+        else:
+            lane.look()
 
     def wake(self, functions: set[str]) -> None:
         """There are new events for these functions."""
@@ -189,7 +199,8 @@ class AsyncInvoker:
 
     async def _read_ahead(self, lane: _Lane) -> None:
         lane.more = False  # who puts something in during the look sets it again
-        lane.ahead.extend(await self._lease(lane, _READ_AHEAD - len(lane.ahead)))
+        for event in await self._lease(lane, _READ_AHEAD - len(lane.ahead)):
+            lane.add(event)
         lane.more = lane.more or not self._queue.exhausted(lane.function)
         if not lane.more:
             wait_s = await self._until_due_s(lane)
@@ -197,7 +208,7 @@ class AsyncInvoker:
 
     def _give_back(self, lane: _Lane) -> None:
         while lane.ahead:
-            self._queue.give_back(lane.ahead.popleft())
+            self._queue.give_back(lane.take())
 
     def _begin(self, lane: _Lane) -> None:
         """Begin as many events as may run; called whenever one more may."""
@@ -210,7 +221,7 @@ class AsyncInvoker:
             lane.open += 1
             self._open += 1
             self._settled.clear()
-            self._tasks.create_task(self._process(lane, lane.ahead.popleft()))
+            self._tasks.create_task(self._process(lane, lane.take()))
             if lane.more:
                 lane.awake.set()  # there may be room to read ahead
 
@@ -259,14 +270,14 @@ class AsyncInvoker:
         try:
             if event.interruptions >= _SUSPECT:
                 async with self._suspects:
-                    await self._attempt(event, freed)
+                    await self._attempt(lane, event, freed)
             else:
-                await self._attempt(event, freed)
+                await self._attempt(lane, event, freed)
             lane.backoff_s = 0.0
         except _NotNowError:
             self._put_back(lane, event)
         except StoreError as error:
-            # Nothing is lost: the event is where it was. It runs again once the store may be well.
+            # Nothing is lost: the event is where it was. Its outcome is stored once the store may be well.
             lane.tell_once(self._tell, f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
             self._put_back(lane, event, longest_s=_STORE_RETRY_S)
         except Exception as error:  # a bug of ours with one event must not end the lane
@@ -287,7 +298,7 @@ class AsyncInvoker:
         if lane.gone:
             self._queue.give_back(event)
             return
-        lane.ahead.appendleft(event)
+        lane.add_first(event)
         if lane.paused:
             return
         lane.paused = True
@@ -308,25 +319,43 @@ class AsyncInvoker:
         except StoreError:
             self._put_back(lane, event)
 
-    async def _attempt(self, event: Event, freed: Callable[[], None]) -> None:
+    async def _attempt(self, lane: _Lane, event: Event, freed: Callable[[], None]) -> None:
         try:
             function = self._dispatcher.asynchronous(event.function, event.qualifier)
         except ResourceNotFoundException as error:
-            if self._lanes[event.function].gone:
+            if lane.gone:
                 raise _NotNowError from None
             freed()  # the version or alias that it was for has been deleted
             await self._queue.bury(event.id, error=error.message, condition="ResourceNotFound", counts=False)
             return
+        result = lane.take_result(event) or await self._run(event, function, freed)
+        if result is None:
+            return
+        freed()
+        try:
+            await self._conclude(event, function, result)
+        except StoreError:
+            lane.keep_result(event, result)
+            raise
+
+    async def _run(self, event: Event, function: Function, freed: Callable[[], None]) -> Result | None:
+        """What the function answers; None: it has not been asked, and the event has been dealt with."""
         age_s = max(0.0, clock.now() - event.accepted_at)
         if age_s > function.maximum_event_age_s:
             freed()
             await self._give_up(event, function, condition="EventAgeExceeded", result=None)
-            return
+            return None
+        if function.reserved_concurrency == 0:
+            # Source: Lambda developer guide, "Configuring reserved concurrency for a function": no retries then.
+            freed()
+            error_text = "the function's reserved concurrency is 0"
+            await self._give_up(event, function, condition="ZeroReservedConcurrency", result=None, error=error_text)
+            return None
         if event.interruptions >= _POISON:
             freed()
             error_text = f"the server died {event.interruptions} times while this event ran"
             await self._give_up(event, function, condition="Interrupted", result=None, error=error_text)
-            return
+            return None
         try:
             result = await self._invoke(event, wait_s=function.maximum_event_age_s - age_s)
         except TooManyRequestsException:
@@ -334,10 +363,13 @@ class AsyncInvoker:
         except ThawdError as error:
             freed()
             await self._not_run(event, age_s, error.message)
-            return
+            return None
         if self.stopping and result.function_error is not None:
             raise _NotNowError  # who knows whether it would have failed: a stop ends what runs too long
-        freed()
+        return result
+
+    async def _conclude(self, event: Event, function: Function, result: Result) -> None:
+        """Have an event that has run end, or run again later."""
         if result.function_error is None:
             await self._succeed(event, function, result)
         elif event.attempts >= function.maximum_retry_attempts:
@@ -427,6 +459,7 @@ class _Lane:
     def __init__(self, function: str) -> None:
         self.function = function
         self.ahead: deque[Event] = deque()
+        self._ahead_bytes = 0
         self.running = 0
         self.open = 0
         self.awake = asyncio.Event()
@@ -436,6 +469,41 @@ class _Lane:
         self.paused = False
         self.backoff_s = 0.0
         self.told = ""
+        self._results: dict[int, Result] = {}
+        self._results_bytes = 0
+
+    def keep_result(self, event: Event, result: Result) -> None:
+        """What an event came to could not be stored: it need not run again, as far as there is memory for that."""
+        if self._results_bytes + len(result.payload) <= _RESULTS_BYTES:
+            self._results[event.id] = result
+            self._results_bytes += len(result.payload)
+
+    def take_result(self, event: Event) -> Result | None:
+        """What it came to, where that is known."""
+        result = self._results.pop(event.id, None)
+        if result is not None:
+            self._results_bytes -= len(result.payload)
+        return result
+
+    def add(self, event: Event) -> None:
+        """An event that is leased is to run, after those before it."""
+        self.ahead.append(event)
+        self._ahead_bytes += _size(event)
+
+    def add_first(self, event: Event) -> None:
+        """It is to run before the others."""
+        self.ahead.appendleft(event)
+        self._ahead_bytes += _size(event)
+
+    def take(self) -> Event:
+        """The next one."""
+        event = self.ahead.popleft()
+        self._ahead_bytes -= _size(event)
+        return event
+
+    def has_room_for(self, event: Event) -> bool:
+        """Whether an event that has just been stored is the next one, and memory is left for it."""
+        return not (self.gone or self.more) and self._ahead_bytes + _size(event) <= _AHEAD_BYTES
 
     def look(self) -> None:
         """There may be something new to read ahead."""
@@ -448,8 +516,7 @@ class _Lane:
 
     def wants_more(self) -> bool:
         """Whether events are to be read ahead: few are there, and little memory is in their payloads."""
-        few = len(self.ahead) <= _READ_AHEAD // 2
-        return few and sum(len(event.payload) for event in self.ahead) < _READ_AHEAD_BYTES
+        return len(self.ahead) <= _READ_AHEAD // 2 and self._ahead_bytes < _AHEAD_BYTES
 
     def tell_once(self, tell: Callable[[str], None], line: str) -> None:
         """Tell a trouble that lasts only once."""
@@ -457,3 +524,7 @@ class _Lane:
         if kind != self.told:
             self.told = kind
             tell(line)
+
+
+def _size(event: Event) -> int:
+    return _EVENT_BYTES + len(event.payload)

@@ -3,70 +3,71 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Generic, TypeVar
 
 from thawd.errors import StoreError
 
 T = TypeVar("T")
+R = TypeVar("R")
 
 
-class Batches(Generic[T]):
+class Batches(Generic[T, R]):
     """Writes what comes while a write is under way with the next one, all together.
 
     Args:
-        write: writes several at once.
+        write: writes several at once; what comes of each, in this order.
         patience_s: so long others are waited for before each write, seconds; 0: as long as the event loop takes to see
             who is ready.
     """
 
-    def __init__(self, write: Callable[[list[T]], Awaitable[None]], *, patience_s: float = 0.0) -> None:
+    def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[R]]], *, patience_s: float = 0.0) -> None:
         self._write = write
         self._patience_s = patience_s
-        self._waiting: list[tuple[T, asyncio.Future[None]]] = []
+        self._waiting: list[tuple[T, asyncio.Future[R]]] = []
         self._task: asyncio.Task[None] | None = None
 
-    async def add(self, item: T) -> None:
-        """Write `item`, with others; returns when it is written.
+    async def add(self, item: T) -> R:
+        """Write `item`, with others; returns what came of it when it is written.
 
         Raises:
             StoreError: it was not.
         """
         loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
+        future: asyncio.Future[R] = loop.create_future()
         self._waiting.append((item, future))
         if self._task is None or self._task.done():
             self._task = loop.create_task(self._run())
-        await future
+        return await future
 
     async def _run(self) -> None:
         while self._waiting:
             await asyncio.sleep(self._patience_s)
             batch, self._waiting = self._waiting, []
             try:
-                await self._write([item for item, _ in batch])
+                results = await self._write([item for item, _ in batch])
             except BaseException as error:
                 await self._one_by_one(batch, error)
             else:
-                for _, future in batch:
+                for (_, future), result in zip(batch, results, strict=True):
                     if not future.done():
-                        future.set_result(None)
+                        future.set_result(result)
 
-    async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[None]]], error: BaseException) -> None:
+    async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
         """What failed together may have failed for one of them."""
         alone = len(batch) > 1 and not isinstance(error, (StoreError, asyncio.CancelledError))
         for item, future in batch:
-            failure: BaseException | None = error
+            failure = error
             if alone:
                 try:
-                    await self._write([item])
-                    failure = None
+                    [result] = await self._write([item])
                 except BaseException as of_item:
                     failure = of_item
-            if not future.done():
-                if failure is None:
-                    future.set_result(None)
                 else:
-                    future.set_exception(failure)
+                    if not future.done():
+                        future.set_result(result)
+                    continue
+            if not future.done():
+                future.set_exception(failure)
         if isinstance(error, asyncio.CancelledError):
             raise error

@@ -159,8 +159,12 @@ class Database:
         except sqlite3.Error as error:
             return [_Outcome(job, error=self._explained(error)) for job in jobs]
         try:
-            outcomes = [self._step(connection, job) for job in jobs]
-            connection.execute("COMMIT")
+            if len(jobs) == 1:
+                outcomes = [self._only(connection, jobs[0])]
+            else:
+                outcomes = [self._step(connection, job) for job in jobs]
+            if len(jobs) > 1 or outcomes[0].error is None:
+                connection.execute("COMMIT")
         except BaseException as error:
             # A full disk may cost the whole transaction, whoever caused it: see sqlite.org/lang_transaction.html,
             # "Response To Errors Within A Transaction".
@@ -180,6 +184,16 @@ class Database:
         """
         with contextlib.suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+
+    def _only(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
+        """Run the one work of a transaction, which ends when it fails: no savepoint has to be kept for others."""
+        try:
+            return _Outcome(job, job.work(connection))
+        except BaseException as error:
+            if not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK")
+            return _Outcome(job, error=self._explained(error))
 
     def _step(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
         connection.execute("SAVEPOINT work")

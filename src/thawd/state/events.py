@@ -97,6 +97,23 @@ class Flow:
     buried: int = 0
 
 
+def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
+    """The event as it stands in the queue once it has been accepted."""
+    return Event(
+        id=event_id,
+        function=event.function,
+        accepted_at=accepted_at,
+        attempts=0,
+        request_id=event.request_id,
+        source=event.source,
+        row_key=event.row_key,
+        client_context=event.client_context,
+        trace_id=event.trace_id,
+        payload=event.payload,
+        qualifier=event.qualifier,
+    )
+
+
 def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
     """Accept `events` inside a transaction of the state file, for example together with the objects they are about.
 
@@ -106,22 +123,22 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
         now: when, seconds since the epoch; None: by the clock.
     """
     accepted_at = clock.now() if now is None else now
-    insert_all(connection, [(event, accepted_at) for event in events])
+    given = [(event, accepted_at) for event in events]
+    if given:
+        insert_all(connection, given)
 
 
-def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> None:
-    """The same for events that are accepted at different times."""
-    if not given:
-        return
-    (last,) = connection.execute("SELECT coalesce(max(seq), 0) FROM sqlite_sequence WHERE name = 'events'").fetchone()
+def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> int:
+    """The same for events that are accepted at different times; the id of the first, which the others follow."""
+    first_id = 0
     for first in range(0, len(given), _AT_ONCE):
-        part = list(enumerate(given[first : first + _AT_ONCE], last + 1 + first))
-        insert_rows(
+        part = given[first : first + _AT_ONCE]
+        # They are numbered one by one, as nobody else writes meanwhile.
+        last_id = insert_rows(
             connection,
-            "events (id, function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
+            "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
             [
                 (
-                    number,
                     event.function,
                     at,
                     event.request_id,
@@ -131,10 +148,14 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
                     event.trace_id,
                     event.qualifier,
                 )
-                for number, (event, at) in part
+                for event, at in part
             ],
         )
-        insert_rows(connection, "payloads", [(number, event.payload) for number, (event, _) in part])
+        numbers = range(last_id - len(part) + 1, last_id + 1)
+        first_id = first_id or numbers[0]
+        insert_rows(
+            connection, "payloads", [(number, event.payload) for number, (event, _) in zip(numbers, part, strict=True)]
+        )
     counts = Counter(event.function for event, _ in given).items()
     connection.executemany(
         "INSERT INTO depths VALUES (?, ?, ?) "
@@ -142,30 +163,44 @@ def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, f
         [(function, QUEUED, count) for function, count in counts],
     )
     count_flow(connection, "accepted", counts)
+    return first_id
 
 
-def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> None:
-    """Insert up to `_AT_ONCE` rows by one statement.
+def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> int:
+    """Insert up to `_AT_ONCE` rows by one statement; the id of the last.
 
     `executemany` would let go of the interpreter's lock, and wait for it again, with each row; the event loop holds it.
     """
     row = f"({', '.join('?' * len(rows[0]))})"
-    connection.execute(
+    cursor = connection.execute(
         f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}", [value for values in rows for value in values]
     )
+    return cursor.lastrowid or 0
 
 
 def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
     """Remove events, whatever their state; how many there were of each function."""
     functions: Counter[str] = Counter()
-    for first in range(0, len(ids), _AT_ONCE):
-        part = ids[first : first + _AT_ONCE]
+    for part in _parts(ids):
         among = f"id IN ({', '.join('?' * len(part))})"
         functions.update(
             dict(connection.execute(f"SELECT function, count(*) FROM events WHERE {among} GROUP BY function", part))
         )
         connection.execute(f"DELETE FROM events WHERE {among}", part)
     return functions
+
+
+def delete_of(connection: sqlite3.Connection, function: str, ids: Sequence[int]) -> Counter[str]:
+    """`delete` for events that are all of one function."""
+    deleted = 0
+    for part in _parts(ids):
+        among = f"id IN ({', '.join('?' * len(part))})"
+        deleted += connection.execute(f"DELETE FROM events WHERE {among}", part).rowcount
+    return Counter({function: deleted})
+
+
+def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (ids[first : first + _AT_ONCE] for first in range(0, len(ids), _AT_ONCE))
 
 
 def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple[str, int]]) -> None:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections import deque
+import contextlib
+from collections import Counter, deque
+from collections.abc import Iterator
 
 from thawd.state.events import Event
 
@@ -22,17 +24,38 @@ class Leases:
         self.exhausted: dict[str, bool] = {}
         self._function: dict[int, str] = {}
         self._held: dict[str, set[int]] = {}
+        self._reading: Counter[str] = Counter()
 
     def add(self, event_id: int, function: str) -> None:
         """An event is leased."""
         self._function[event_id] = function
         self._held.setdefault(function, set()).add(event_id)
 
+    def take(self, event_id: int, function: str) -> bool:
+        """Lease an event that is not read from its row; False if a reading may find it, or one has."""
+        if self._reading[function] or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
+            return False
+        self.add(event_id, function)
+        return True
+
+    @contextlib.contextmanager
+    def reading(self, function: str) -> Iterator[None]:
+        """Rows of `function` are being read, to be leased."""
+        self._reading[function] += 1
+        try:
+            yield
+        finally:
+            self._reading[function] -= 1
+
     def remove(self, event_id: int) -> None:
         """It is no more."""
         function = self._function.pop(event_id, None)
         if function is not None:
             self._held[function].discard(event_id)
+
+    def function_of(self, event_id: int) -> str | None:
+        """The function of an event that is leased; None where it is not."""
+        return self._function.get(event_id)
 
     def held(self, function: str) -> set[int]:
         """Ids of events of `function` that are leased, or returned: nobody is to read them from their rows."""

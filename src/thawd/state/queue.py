@@ -12,7 +12,9 @@ Whom to invoke, when to retry and when to give up is the invoker's business; thi
 
 from __future__ import annotations
 
+import itertools
 import sqlite3
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
 from thawd.errors import TooManyRequestsException
@@ -26,6 +28,7 @@ from thawd.state.events import (
     NewEvent,
     count_flow,
     delete,
+    delete_of,
     functions_in,
     insert,
     insert_all,
@@ -65,13 +68,15 @@ class EventQueue:
         """Whether no more events are to be accepted, as too many wait."""
         return self._max_queued is not None and self._held >= self._max_queued
 
-    async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> None:
-        """Accept `events`, all or none; when this returns they are durable.
+    async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> list[int]:
+        """Accept `events`, all or none; when this returns they are durable. Their ids, in this order.
 
         Raises:
             StoreError: they could not be stored.
             TooManyRequestsException: too many wait already (429).
         """
+        if not events:
+            return []
         if self._max_queued is not None and self._held + len(events) > self._max_queued:
             raise TooManyRequestsException(
                 f"{self._held} asynchronous events wait, and server.max_queued is {self._max_queued}; try again later",
@@ -79,14 +84,23 @@ class EventQueue:
             )
         self._held += len(events)
         try:
-            await self._puts.add((events, clock.now() if now is None else now))
+            first_id = await self._puts.add((events, clock.now() if now is None else now))
         except BaseException:
             self._held -= len(events)
             raise
+        return list(range(first_id, first_id + len(events)))
 
-    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> None:
+    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int]:
         pairs = [(event, at) for events, at in given for event in events]
-        await self._db.write(lambda connection: insert_all(connection, pairs))
+        first_id = await self._db.write(lambda connection: insert_all(connection, pairs))
+        return list(itertools.accumulate((len(events) for events, _ in given[:-1]), initial=first_id))
+
+    def take(self, event: Event) -> bool:
+        """Lease an event that has just been put, without reading it; whether it is leased by this.
+
+        False when the lease of others is under way or has taken it: then it comes by `lease` as the others do.
+        """
+        return self._leases.take(event.id, event.function)
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
         """Take up to `limit` due events of `function`, those accepted first first, retries that are due before others.
@@ -102,6 +116,11 @@ class EventQueue:
             leases.exhausted[function] = False
             return events
         at = clock.now() if now is None else now
+        with leases.reading(function):
+            return await self._read_due(function, limit, at)
+
+    async def _read_due(self, function: str, limit: int, at: float) -> list[Event]:
+        leases = self._leases
         ready_after, held = leases.ready_after.get(function, 0), frozenset(leases.held(function))
 
         def work(connection: sqlite3.Connection) -> tuple[list[Event], int, bool]:
@@ -114,9 +133,9 @@ class EventQueue:
             rows = connection.execute(
                 "SELECT id FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? "
                 "ORDER BY id LIMIT ?",
-                (function, QUEUED, ready_after, limit - len(waiting)),
+                (function, QUEUED, ready_after, limit - len(waiting) + len(held)),
             )
-            ready = [event_id for (event_id,) in rows]
+            ready = [event_id for (event_id,) in rows if event_id not in held][: limit - len(waiting)]
             events = read(connection, [*waiting, *ready])
             last = max((event.id for event in events[len(waiting) :]), default=ready_after)
             return events, last, len(waiting) + len(ready) < limit and len(events) == len(waiting) + len(ready)
@@ -164,15 +183,22 @@ class EventQueue:
         for event_id in keys:
             self._leases.remove(event_id)
 
-    async def _done_all(self, given: list[tuple[list[int], Sequence[NewEvent]]]) -> None:
-        keys = [event_id for ids, _ in given for event_id in ids]
+    async def _done_all(self, given: list[tuple[list[int], Sequence[NewEvent]]]) -> list[None]:
+        by_function: dict[str | None, list[int]] = {}
+        for ids, _ in given:
+            for event_id in ids:
+                by_function.setdefault(self._leases.function_of(event_id), []).append(event_id)
         follow_ups = [event for _, events in given for event in events]
 
         def work(connection: sqlite3.Connection) -> None:
-            count_flow(connection, "done", delete(connection, keys).items())
+            done: Counter[str] = Counter()
+            for function, keys in by_function.items():
+                done.update(delete(connection, keys) if function is None else delete_of(connection, function, keys))
+            count_flow(connection, "done", done.items())
             insert(connection, follow_ups)
 
         await self._db.write(work)
+        return [None] * len(given)
 
     async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
         """Put a leased event back, to be tried again at or after `at`.
@@ -405,10 +431,11 @@ class EventQueue:
 
         def work(connection: sqlite3.Connection) -> float | None:
             ready = connection.execute(
-                "SELECT 1 FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? LIMIT 1",
-                (function, QUEUED, ready_after),
-            ).fetchone()
-            if ready:
+                "SELECT id FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? "
+                "ORDER BY id LIMIT ?",
+                (function, QUEUED, ready_after, len(held) + 1),
+            )
+            if any(event_id not in held for (event_id,) in ready):
                 return at
             rows = connection.execute(
                 "SELECT id, available_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
