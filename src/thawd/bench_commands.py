@@ -239,6 +239,7 @@ def _runs(options: Mapping[str, Any], shape: LoadShape) -> tuple[list[Run], int]
     measured: list[Run] = []
     exits = 0
     for engine in options["engines"] or (None,):
+        before = len(measured)
         try:
             with bench_plans.plan(options, shape, engine) as plan:
                 warn(f"measuring {plan.target_name}" + (f" ({plan.engine})" if plan.engine else ""))
@@ -248,7 +249,8 @@ def _runs(options: Mapping[str, Any], shape: LoadShape) -> tuple[list[Run], int]
             if not measured:
                 raise
             exits = EXIT_FAILED if isinstance(error, ThawdError) else EXIT_INTERRUPTED
-            warn(f"{engine}, not measured: {error if str(error) else 'ended by Ctrl-C'}")
+            if len(measured) == before:
+                warn(f"{engine}, not measured: {error if str(error) else 'ended by Ctrl-C'}")
         if measured[-1].interrupted:
             exits = EXIT_INTERRUPTED
         if exits == EXIT_INTERRUPTED:

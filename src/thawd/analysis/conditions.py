@@ -74,16 +74,29 @@ def private_server(
     Raises:
         StoreError: it could not start, or the folder cannot be made.
     """
-    data = settings.server.data
+    with _own_folder(settings.server.data) as folder:
+        yield from _serving(settings, folder, function, engine, environments, provisioned)
+
+
+@contextlib.contextmanager
+def _own_folder(data: Path) -> Iterator[Path]:
+    """A folder in `data` that is gone afterwards, whenever Ctrl-C comes."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         _clean(data)
-        folder = Path(tempfile.mkdtemp(prefix=f"bench-{os.getpid()}-", dir=data))
         (data / "environments").mkdir(exist_ok=True)
-        (folder / "data").mkdir()
-        (folder / "data" / "environments").symlink_to(data / "environments")
+        made = tempfile.TemporaryDirectory(prefix=f"bench-{os.getpid()}-", dir=data, ignore_cleanup_errors=True)
     except OSError as error:
         raise StoreError(f"a folder for the private server cannot be made in {data}: {error.strerror}") from error
+    with made as name:
+        (Path(name) / "data").mkdir()
+        (Path(name) / "data" / "environments").symlink_to(data / "environments")
+        yield Path(name)
+
+
+def _serving(
+    settings: Settings, folder: Path, function: str, engine: str, environments: int, provisioned: int
+) -> Iterator[PrivateServer]:
     conditions = Conditions(
         config=str(settings.path),
         function=function,
@@ -95,20 +108,17 @@ def private_server(
         parent=os.getpid(),
     )
     command = [sys.executable, "-m", "thawd.bench_server", msgspec.json.encode(conditions).decode()]
+    with (folder / "server.log").open("wb") as log:
+        # In a session of its own: Ctrl-C is for the load, which wants its last answers.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
-        with (folder / "server.log").open("wb") as log:
-            # In a session of its own: Ctrl-C is for the load, which wants its last answers.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        try:
-            ready = _await_ready(process, folder)
-            yield PrivateServer(ready["url"], ready["pid"])
-        finally:
-            process.terminate()
-            process.wait()
+        ready = _await_ready(process, folder)
+        yield PrivateServer(ready["url"], ready["pid"])
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        process.terminate()
+        process.wait()
 
 
 def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> dict[str, Any]:

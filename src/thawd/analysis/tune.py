@@ -160,13 +160,13 @@ def tune(
     for memory_mb in sizes_mb:
         try:
             size, limited = _at_size(settings, function, memory_mb, trial)
+            measured.append(size)
+            progress(_told(size))  # after it is kept: who reads this may press Ctrl-C at once
         except KeyboardInterrupt:
             if not measured:
                 raise
             interrupted = True
             break
-        progress(_told(size))
-        measured.append(size)
     return Trials(sizes=tuple(measured), limited=limited, interrupted=interrupted)
 
 
@@ -353,12 +353,18 @@ def _private_server(settings: Settings, function: str, memory_mb: int) -> Iterat
     try:
         data.mkdir(parents=True, exist_ok=True)
         _clean(data)
-        folder = Path(tempfile.mkdtemp(prefix=f"tune-{os.getpid()}-", dir=data))
-        (folder / "data").mkdir()
         (data / "environments").mkdir(exist_ok=True)  # made from requirements; they are shared
-        (folder / "data" / "environments").symlink_to(data / "environments")
+        made = tempfile.TemporaryDirectory(prefix=f"tune-{os.getpid()}-", dir=data, ignore_cleanup_errors=True)
     except OSError as error:
         raise CostError(f"a folder for the private server cannot be made in {data}: {error.strerror}") from error
+    with made as name:
+        folder = Path(name)
+        (folder / "data").mkdir()
+        (folder / "data" / "environments").symlink_to(data / "environments")
+        yield from _serving(settings, function, memory_mb, folder)
+
+
+def _serving(settings: Settings, function: str, memory_mb: int, folder: Path) -> Iterator[str]:
     plan = TuneServer(
         config=str(settings.path),
         function=function,
@@ -368,19 +374,16 @@ def _private_server(settings: Settings, function: str, memory_mb: int) -> Iterat
         parent=os.getpid(),
     )
     command = [sys.executable, "-m", "thawd.tune_server", msgspec.json.encode(plan).decode()]
+    with (folder / "server.log").open("wb") as log:
+        # In a session of its own: Ctrl-C is for this process, which ends it.
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
+        )
     try:
-        with (folder / "server.log").open("wb") as log:
-            # In a session of its own: Ctrl-C is for this process, which ends it.
-            process = subprocess.Popen(
-                command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-            )
-        try:
-            yield _await_ready(process, folder)
-        finally:
-            process.terminate()
-            process.wait()
+        yield _await_ready(process, folder)
     finally:
-        shutil.rmtree(folder, ignore_errors=True)
+        process.terminate()
+        process.wait()
 
 
 def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> str:
