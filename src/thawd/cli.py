@@ -27,11 +27,10 @@ from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
 from thawd.server_client import message_of, request
 from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
-from thawd.verbs import config_option, fail, load, warn
+from thawd.verbs import EXIT_INTERRUPTED, config_option, fail, load, warn
 
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
-EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 _FOLLOW_S = 0.05
 

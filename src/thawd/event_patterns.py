@@ -82,8 +82,11 @@ class Pattern:
         self._document = document
 
     def matches(self, event: Any) -> bool:
-        """Whether an event, as `decode` gives it, matches."""
-        return self._alternatives(event)
+        """Whether an event, as `decode` gives it, matches; one that is nested too deeply does not."""
+        try:
+            return self._alternatives(event)
+        except RecursionError:
+            return False
 
     def forms_of(self, name: str) -> frozenset[str]:
         """What it asks of its field `name`: ``object`` for fields of it, ``list`` for the field itself, or nothing."""

@@ -167,6 +167,22 @@ def test_messages_that_are_no_notifications_are_told_once_and_stay(notified: Not
     assert "no notifications of S3" in notified.log[0]
 
 
+def test_what_cannot_be_read_does_not_hold_up_the_notifications_beside_it(notified: Notified) -> None:
+    # Given messages that look like notifications, each of which would fail somewhere else
+    nowhere, huge, late = (record_of("in/x", "01") for _ in range(3))
+    del nowhere["s3"]["bucket"]
+    huge["s3"]["object"]["size"] = 1 << 70
+    late["eventTime"] = "9999-01-01T00:00:00Z"
+    good = record_of("in/a", "01")
+    for body in ("no JSON", "[" * 5000 + "]" * 5000):
+        notified.sqs.send_message(QueueUrl=notified.queue_url, MessageBody=body)
+    notified.send({"Records": [nowhere]}, {"Records": [huge]}, {"Records": [late]}, {"Records": [good]})
+    # Then the one that is sound gives its event
+    assert notified.events(leaving=5) == [good]
+    assert notified.left() == 5
+    assert len(notified.log) == 1
+
+
 CODE = """
 import json, urllib.parse, thawd
 

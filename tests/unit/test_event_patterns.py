@@ -249,3 +249,16 @@ def test_one_of_several_patterns_is_enough() -> None:
     assert is_wanted(patterns, record, '{"b": 2}')
     assert not is_wanted(patterns, record, '{"b": 3}')
     assert is_wanted([], record, "whatever")
+
+
+@pytest.mark.parametrize("depth", [100, 900, 5000])
+def test_an_event_that_is_nested_too_deeply_matches_nothing_and_ends_nothing(depth: int) -> None:
+    # Given texts that are still read where each step of a comparison would be one too many
+    inner = "[" * depth + "1" + "]" * depth
+    pattern = Pattern('{"a": {"b": ["x"]}}')
+    for text in (inner, f'{{"a": {inner}}}'):
+        try:
+            event = decode(text)
+        except ValueError:
+            continue
+        assert not pattern.matches(event)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
@@ -83,17 +84,25 @@ class House:
         self.gate.set()
         self.most = 4
         self.told: list[str] = []
+        self.opened_in: list[threading.Thread] = []
         self.changed = asyncio.Event()
         self.progress = Progress()
         self.receiver = Receiver(
             self.queue,  # type: ignore[arg-type]
-            open_=lambda message: None if message["Body"].startswith("unwanted") else message["Body"].encode(),
+            open_=self._open,
             handle=self._handle,
             batching=Batching(**batching),
             room=lambda: self.most,
             progress=self.progress,
             report=self.told.append,
         )
+
+    def _open(self, message: RawMessage) -> bytes | None:
+        body: str = message["Body"]
+        self.opened_in.append(threading.current_thread())
+        if body.startswith("broken"):
+            raise RecursionError(body)
+        return None if body.startswith("unwanted") else body.encode()
 
     async def _handle(self, letters: Sequence[Letter]) -> set[str]:
         ids = [letter.id for letter in letters]
@@ -186,6 +195,46 @@ def test_a_batch_is_no_larger_than_an_event_may_be() -> None:
             await house.until(lambda: len(house.batches) == 3)
             assert house.batches == [["a" * 10, "b" * 10], ["c" * 10], ["d" * 40]]
             await house.until(lambda: len(house.queue.deleted()) == 4)
+
+    asyncio.run(scenario())
+
+
+def test_what_does_not_fit_goes_back_where_the_queue_keeps_an_order() -> None:
+    async def scenario() -> None:
+        async with working(most_bytes=8, ordered=True) as house:
+            # Given a batch of a FIFO queue that is at work on its first messages
+            house.gate.clear()
+            house.queue.put("aaa", "bbb", "ccc", "ddd")
+            await house.until(lambda: house.queue.released)
+            # Then the ones behind are not handled beside it: they go back, to come once it has ended
+            assert house.queue.released == ["ccc", "ddd"]
+            assert house.batches == [["aaa", "bbb"]]
+
+    asyncio.run(scenario())
+
+
+def test_a_message_that_cannot_be_dealt_with_holds_up_no_other() -> None:
+    async def scenario() -> None:
+        async with working() as house:
+            house.queue.put("a", "broken", "b")
+            await house.until(house.queue.deleted)
+            assert house.batches == [["a", "b"]]
+            assert house.queue.deleted() == ["a", "b"]
+            assert house.progress.trouble is None
+            assert len(house.told) == 1
+            assert "message broken" in house.told[0]
+
+    asyncio.run(scenario())
+
+
+def test_the_event_loop_does_not_wait_while_a_large_message_is_looked_into() -> None:
+    async def scenario() -> None:
+        async with working() as house:
+            house.queue.put("a", "b" * 20_000)
+            await house.until(house.queue.deleted)
+        small, large = house.opened_in
+        assert small is threading.main_thread()
+        assert large is not threading.main_thread()
 
     asyncio.run(scenario())
 

@@ -31,6 +31,9 @@ from thawd.state.objects import ObjectChange, ObjectRecord
 
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
+# Anybody may put anything into a queue: what of it is no notification must not hold up those beside it.
+_FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
+_MOST = (1 << 63) - 1
 
 
 class Happening(NamedTuple):
@@ -38,6 +41,7 @@ class Happening(NamedTuple):
 
     Attributes:
         letter: id of the message that it came in.
+        bucket: name of the bucket.
         name: event name, for example ``ObjectCreated:Copy``.
         key: the object's complete key.
         size: bytes; 0 where it does not say.
@@ -47,6 +51,7 @@ class Happening(NamedTuple):
     """
 
     letter: str
+    bucket: str
     name: str
     key: bytes
     size: int
@@ -147,7 +152,7 @@ class NotifiedBucketWatcher:
         for letter in letters:
             try:
                 found += happenings(letter.content, letter=letter.id)
-            except (ValueError, KeyError, TypeError, AttributeError) as error:
+            except _FOREIGN as error:
                 failed.add(letter.id)
                 self._tell_of_foreign(error)
         ours = [one for one in found if self._is_ours(one)]
@@ -161,8 +166,7 @@ class NotifiedBucketWatcher:
         return failed
 
     def _is_ours(self, happening: Happening) -> bool:
-        name = happening.record["s3"]["bucket"]["name"]
-        return name == self.bucket.bucket and happening.key.startswith(self.bucket.prefix.encode())
+        return happening.bucket == self.bucket.bucket and happening.key.startswith(self.bucket.prefix.encode())
 
     async def _record(self, batch: Mapping[bytes, Happening]) -> set[str]:
         """Record what is news and queue its events; the messages that are to come again."""
@@ -214,7 +218,7 @@ def happenings(body: bytes, *, letter: str) -> list[Happening]:
     """What a notification tells of: objects that were created or removed; also when it came by way of SNS.
 
     Raises:
-        ValueError, KeyError, TypeError, AttributeError: it is no notification.
+        ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is no notification.
     """
     document = msgspec.json.decode(body)
     if document.get("Type") == "Notification":
@@ -231,12 +235,17 @@ def happenings(body: bytes, *, letter: str) -> list[Happening]:
 def _taken_apart(record: Mapping[str, Any], letter: str) -> Happening:
     described = record["s3"]["object"]
     sequencer = str(described.get("sequencer", "")).upper().ljust(_SEQUENCER_DIGITS, "0")
+    size = int(described.get("size", 0))
+    at_ns = int(datetime.fromisoformat(record["eventTime"]).timestamp() * 1_000_000) * 1000
+    if not (0 <= size <= _MOST and 0 <= at_ns <= _MOST):
+        raise ValueError("its size or its time cannot be")
     return Happening(
         letter=letter,
+        bucket=record["s3"]["bucket"]["name"],
         name=record["eventName"],
         key=unquote_to_bytes(described["key"].replace("+", " ")),
-        size=int(described.get("size", 0)),
-        at_ns=int(datetime.fromisoformat(record["eventTime"]).timestamp() * 1_000_000) * 1000,
+        size=size,
+        at_ns=at_ns,
         mark=f"{sequencer} {described.get('eTag', '')}",
         record=record,
     )

@@ -47,11 +47,13 @@ class Batching:
         most: messages of a batch.
         window_s: how long to gather, seconds from the first message; 0: what comes first goes.
         most_bytes: of the contents of a batch together; a message that is larger goes alone.
+        ordered: whether what does not fit has to wait until the batch before it has ended: the queue is FIFO.
     """
 
     most: int = MOST_AT_ONCE
     window_s: float = 0.0
     most_bytes: int = 6_000_000
+    ordered: bool = False
 
 
 @dataclass(slots=True)

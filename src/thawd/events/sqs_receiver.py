@@ -32,6 +32,8 @@ _DELETE_TRIES = 6
 # Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": begins with five.
 _MOST_POLLERS = 5
 _SOON_S = 0.2
+# To look into a larger body may take long, and others wait for the event loop.
+_LARGE_BODY = 16_384
 
 
 class Throttled(Exception):
@@ -188,7 +190,9 @@ class Receiver:
         self._behind = []
         for batch in given_up:
             batch.over.set()
-        messages = [letter.raw for batch in given_up for letter in batch.letters]
+        self._give_back([letter.raw for batch in given_up for letter in batch.letters])
+
+    def _give_back(self, messages: Sequence[RawMessage]) -> None:
         if messages:
             threading.Thread(target=self._queue.release, args=(messages,), daemon=True).start()
 
@@ -210,15 +214,17 @@ class Receiver:
             held_until = time.monotonic() + hold_s
             self._received(messages)
             unwanted = []
-            for message in messages:
-                content = self._open(message)
+            for place, (message, content) in enumerate(await self._contents(messages)):
                 if content is None:
                     unwanted.append(str(message["ReceiptHandle"]))
-                else:
-                    if not last.takes(content, batching):
-                        last = self._new_batch(batches)
-                        self._behind.append(last)
-                    last.add(Letter(message, content, held_until=held_until, hold_s=hold_s))
+                    continue
+                if not last.takes(content, batching):
+                    if batching.ordered:
+                        self._give_back(messages[place:])
+                        break
+                    last = self._new_batch(batches)
+                    self._behind.append(last)
+                last.add(Letter(message, content, held_until=held_until, hold_s=hold_s))
             if unwanted:
                 self.progress.filtered += len(unwanted)
                 await self._queue.delete(unwanted)
@@ -226,6 +232,26 @@ class Receiver:
                 end = time.monotonic() + batching.window_s
             if not messages and not wait_s:
                 await asyncio.sleep(min(_SOON_S, left_s))
+
+    async def _contents(self, messages: Sequence[RawMessage]) -> list[tuple[RawMessage, bytes | None]]:
+        """Messages with what is made of them; one that nothing can be made of is left to the queue's redrive policy."""
+        found: list[tuple[RawMessage, bytes | None]] = []
+        try:
+            for message in messages:
+                try:
+                    if len(message["Body"]) > _LARGE_BODY:
+                        content = await asyncio.to_thread(self._open, message)
+                    else:
+                        content = self._open(message)
+                except Exception as error:  # it must not hold up those beside it
+                    self.progress.failed += 1
+                    self._report(f"message {message['MessageId']} cannot be dealt with, and comes again: {error!r}")
+                else:
+                    found.append((message, content))
+        except BaseException:
+            self._give_back(messages)
+            raise
+        return found
 
     def _received(self, messages: Sequence[RawMessage]) -> None:
         progress = self.progress

@@ -69,7 +69,12 @@ class SqsPoller:
             SqsQueue(queue, endpoint=endpoint),
             open_=self._open,
             handle=self._handle,
-            batching=Batching(mapping.batch_size, mapping.window_s, MAX_PAYLOAD_BYTES - _ENVELOPE_BYTES),
+            batching=Batching(
+                mapping.batch_size,
+                mapping.window_s,
+                MAX_PAYLOAD_BYTES - _ENVELOPE_BYTES,
+                ordered=queue.is_fifo,
+            ),
             room=self._room,
             progress=progress,
             report=lambda text: report(f"thawd: source {mapping.name}: {text}"),
