@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import sys
 import threading
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -172,4 +175,34 @@ def test_records_in_a_bucket_survive_power_cuts(tmp_path: Path) -> None:
             for key, event in accepted.items():
                 assert json.loads(there[key])["responsePayload"] == event
     finally:
+        server.kill_all()
+
+
+def test_a_function_made_through_the_api_survives_power_cuts(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "project", tmp_path / "aside", seed=1)
+    chance = random.Random(chosen_seed())
+    server = Server(tmp_path / "project", code="", config="", environ=disk.environ)
+    made: dict[str, int] = {}
+    client = server.client("lambda")
+    try:
+        for turn in range(4):
+            server.up()
+            for name, answer in made.items():
+                told = client.invoke(FunctionName=name)
+                assert json.loads(told["Payload"].read()) == answer
+            package = io.BytesIO()
+            with zipfile.ZipFile(package, "w") as archive:
+                archive.writestr("deep/er/app.py", f"def handler(event, context):\n    return {turn}\n")
+            client.create_function(
+                FunctionName=f"made-{turn}",
+                Runtime=f"python3.{sys.version_info.minor}",
+                Role="arn:aws:iam::000000000000:role/any",
+                Handler="deep.er.app.handler",
+                Code={"ZipFile": package.getvalue()},
+            )
+            made[f"made-{turn}"] = turn
+            server.kill_all()
+            disk.cut(chance)
+    finally:
+        client.close()
         server.kill_all()
