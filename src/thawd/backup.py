@@ -82,6 +82,9 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
+    for held in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
+        if folder.is_relative_to(held.resolve()):
+            raise StoreError(f"{folder}: lies in {held}, which is backed up itself; give a folder outside of it")
     if not (settings.server.data / _STATE).exists():
         raise StoreError(f"{settings.server.data / _STATE}: there is nothing to back up; no server has run here yet")
     staged = folder.with_name(f"{folder.name}.unfinished")

@@ -210,6 +210,18 @@ def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None
     assert (folder / "thawd.db").is_file()
 
 
+@pytest.mark.parametrize("where", ["uploads", ".thawd"])
+def test_a_backup_is_not_made_into_what_it_is_of(lively: Project, where: str) -> None:
+    with lively.up():
+        pass
+    (lively.root / "uploads" / "one.txt").write_text("1")
+    before = sorted((lively.root / where).rglob("*"))
+    refused = lively.command("backup", str(lively.root / where / "below" / "backup"), "--buckets")
+    assert refused.returncode == 1
+    assert "give a folder outside of it" in refused.stderr
+    assert sorted((lively.root / where).rglob("*")) == before
+
+
 def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) -> None:
     nothing = lively.command("backup", str(lively.root / "backup"))
     assert nothing.returncode == 1
