@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from thawd import backup as backups
+from thawd import config
+
 from .conftest import Project, Running, eventually
 from .test_control_durability import create
 
@@ -208,6 +211,24 @@ def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None
     )
     assert made.returncode == 0, made.stderr
     assert (folder / "thawd.db").is_file()
+
+
+def test_code_that_goes_away_while_a_backup_is_made_is_in_it_when_the_state_names_it(
+    lively: Project, tmp_path: Path
+) -> None:
+    with lively.up() as running:
+        create(running, "uploaded", "from the zip file")
+        running.client().invoke(FunctionName="keep", InvocationType="Event", Payload=b"{}")
+        eventually(lambda: len(rows(lively)) == 1, what="the row")
+    (named,) = (lively.data / "code").glob("*.zip")
+    settings = config.load(lively.root / "thawd.toml", environ={})
+
+    def meanwhile(said: str) -> None:
+        if said == "table kept":  # the state file has been copied
+            named.unlink()
+
+    manifest = backups.make(settings, tmp_path / "the-backup", with_buckets=False, say=meanwhile)
+    assert f"code/{named.name}" in manifest.files
 
 
 @pytest.mark.parametrize("where", ["uploads", ".thawd"])

@@ -162,8 +162,7 @@ class PostgresqlTable:
         with self._lock:
             self._connections.add(connection)
         try:
-            if self._ending:
-                raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
+            self._require_open()
             with self._watched(connection):
                 self._prepare(connection)
         except BaseException:
@@ -171,6 +170,10 @@ class PostgresqlTable:
             raise
         self._local.connection = connection
         return connection
+
+    def _require_open(self) -> None:
+        if self._ending:
+            raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
 
     @contextlib.contextmanager
     def _watched(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
