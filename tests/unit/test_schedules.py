@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thawd import schedule_expressions
 from thawd.errors import StoreError
 from thawd.events.schedules import Schedules
 from thawd.resources import Schedule
@@ -252,6 +254,48 @@ def test_one_that_rests_misses_nothing(house: House) -> None:
         assert await house.run(at=minutes(30)) == ["12:30"]
         await house.declare(schedule(enabled=False))
         assert await house.run(at=minutes(60)) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("missed", ["once", "all"])
+def test_one_that_rested_when_the_server_ended_and_is_awake_when_the_next_begins_misses_nothing(
+    house: House, missed: str
+) -> None:
+    async def scenario() -> None:
+        await house.declare(schedule(missed=missed, enabled=False))
+        house.restart()
+        house.clock.time = minutes(55)
+        await house.declare(schedule(missed=missed))
+        assert await house.run(at=minutes(55)) == []
+        # It keeps its rhythm, and what is missed from now on is made up for
+        assert await house.run(at=minutes(60)) == ["13:00"]
+        house.restart()
+        await house.declare(schedule(missed=missed))
+        assert (await house.run(at=minutes(85)))[-1] == "13:20"
+
+    asyncio.run(scenario())
+
+
+def test_the_last_time_of_a_busy_season_long_ago_is_found_in_few_steps(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    after = schedule_expressions._Cron.after
+
+    def counted(self: Any, moment: float, *, anchor: float) -> float | None:
+        nonlocal steps
+        steps += 1
+        return after(self, moment, anchor=anchor)
+
+    async def scenario() -> None:
+        # Given a schedule of each minute of one month, and half a year without a server
+        await house.declare(schedule("cron(* * * 5 ? *)", missed="once"))
+        house.restart()
+        monkeypatch.setattr(schedule_expressions._Cron, "after", counted)
+        await house.declare(schedule("cron(* * * 5 ? *)", missed="once"))
+        assert await house.run(at=NOON + 180 * 86_400) == ["23:59"]
+        assert steps < 100
 
     asyncio.run(scenario())
 

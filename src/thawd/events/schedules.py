@@ -35,6 +35,7 @@ _LONGEST_SLEEP_S = 30.0
 _STORE_RETRY_S = 2.0
 # Missed runs that are made up for in one transaction.
 _AT_ONCE = 500
+_RESTING = " resting"
 # A clock that is set back by less holds schedules up until it has caught up, so that nothing runs twice.
 _CLOCK_FAULT_S = 86_400.0
 
@@ -105,15 +106,16 @@ class Schedules:
                 self._loaded = True
             now = self._clock.now()
             resting = {name for name, one in schedules.items() if not one.enabled or name in paused}
-            rested = {name for name, one in self._declared.items() if not one.enabled or name in self._paused}
             for name, schedule in schedules.items():
                 state = self._states.get(name)
                 definition = f"{schedule.schedule} {schedule.timezone}"
-                if state is None or state.definition != definition:
-                    await self._advance(state, ScheduleState(name, definition, anchor=now, done_until=now))
-                elif name in resting or name in rested:
-                    done_until = max(now, state.done_until)
-                    await self._advance(state, msgspec.structs.replace(state, done_until=done_until))
+                # Kept, so that a server which finds it awake again knows that it rested.
+                noted = definition + (_RESTING if name in resting else "")
+                if state is None or state.definition.removesuffix(_RESTING) != definition:
+                    await self._advance(state, ScheduleState(name, noted, anchor=now, done_until=now))
+                elif name in resting or state.definition != noted:
+                    after = msgspec.structs.replace(state, definition=noted, done_until=max(now, state.done_until))
+                    await self._advance(state, after)
             gone = set(self._states) - set(schedules)
             if gone:
                 await self._store.forget(gone)
@@ -240,15 +242,15 @@ def _times(parsed: schedule_expressions.Schedule, state: ScheduleState, after: f
 
 
 def _last(parsed: schedule_expressions.Schedule, state: ScheduleState, first: float, until: float) -> float:
-    """The last time of a schedule up to `until`, of which `first` is one; looked for from the end."""
-    back_s = ON_TIME_S
-    found = first
-    while until - back_s > first:
-        at = parsed.after(until - back_s, anchor=state.anchor)
+    """The last time of a schedule up to `until`, of which `first` is one; looked for by halves."""
+    found, high = first, until
+    while high - found > 1.0:
+        middle = (found + high) / 2
+        at = parsed.after(middle, anchor=state.anchor)
         if at is not None and at <= until:
             found = at
-            break
-        back_s *= 2
+        else:
+            high = middle
     while (at := parsed.after(found, anchor=state.anchor)) is not None and at <= until:
         found = at
     return found
