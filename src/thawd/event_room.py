@@ -100,6 +100,7 @@ class EventRoom:
     def stop(self) -> None:
         """Begin no more events."""
         self.invoker.stop()
+        self._upkeep.stop()
 
     async def settled(self) -> None:
         """Wait until the outcomes of what ran are stored, but not for ever."""

@@ -50,8 +50,13 @@ class Upkeep:
         self._names = names
         self._retention_s = retention_s
         self._report = report
+        self._stopping = False
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
         self._told = ""
+
+    def stop(self) -> None:
+        """Give up no more events: functions that a stop takes away are not gone for good."""
+        self._stopping = True
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -79,7 +84,7 @@ class Upkeep:
             continue
         known = set(self._names())
         for name, depth in (await self._queue.depth()).items():
-            if depth.queued and name not in known:
+            if depth.queued and name not in known and not self._stopping:
                 await self._bury_orphans(name)
         await self._state.give_space_back()
 
