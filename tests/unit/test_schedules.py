@@ -227,6 +227,32 @@ def test_event_and_progress_are_stored_together_or_not_at_all(house: House) -> N
     asyncio.run(scenario())
 
 
+def test_what_is_declared_while_nothing_can_be_stored_is_in_force_once_it_can(house: House) -> None:
+    async def scenario() -> None:
+        await house.declare(schedule())
+        house.restart()
+        # Given a state file that can be read, and takes nothing
+        await house.db.write(
+            lambda connection: (
+                connection.execute(
+                    "CREATE TRIGGER full BEFORE INSERT ON schedules BEGIN SELECT RAISE(ABORT, 'full'); END"
+                ),
+                None,
+            )[1]
+        )
+        with pytest.raises(StoreError):
+            await house.declare(schedule("rate(5 minutes)"))
+        # Then how things stand can be told all the same
+        assert house.schedules.next_run("s") is None
+        with pytest.raises(StoreError):
+            await house.schedules.catch_up()
+        await house.db.write(lambda connection: (connection.execute("DROP TRIGGER full"), None)[1])
+        assert await house.run(at=minutes(1)) == []
+        assert await house.run(at=minutes(6)) == ["12:06"]
+
+    asyncio.run(scenario())
+
+
 def test_two_that_look_at_once_give_one_event(house: House) -> None:
     """As after a crash in which the answer of the store was lost."""
 
