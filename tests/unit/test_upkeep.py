@@ -50,3 +50,20 @@ def test_old_events_of_a_function_that_is_gone_for_good_are_given_up(tmp_path: P
         state.close()
 
     asyncio.run(scenario())
+
+
+def test_who_asks_again_and_again_takes_no_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        state = open_state(tmp_path / "thawd.db")
+        queue = EventQueue(state)
+        upkeep = Upkeep(state, queue, DeadLetters(state), names=list, retention_s=1e9, report=lambda line: None)
+        await upkeep.overview()
+        await queue.put([NewEvent(function="f", payload=b"1", request_id="id")])
+        for _ in range(50):
+            shown = await upkeep.overview()
+        assert shown["f"]["accepted"] == 1
+        assert shown["f"]["accepted_per_s"] > 0
+        assert len(upkeep._samples) <= 2
+        state.close()
+
+    asyncio.run(scenario())

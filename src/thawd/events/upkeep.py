@@ -101,7 +101,8 @@ class Upkeep:
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()
         now_s = time.monotonic()
-        self._samples.append((now_s, flow))
+        if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:  # whoever asks makes none of their own
+            self._samples.append((now_s, flow))
         while now_s - self._samples[0][0] > _RATE_WINDOW_S:
             self._samples.popleft()
         await self._queue.depth()  # which also counts what was queued with objects
