@@ -39,6 +39,7 @@ _DEFAULTS = {
 _ATTEMPTS = 2
 # A server may be there and not answer all the same: it is stopped, or somebody has locked the table.
 _ANSWER_S = 20.0
+_COUNT_S = 600.0
 # The comment of a table by its name, in a schema or on the search path.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
@@ -106,7 +107,7 @@ class PostgresqlTable:
 
     def count(self) -> int:
         """How many items there are; PostgreSQL reads all of the index for it."""
-        rows, _ = self._execute("SELECT count(*) FROM {table}", (), is_long=True)
+        rows, _ = self._execute("SELECT count(*) FROM {table}", (), limit_s=_COUNT_S)
         return int(rows[0][0])
 
     def break_off(self) -> None:
@@ -124,9 +125,9 @@ class PostgresqlTable:
             connection.close()
 
     def _execute(
-        self, template: str, values: tuple[Any, ...], *, is_long: bool = False
+        self, template: str, values: tuple[Any, ...], *, limit_s: float | None = None
     ) -> tuple[list[tuple[Any, ...]], int]:
-        """Rows and number of rows of a statement, in a transaction of its own; `is_long`: it may take any time."""
+        """Rows and number of rows of a statement, in a transaction of its own, which may take `limit_s` seconds."""
         import psycopg
         from psycopg import sql
 
@@ -134,7 +135,7 @@ class PostgresqlTable:
             connection = None
             try:
                 connection = self._connect()
-                with contextlib.nullcontext() if is_long else self._watched(connection):
+                with self._watched(connection, limit_s or _ANSWER_S):
                     cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
@@ -163,7 +164,7 @@ class PostgresqlTable:
             self._connections.add(connection)
         try:
             self._require_open()
-            with self._watched(connection):
+            with self._watched(connection, _ANSWER_S):
                 self._prepare(connection)
         except BaseException:
             self._drop(connection)
@@ -176,15 +177,15 @@ class PostgresqlTable:
             raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
 
     @contextlib.contextmanager
-    def _watched(self, connection: psycopg.Connection[Any]) -> Iterator[None]:
-        """Cut the connection when the server has not answered after `_ANSWER_S` seconds."""
+    def _watched(self, connection: psycopg.Connection[Any], limit_s: float) -> Iterator[None]:
+        """Cut the connection when the server has not answered after `limit_s` seconds."""
 
         def late() -> None:
             with self._lock:
                 if connection in self._connections:  # else its descriptor may be another's
                     _cut(connection)
 
-        timer = threading.Timer(_ANSWER_S, late)
+        timer = threading.Timer(limit_s, late)
         timer.daemon = True
         timer.start()
         try:
