@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd import __version__
+from thawd import __version__, folders
 from thawd.claims import lock
 from thawd.config import Settings
 from thawd.errors import StoreError
@@ -82,6 +82,9 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
+    for held in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
+        if folder.is_relative_to(held.resolve()):
+            raise StoreError(f"{folder}: lies in {held}, which is backed up itself; give a folder outside of it")
     if not (settings.server.data / _STATE).exists():
         raise StoreError(f"{settings.server.data / _STATE}: there is nothing to back up; no server has run here yet")
     staged = folder.with_name(f"{folder.name}.unfinished")
@@ -89,15 +92,20 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     try:
         with _explained(staged):
             staged.mkdir(parents=True, mode=0o700)
+        with _explained(staged):
+            # Before and after the state file: a deployment meanwhile removes what that still names, or adds it.
+            _copy_code(settings, staged, say)
         _copy_databases(settings, staged, say)
         with _explained(staged):
+            _copy_code(settings, staged, say)
             _copy_files(settings, staged, with_buckets=with_buckets, say=say)
             manifest = _describe(settings, staged, with_buckets=with_buckets)
-            _write(staged / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            (staged / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            folders.sync_all(staged)
             if folder.exists():
                 folder.rmdir()
             staged.rename(folder)
-            _sync(folder.parent)
+            folders.sync(folder.parent)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
@@ -131,13 +139,23 @@ def _embedded(settings: Settings) -> dict[str, Path]:
     return {name: table.path for name, table in settings.tables.items() if table.path is not None}
 
 
+def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
+    """Uploaded code that is not in the backup yet: a file of it never changes under its name."""
+    code, copied = settings.server.data / "code", staged / "code"
+    if not code.is_dir():
+        return
+    if not copied.exists():
+        say("uploaded code")
+    copied.mkdir(mode=0o700, exist_ok=True)
+    for path in code.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.suffix == ".zip" and not (copied / path.name).exists():
+                shutil.copy2(path, copied / path.name)
+
+
 def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
     if settings.path.is_file():
         shutil.copyfile(settings.path, staged / _CONFIGURATION)
-    code = settings.server.data / "code"
-    if code.is_dir():
-        say("uploaded code")
-        _copy_tree(code, staged / "code")
     for name, bucket in settings.buckets.items() if with_buckets else ():
         say(f"bucket {name}")
         _copy_tree(bucket.path, staged / "buckets" / name)
@@ -182,13 +200,12 @@ def _printable(path: str) -> str:
 
 
 def _sum(path: Path) -> Copied:
-    """Size and checksum of a file, which is on the disk afterwards."""
+    """Size and checksum of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-        os.fsync(file.fileno())
     return Copied(size, digest.hexdigest())
 
 
@@ -241,8 +258,9 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
         stamp = time.strftime("%Y%m%d-%H%M%S")
         unfinished = settings.server.data / UNFINISHED
         with _explained(unfinished):
-            _write(unfinished, os.fsencode(folder))
-            _sync(unfinished.parent)
+            unfinished.write_bytes(os.fsencode(folder))
+            folders.sync(unfinished)
+            folders.sync(unfinished.parent)
         for source, target in places:
             with _explained(target):
                 staged = _stage(source, target)
@@ -252,7 +270,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                 _put(staged, target, stamp, say)
         with _explained(unfinished):
             unfinished.unlink()
-            _sync(unfinished.parent)
+            folders.sync(unfinished.parent)
     return manifest
 
 
@@ -305,7 +323,7 @@ def _with_logs(target: Path) -> list[Path]:
 
 def _stage(source: Path, target: Path) -> Path:
     """A copy beside the place where it is to go."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    folders.make(target.parent)
     staged = target.with_name(f".thawd-restore-{target.name}")
     shutil.rmtree(staged, ignore_errors=True)
     staged.unlink(missing_ok=True)
@@ -318,8 +336,7 @@ def _stage(source: Path, target: Path) -> Path:
 
 
 def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
-    for path in _files(staged) if staged.is_dir() else (staged,):
-        _sync(path)
+    folders.sync_all(staged)
     if _is_taken(target):
         aside = target.with_name(f"{target.name}.before-restore-{stamp}")
         say(f"{target} -> {aside}")
@@ -330,20 +347,7 @@ def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
         target.rmdir()
     staged.rename(target)
     say(f"{target} is restored")
-    _sync(target.parent)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    folders.sync(target.parent)
 
 
 @contextlib.contextmanager

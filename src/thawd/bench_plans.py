@@ -125,7 +125,8 @@ def _private(
     options: Mapping[str, Any], shape: LoadShape, settings: Settings, function: str, engine: str
 ) -> Iterator[Plan]:
     from thawd.analysis.bench import environments as in_words
-    from thawd.analysis.conditions import private_server
+    from thawd.analysis.conditions import Conditions
+    from thawd.analysis.private_start import Place, private_server
 
     if function not in settings.functions:
         known = ", ".join(settings.functions) or "none"
@@ -136,9 +137,13 @@ def _private(
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
     warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")
-    with private_server(
-        settings, function=function, engine=engine, environments=environments, provisioned=provisioned
-    ) as server:
+
+    def conditions(place: Place) -> Conditions:
+        return Conditions(
+            place=place, function=function, engine=engine, environments=environments, provisioned=provisioned
+        )
+
+    with private_server(settings, purpose="bench", conditions=conditions) as server:
         served = _served(server.url, {}, function, is_private=True)
         yield _make_plan(options, shape, options["target"], served, engine, provisioned=provisioned)
 

@@ -351,6 +351,7 @@ def tune(**options: Any) -> None:
     from thawd.analysis import tune as tuning
     from thawd.analysis import tune_page
     from thawd.analysis.cost_prices import CostError, load_prices
+    from thawd.errors import StoreError
 
     settings = load(options["config_path"])
     function: str = options["function"]
@@ -367,7 +368,7 @@ def tune(**options: Any) -> None:
     try:
         prices = load_prices(options["prices"])
         trials = tuning.tune(settings, function, sizes_mb, trial, progress=lambda line: click.echo(line, err=True))
-    except CostError as error:
+    except (CostError, StoreError) as error:
         fail(str(error))
     tuned = tuning.priced(
         function, trials.sizes, prices, architecture=options["arch"], limited=trials.limited, weight=options["weight"]

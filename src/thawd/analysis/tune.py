@@ -14,13 +14,9 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -30,6 +26,7 @@ import msgspec
 from thawd.analysis.cost import Shape, per_million
 from thawd.analysis.cost_prices import CostError, Prices
 from thawd.analysis.cost_records import Measured, Record, measure, read_records
+from thawd.analysis.private_start import Place, private_server
 from thawd.config import Settings
 from thawd.resources import MEMORY_MB_PER_VCPU
 
@@ -39,7 +36,6 @@ COLD, RESTORED = "tune-cold", "tune-restored"
 """Names by which the private server serves the function once more, so that each invocation has a start."""
 
 _LOOK_S = 0.02
-_TOLD_BYTES = 3000
 _SAID = 160
 _WARM_UPS = 3
 _ENTERING_S = 60.0
@@ -51,20 +47,14 @@ class TuneServer(msgspec.Struct, frozen=True, kw_only=True):
     """What a private server is told.
 
     Attributes:
-        config: the configuration, absolute.
+        place: where it finds and puts what.
         function: the one function that it serves.
         memory_mb: at this size.
-        data: its data folder, absolute.
-        ready_file: written when it serves.
-        parent: process id of who starts it.
     """
 
-    config: str
+    place: Place
     function: str
     memory_mb: int
-    data: str
-    ready_file: str
-    parent: int
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -152,7 +142,8 @@ def tune(
     """Measure the function at each size. Ctrl-C ends it with those that were measured until then.
 
     Raises:
-        CostError: a private server does not start, or there is no cgroup for CPU shares and that was not allowed.
+        StoreError: a private server does not start.
+        CostError: there is no cgroup for CPU shares, and that was not allowed.
         KeyboardInterrupt: Ctrl-C, and none was measured yet.
     """
     measured: list[Size] = []
@@ -172,8 +163,12 @@ def tune(
 
 def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) -> tuple[Size, bool]:
     """What was measured at one size, and whether environments were held to their CPU share."""
-    with _private_server(settings, function, memory_mb) as url:
-        client = _Client(url)
+
+    def conditions(place: Place) -> TuneServer:
+        return TuneServer(place=place, function=function, memory_mb=memory_mb)
+
+    with private_server(settings, purpose="tune", conditions=conditions) as server:
+        client = _Client(server.url)
         status = client.status()
         limited = "CPU shares" in status["memory_limit"]
         if not limited and not trial.unlimited:
@@ -344,61 +339,3 @@ def _told(size: Size) -> str:
     if size.measured is None:
         return f"{size.memory_mb:,} MB: {size.failure}"
     return f"{size.memory_mb:,} MB: {size.measured.warm_ms:,.1f} ms warm"
-
-
-@contextlib.contextmanager
-def _private_server(settings: Settings, function: str, memory_mb: int) -> Iterator[str]:
-    """The address of a server in a data folder of its own, on the same disk, which is removed afterwards."""
-    data = settings.server.data
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        _clean(data)
-        (data / "environments").mkdir(exist_ok=True)  # made from requirements; they are shared
-        made = tempfile.TemporaryDirectory(prefix=f"tune-{os.getpid()}-", dir=data, ignore_cleanup_errors=True)
-    except OSError as error:
-        raise CostError(f"a folder for the private server cannot be made in {data}: {error.strerror}") from error
-    with made as name:
-        folder = Path(name)
-        (folder / "data").mkdir()
-        (folder / "data" / "environments").symlink_to(data / "environments")
-        yield from _serving(settings, function, memory_mb, folder)
-
-
-def _serving(settings: Settings, function: str, memory_mb: int, folder: Path) -> Iterator[str]:
-    plan = TuneServer(
-        config=str(settings.path),
-        function=function,
-        memory_mb=memory_mb,
-        data=str(folder / "data"),
-        ready_file=str(folder / "ready.json"),
-        parent=os.getpid(),
-    )
-    command = [sys.executable, "-m", "thawd.tune_server", msgspec.json.encode(plan).decode()]
-    with (folder / "server.log").open("wb") as log:
-        # In a session of its own: Ctrl-C is for this process, which ends it.
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT, start_new_session=True
-        )
-    try:
-        yield _await_ready(process, folder)
-    finally:
-        process.terminate()
-        process.wait()
-
-
-def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> str:
-    while True:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return str(json.loads((folder / "ready.json").read_text())["url"])
-        if process.poll() is not None:
-            said = (folder / "server.log").read_bytes()[-_TOLD_BYTES:].decode(errors="replace").strip()
-            raise CostError(f"the private server ended with status {process.returncode}:\n{said}")
-        time.sleep(_LOOK_S)
-
-
-def _clean(data: Path) -> None:
-    """Remove folders that measurements left which were killed."""
-    for folder in data.glob("tune-*-*"):
-        owner = folder.name.split("-")[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(folder, ignore_errors=True)
