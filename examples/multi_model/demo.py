@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -37,6 +38,9 @@ SINGLE = "single"
 LATEST = "$LATEST"
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STOP_S = 60.0
+# Of ResNet-18; its optimised copy is as large. A snapshot has neither.
+MODEL_BYTES = 45e6
+SNAPSHOT_BYTES = 30e6
 FOLLOWED_WITHIN_S = 30.0
 SHOWN_S3 = 5
 
@@ -86,9 +90,12 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--width", type=int, default=64, help="channels of the first layer: 64 is ResNet-18")
     parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--keep", action="store_true", help="keep the versions of `single` and their snapshots")
     given = parser.parse_args()
+    # As Ctrl-C: the server is stopped, and what is not to be kept is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     say("thawd: many models behind one route\n")
     try:
         run(given)
@@ -118,15 +125,31 @@ def run(given: argparse.Namespace) -> None:
     make_models(store, given)
     expected = direct(store, names)
     with running() as server:
-        compare(server, names, expected, given.requests)
-        replace(server, store, given)
-        from_s3(server, names[:SHOWN_S3], expected)
+        try:
+            compare(server, names, expected, given.requests)
+            replace(server, store, given)
+            from_s3(server, names[:SHOWN_S3], expected)
+        finally:
+            if not given.keep:
+                tidy(server)
     step("stop", "done")
 
 
 def make_models(store: Path, given: argparse.Namespace) -> None:
-    """Have the models in the store, of which each is a file."""
+    """Have the models in the store, of which each is a file.
+
+    Raises:
+        DemoError: they would not fit the disk.
+    """
     begun_s = time.monotonic()
+    needed = int(given.models * (2 * MODEL_BYTES * (given.width / 64) ** 2 + SNAPSHOT_BYTES))
+    store.mkdir(parents=True, exist_ok=True)
+    there = sum(file.stat().st_size for file in store.glob("*.onnx"))
+    if (free := shutil.disk_usage(store).free) < needed - 2 * there:
+        raise DemoError(
+            f"{given.models} models, their optimised copies and snapshots take {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free in {store}: fewer by --models, or smaller by --width 32"
+        )
     options = ["--count", str(given.models), "--width", str(given.width), "--side", str(given.side)]
     subprocess.run([sys.executable, HERE / "make_models.py", store, *options], check=True)
     files = sorted(store.glob("*.onnx"))
@@ -180,7 +203,9 @@ def running() -> Iterator[Server]:
         # `single` is made through the API and so has a runtime of Lambda's: this interpreter, which has the packages.
         configuration = HERE / ".served.toml"
         runtime = f'\n[runtimes]\n"{RUNTIME}" = {json.dumps(sys.executable)}\n'
-        configuration.write_text((HERE / "thawd.toml").read_text() + runtime)
+        text = (HERE / "thawd.toml").read_text()
+        ten_mb = 10 * max(file.stat().st_size for file in (HERE / "store").glob("*.onnx")) / 2**20
+        configuration.write_text(text.replace('MEMORY_MB = "430"', f'MEMORY_MB = "{ten_mb + 1:.0f}"') + runtime)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, "--config", str(configuration)],
@@ -232,12 +257,43 @@ def publish(server: Server, names: list[str]) -> None:
         client.create_alias(FunctionName=SINGLE, Name=name, FunctionVersion=versions[name])
     for version in versions.values():
         settled(client, Qualifier=version)
-    images = list((HERE / ".thawd" / "snapshots").glob("*.img"))
+    images = snapshots()
     size = sum(path.stat().st_blocks * 512 for path in images) / 2**20
     client.close()
     step(
         "publish", f"{len(versions)} versions after {taken(begun_s)}; {len(images)} snapshots, {size:,.0f} MiB on disk"
     )
+
+
+def tidy(server: Server) -> None:
+    """Delete `single`, and wait until its snapshots have gone with it.
+
+    Raises:
+        DemoError: they have not.
+    """
+    client = server.client("lambda")
+    with contextlib.suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_function(FunctionName=SINGLE)
+    client.close()
+    until_s = time.monotonic() + STOP_S
+    while left := [path for path in snapshots() if is_of_single(path)]:
+        if time.monotonic() > until_s:
+            raise DemoError(f"{len(left)} snapshots of {SINGLE} are still there after {STOP_S:.0f} s")
+        time.sleep(0.05)
+
+
+def is_of_single(image: Path) -> bool:
+    """Whether an image, which may go at any moment, is of a version of `single`."""
+    try:
+        about = json.loads(image.with_suffix(".json").read_text())
+    except FileNotFoundError:
+        return False
+    return bool(about["origin"]["function"] == SINGLE)
+
+
+def snapshots() -> list[Path]:
+    """The images there are."""
+    return list((HERE / ".thawd" / "snapshots").glob("*.img"))
 
 
 def settled(client: Any, **qualifier: str) -> None:

@@ -82,6 +82,9 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
+    for held in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
+        if folder.is_relative_to(held.resolve()):
+            raise StoreError(f"{folder}: lies in {held}, which is backed up itself; give a folder outside of it")
     if not (settings.server.data / _STATE).exists():
         raise StoreError(f"{settings.server.data / _STATE}: there is nothing to back up; no server has run here yet")
     staged = folder.with_name(f"{folder.name}.unfinished")
@@ -89,8 +92,12 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
     try:
         with _explained(staged):
             staged.mkdir(parents=True, mode=0o700)
+        with _explained(staged):
+            # Before and after the state file: a deployment meanwhile removes what that still names, or adds it.
+            _copy_code(settings, staged, say)
         _copy_databases(settings, staged, say)
         with _explained(staged):
+            _copy_code(settings, staged, say)
             _copy_files(settings, staged, with_buckets=with_buckets, say=say)
             manifest = _describe(settings, staged, with_buckets=with_buckets)
             (staged / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
@@ -132,13 +139,23 @@ def _embedded(settings: Settings) -> dict[str, Path]:
     return {name: table.path for name, table in settings.tables.items() if table.path is not None}
 
 
+def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
+    """Uploaded code that is not in the backup yet: a file of it never changes under its name."""
+    code, copied = settings.server.data / "code", staged / "code"
+    if not code.is_dir():
+        return
+    if not copied.exists():
+        say("uploaded code")
+    copied.mkdir(mode=0o700, exist_ok=True)
+    for path in code.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.suffix == ".zip" and not (copied / path.name).exists():
+                shutil.copy2(path, copied / path.name)
+
+
 def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
     if settings.path.is_file():
         shutil.copyfile(settings.path, staged / _CONFIGURATION)
-    code = settings.server.data / "code"
-    if code.is_dir():
-        say("uploaded code")
-        _copy_tree(code, staged / "code")
     for name, bucket in settings.buckets.items() if with_buckets else ():
         say(f"bucket {name}")
         _copy_tree(bucket.path, staged / "buckets" / name)

@@ -97,6 +97,7 @@ class EventRoom:
     def stop(self) -> None:
         """Begin no more events."""
         self.invoker.stop()
+        self._upkeep.stop()
 
     async def settled(self, patience_s: float) -> None:
         """Wait until the outcomes of what ran are stored, at most `patience_s` seconds."""

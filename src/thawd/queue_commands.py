@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 
 _WATCH_S = 1.0
 _ERROR_SHOWN = 70
+_ID = click.IntRange(1, (1 << 63) - 1)
 _CLEAR = "\x1b[H\x1b[2J"
 
 Ask = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
@@ -169,7 +170,7 @@ def _dead_row(letter: dict[str, Any]) -> dict[str, Any]:
 
 
 @dead.command()
-@click.argument("number", metavar="ID", type=click.IntRange(1))
+@click.argument("number", metavar="ID", type=_ID)
 @config_option
 def show(number: int, config_path: Path) -> None:
     """Print a dead letter with its payload, as JSON."""
@@ -177,7 +178,7 @@ def show(number: int, config_path: Path) -> None:
     click.echo(json.dumps(document, indent=2, ensure_ascii=False).encode(errors="backslashreplace"))
 
 
-_numbers = click.argument("numbers", metavar="[ID]...", nargs=-1, type=click.IntRange(1))
+_numbers = click.argument("numbers", metavar="[ID]...", nargs=-1, type=_ID)
 _function = click.option("--function", help="All dead letters of this function.")
 _all = click.option("--all", "everything", is_flag=True, help="All dead letters.")
 

@@ -19,7 +19,8 @@ _UNITS_S = {"minute": 60, "hour": 3600, "day": 86_400}
 _MONTHS = {name.upper(): number for number, name in enumerate(calendar.month_abbr) if name}
 _DAYS = {name: number for number, name in enumerate(("SUN", "MON", "TUE", "WED", "THU", "FRI", "SAT"), 1)}
 _FIRST_YEAR, _LAST_YEAR = 1970, 2199
-_RATE = re.compile(r"([1-9]\d{0,6}) (minute|hour|day)(s?)")
+_RATE = re.compile(r"([1-9][0-9]{0,6}) (minute|hour|day)(s?)")
+_LONGEST_RATE_S = 36_500 * 86_400
 _AT = "%Y-%m-%dT%H:%M:%S"
 
 
@@ -163,7 +164,10 @@ def _rate(inner: str, zone: ZoneInfo) -> Schedule:
     match = _RATE.fullmatch(inner)
     if match is None or (match[1] == "1") is bool(match[3]):
         raise ScheduleError('a rate is "1 minute", "5 minutes", "1 hour", "2 hours", "1 day", "3 days" and so on')
-    return _Rate(int(match[1]) * _UNITS_S[match[2]])
+    period_s = int(match[1]) * _UNITS_S[match[2]]
+    if period_s > _LONGEST_RATE_S:
+        raise ScheduleError("a rate is of 36500 days at most")
+    return _Rate(period_s)
 
 
 def _at(inner: str, zone: ZoneInfo) -> Schedule:
@@ -197,7 +201,7 @@ def _days_of_month(field: str) -> _Days:
         return _Days(last=True)
     if field == "LW":
         return _Days(last_weekday=True)
-    if match := re.fullmatch(r"(\d{1,2})W", field):
+    if match := re.fullmatch(r"([0-9]{1,2})W", field):
         return _Days(nearest=_number(match[1], "day-of-month", 1, 31, {}))
     return _Days(numbers=_numbers(field, "day-of-month", 1, 31))
 
@@ -219,7 +223,7 @@ def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] |
         span, slash, step_text = part.partition("/")
         step = 1
         if slash:
-            if not re.fullmatch(r"[1-9]\d{0,3}", step_text):
+            if not re.fullmatch(r"[1-9][0-9]{0,3}", step_text):
                 raise ScheduleError(f"{what}: the step in {part!r} must be a number from 1")
             step = int(step_text)
         first_text, dash, last_text = span.partition("-")
@@ -239,7 +243,7 @@ def _numbers(field: str, what: str, low: int, high: int, names: dict[str, int] |
 
 
 def _number(text: str, what: str, low: int, high: int, names: dict[str, int]) -> int:
-    number = names.get(text, int(text) if re.fullmatch(r"\d{1,4}", text) else -1)
+    number = names.get(text, int(text) if re.fullmatch(r"[0-9]{1,4}", text) else -1)
     if not low <= number <= high:
         also = f", or {', '.join(names)}" if names else ""
         raise ScheduleError(f"{what}: {text!r} is no number from {low} to {high}{also}")

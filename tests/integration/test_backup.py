@@ -10,6 +10,9 @@ from pathlib import Path
 
 import pytest
 
+from thawd import backup as backups
+from thawd import config
+
 from .conftest import Project, Running, eventually
 from .test_control_durability import create
 
@@ -212,6 +215,36 @@ def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None
     )
     assert made.returncode == 0, made.stderr
     assert (folder / "thawd.db").is_file()
+
+
+def test_code_that_goes_away_while_a_backup_is_made_is_in_it_when_the_state_names_it(
+    lively: Project, tmp_path: Path
+) -> None:
+    with lively.up() as running:
+        create(running, "uploaded", "from the zip file")
+        running.client().invoke(FunctionName="keep", InvocationType="Event", Payload=b"{}")
+        eventually(lambda: len(rows(lively)) == 1, what="the row")
+    (named,) = (lively.data / "code").glob("*.zip")
+    settings = config.load(lively.root / "thawd.toml", environ={})
+
+    def meanwhile(said: str) -> None:
+        if said == "table kept":  # the state file has been copied
+            named.unlink()
+
+    manifest = backups.make(settings, tmp_path / "the-backup", with_buckets=False, say=meanwhile)
+    assert f"code/{named.name}" in manifest.files
+
+
+@pytest.mark.parametrize("where", ["uploads", ".thawd"])
+def test_a_backup_is_not_made_into_what_it_is_of(lively: Project, where: str) -> None:
+    with lively.up():
+        pass
+    (lively.root / "uploads" / "one.txt").write_text("1")
+    before = sorted((lively.root / where).rglob("*"))
+    refused = lively.command("backup", str(lively.root / where / "below" / "backup"), "--buckets")
+    assert refused.returncode == 1
+    assert "give a folder outside of it" in refused.stderr
+    assert sorted((lively.root / where).rglob("*")) == before
 
 
 def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) -> None:

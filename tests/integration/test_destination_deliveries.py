@@ -415,6 +415,31 @@ def test_the_key_is_the_same_on_each_try_and_differs_by_outcome(receiver: Receiv
     assert receiver.got[0].body == receiver.got[1].body
 
 
+def test_what_a_receiver_would_have_remembered_is_not_sent_again(receiver: Receiver, tmp_path: Path) -> None:
+    receiver.headers = {"set-cookie": "session=1; path=/"}
+
+    async def work(destinations: Destinations) -> None:
+        for _ in range(2):
+            await destinations.deliver(success(destinations, Destination("http", receiver.url)))
+
+    run(work, tmp_path)
+    assert ["cookie" in got.headers for got in receiver.got] == [False, False]
+
+
+def test_a_machine_without_threads_to_spare_costs_no_slot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    async def work(destinations: Destinations) -> None:
+        made = success(destinations, Destination("bucket", "out"))
+        with monkeypatch.context() as short:
+            short.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
+            for _ in range(SLOTS):
+                with pytest.raises(DestinationUnavailable, match="no thread"):
+                    await destinations.deliver(made)
+        await destinations.deliver(made)
+
+    run(work, tmp_path)
+    assert list((tmp_path / "bucket").iterdir())
+
+
 @pytest.mark.parametrize(
     ("secret", "key"),
     [

@@ -219,6 +219,30 @@ def test_residents_keep_to_their_size_and_follow_the_store(there: There) -> None
     assert "2.bin" in (residents.failure or "")
 
 
+def test_a_model_that_is_replaced_by_a_broken_one_is_served_on(there: There) -> None:
+    there.put("a.bin", b"good")
+    tried = []
+
+    def load(model: models.Model) -> models.Loaded:
+        data = Path(model.path).read_bytes()
+        tried.append(data)
+        if data.startswith(b"broken"):
+            raise ValueError("not a model")
+        return models.Loaded(data, model)
+
+    address = there.address("a.bin")
+    residents = models.Residents(load, most_bytes=MIB, follow_s=0, cache=there.cache)
+    assert residents.get(address).value == b"good"
+    there.put("a.bin", b"broken")
+    for _ in range(3):
+        assert residents.get(address).value == b"good"
+        assert residents.failure == "not a model"
+    assert tried == [b"good", b"broken", b"good"]  # and not each time
+    there.put("a.bin", b"better")
+    assert residents.get(address).value == b"better"
+    assert (residents.failure, residents.replaced) == (None, 1)
+
+
 class Slow(BaseHTTPRequestHandler):
     """An S3 with one object, which sends half of it and waits; ranges are noted and answered at once."""
 

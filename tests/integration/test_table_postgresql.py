@@ -23,6 +23,7 @@ from tests.integration.conftest import Project, eventually
 from tests.integration.postgresql import PASSWORD, Postgresql
 from thawd.errors import StoreError
 from thawd.resources import StoreUrl, Table
+from thawd.state import table_postgresql, table_threads
 from thawd.state.table_postgresql import SCHEMA_VERSION
 from thawd.state.tables import Tables, TableStore, read_item, read_table
 
@@ -379,3 +380,46 @@ def _rows(project: Project, environ: dict[str, str]) -> list[dict[str, object]]:
     done = project.command("table", "labels", "--json", env={**_environ(), **environ})
     assert done.returncode == 0, done.stderr
     return [json.loads(line) for line in done.stdout.splitlines()]
+
+
+def test_a_server_that_answers_nothing_any_more_does_not_keep_thawd_from_its_end(
+    server: Postgresql, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_threads, "_PATIENCE_S", 0.1)
+    tables = Tables({"frozen": table_of(server, "frozen")})
+
+    async def scenario() -> None:
+        store = await tables.get("frozen")
+        await store.put("a", b"{}")
+        with server.frozen():
+            # Given as many operations as there are connections, and one that waits behind them
+            waiting = [asyncio.create_task(store.put(f"{n}", b"{}")) for n in range(table_threads.THREADS + 1)]
+            await asyncio.sleep(0.1)
+            # Then the end comes while the server is still silent
+            tables.close()
+            failures = await asyncio.gather(*waiting, return_exceptions=True)
+        assert all(isinstance(failure, StoreError | asyncio.CancelledError) for failure in failures)
+
+    asyncio.run(scenario())
+
+
+def test_an_operation_that_gets_no_answer_fails_and_the_next_one_works(
+    server: Postgresql, sql: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_postgresql, "_ANSWER_S", 0.3)
+    tables = Tables({"locked": table_of(server, "locked")})
+
+    async def scenario() -> None:
+        store = await tables.get("locked")
+        await store.put("a", b"{}")
+        # Given a table that somebody has locked, and does not let go of
+        with sql.transaction():
+            sql.execute("LOCK TABLE locked")
+            with pytest.raises(StoreError) as caught:
+                await store.put("a", b'{"n": 1}')
+        assert caught.value.retryable
+        await store.put("a", b'{"n": 2}')
+        assert await store.get("a") == b'{"n": 2}'
+        tables.close()
+
+    asyncio.run(scenario())

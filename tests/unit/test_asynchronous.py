@@ -426,6 +426,31 @@ def test_a_result_that_its_table_refuses_is_a_failure_of_that_event_and_does_not
     claim(work)
 
 
+@pytest.mark.parametrize("payload", [b'{"errorMessage": "\xff"}', b"[" * 1500 + b"]" * 1500])
+@pytest.mark.parametrize("error", [None, "Unhandled"])
+def test_an_answer_that_is_no_json_to_anybody_else_is_recorded_as_text_and_runs_once(
+    tmp_path: Path, payload: bytes, error: str | None
+) -> None:
+    # Given what a runtime of the user's own may answer: no UTF-8, or nested without end
+    async def work() -> None:
+        letters = Destination("bucket", "out-bucket")
+        async with Post(
+            tmp_path, on_success=BUCKET, on_failure=BUCKET, dead_letter=letters, maximum_retry_attempts=0
+        ) as post:
+            post.dispatcher.outcomes = [Result(payload, function_error=error)]
+            await post.accept()
+            await post.settled(dead=1)
+            assert len(post.dispatcher.got) == 1
+            (letter,) = await post.dead_letters.page()
+            assert letter.condition == ("DestinationRefused" if error is None else "RetriesExhausted")
+            made = Destinations(post.tables, {}).failure(
+                BUCKET, letter, arn="arn", condition="x", result=Result(payload, function_error=error), attempts=1
+            )
+            assert json.loads(made.body)["responsePayload"] == payload.decode(errors="replace")
+
+    claim(work)
+
+
 def test_an_operator_whose_terminal_is_gone_does_not_take_the_invoker_down(tmp_path: Path) -> None:
     async def work() -> None:
         post = Post(tmp_path, maximum_retry_attempts=0)

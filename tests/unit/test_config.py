@@ -269,6 +269,50 @@ def test_a_destination_that_cannot_work_is_told(tmp_path: Path, text: str, allow
     assert "secret" not in problem.found
 
 
+@pytest.mark.parametrize(
+    ("own", "other", "notify"),
+    [
+        ("bucket:there", "", '{ function = "own" }'),
+        ("bucket:there", "", '{ function = "own", suffix = ".json" }'),
+        ("arn:aws:s3:::there", "", '{ function = "own", prefix = "aws/lambda/" }'),
+        ("bucket:there", "function:own", '{ function = "two" }'),
+    ],
+)
+def test_a_bucket_that_leads_back_to_its_function_is_told(tmp_path: Path, own: str, other: str, notify: str) -> None:
+    problem = only_mistake(tmp_path, circle(own, other, notify))
+    assert problem.key == "functions.own.on_success"
+    assert problem.allowed == 'a bucket or keys whose notifications do not lead back to "own"; it would run for ever'
+
+
+@pytest.mark.parametrize(
+    ("own", "other", "notify"),
+    [
+        ("bucket:there", "", '{ function = "own", suffix = ".png" }'),
+        ("bucket:there", "", '{ function = "own", prefix = "in/" }'),
+        ("bucket:there", "", '{ function = "own", events = ["s3:ObjectRemoved:*"] }'),
+        ("arn:aws:s3:::there", "", '{ function = "own", suffix = ".json" }'),
+        ("bucket:there", "", '{ function = "two" }'),
+    ],
+)
+def test_a_bucket_that_does_not_lead_back_is_a_destination(tmp_path: Path, own: str, other: str, notify: str) -> None:
+    assert load(tmp_path, circle(own, other, notify)).functions["own"].on_success is not None
+
+
+def circle(own: str, other: str, notify: str) -> str:
+    """Functions ``own`` and ``two`` with these destinations, and a bucket ``there``."""
+    told = f"on_success = '{other}'\n" if other else ""
+    return f"""
+[functions.two]
+handler = 'app.handler'
+{told}
+[functions.own]
+handler = 'app.handler'
+on_success = '{own}'
+[buckets.there]
+notify = [{notify}]
+"""
+
+
 def test_a_dead_letter_queue_is_a_standard_queue_or_topic(tmp_path: Path) -> None:
     settings = load(tmp_path, HELLO + f"dead_letter = '{SQS}'")
 

@@ -8,11 +8,13 @@ import tempfile
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from thawd import schedule_expressions
 from thawd.errors import StoreError
 from thawd.events.schedules import Schedules
 from thawd.resources import Schedule
@@ -225,6 +227,32 @@ def test_event_and_progress_are_stored_together_or_not_at_all(house: House) -> N
     asyncio.run(scenario())
 
 
+def test_what_is_declared_while_nothing_can_be_stored_is_in_force_once_it_can(house: House) -> None:
+    async def scenario() -> None:
+        await house.declare(schedule())
+        house.restart()
+        # Given a state file that can be read, and takes nothing
+        await house.db.write(
+            lambda connection: (
+                connection.execute(
+                    "CREATE TRIGGER full BEFORE INSERT ON schedules BEGIN SELECT RAISE(ABORT, 'full'); END"
+                ),
+                None,
+            )[1]
+        )
+        with pytest.raises(StoreError):
+            await house.declare(schedule("rate(5 minutes)"))
+        # Then how things stand can be told all the same
+        assert house.schedules.next_run("s") is None
+        with pytest.raises(StoreError):
+            await house.schedules.catch_up()
+        await house.db.write(lambda connection: (connection.execute("DROP TRIGGER full"), None)[1])
+        assert await house.run(at=minutes(1)) == []
+        assert await house.run(at=minutes(6)) == ["12:06"]
+
+    asyncio.run(scenario())
+
+
 def test_two_that_look_at_once_give_one_event(house: House) -> None:
     """As after a crash in which the answer of the store was lost."""
 
@@ -252,6 +280,48 @@ def test_one_that_rests_misses_nothing(house: House) -> None:
         assert await house.run(at=minutes(30)) == ["12:30"]
         await house.declare(schedule(enabled=False))
         assert await house.run(at=minutes(60)) == []
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("missed", ["once", "all"])
+def test_one_that_rested_when_the_server_ended_and_is_awake_when_the_next_begins_misses_nothing(
+    house: House, missed: str
+) -> None:
+    async def scenario() -> None:
+        await house.declare(schedule(missed=missed, enabled=False))
+        house.restart()
+        house.clock.time = minutes(55)
+        await house.declare(schedule(missed=missed))
+        assert await house.run(at=minutes(55)) == []
+        # It keeps its rhythm, and what is missed from now on is made up for
+        assert await house.run(at=minutes(60)) == ["13:00"]
+        house.restart()
+        await house.declare(schedule(missed=missed))
+        assert (await house.run(at=minutes(85)))[-1] == "13:20"
+
+    asyncio.run(scenario())
+
+
+def test_the_last_time_of_a_busy_season_long_ago_is_found_in_few_steps(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    steps = 0
+    after = schedule_expressions._Cron.after
+
+    def counted(self: Any, moment: float, *, anchor: float) -> float | None:
+        nonlocal steps
+        steps += 1
+        return after(self, moment, anchor=anchor)
+
+    async def scenario() -> None:
+        # Given a schedule of each minute of one month, and half a year without a server
+        await house.declare(schedule("cron(* * * 5 ? *)", missed="once"))
+        house.restart()
+        monkeypatch.setattr(schedule_expressions._Cron, "after", counted)
+        await house.declare(schedule("cron(* * * 5 ? *)", missed="once"))
+        assert await house.run(at=NOON + 180 * 86_400) == ["23:59"]
+        assert steps < 100
 
     asyncio.run(scenario())
 

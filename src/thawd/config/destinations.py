@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import is_loopback
 from thawd.config.settings import Settings
 from thawd.destination_names import address_of, function_of, is_fifo
-from thawd.resources import Destination
+from thawd.resources import Destination, Notification
 
 _OPTIONS = ("on_success", "on_failure", "dead_letter")
 
@@ -24,6 +24,53 @@ def check_destinations(settings: Settings, findings: Findings, *, document: Mapp
             destination = getattr(function, option)
             if destination is not None:
                 checks.check(destination, ("functions", name, option))
+    _check_circles(settings, findings)
+
+
+def _check_circles(settings: Settings, findings: Findings) -> None:
+    """Note destinations whose objects invoke, by way of notifications, the function again that they are of.
+
+    Nobody counts the rounds of such a circle, as a file does not say where it comes from.
+    """
+    for name, function in settings.functions.items():
+        for option in ("on_success", "on_failure"):
+            destination = getattr(function, option)
+            if destination is None or destination.kind == "function":
+                continue
+            if name in _reached(settings, set(_told(settings, name, destination))):
+                allowed = f'a bucket or keys whose notifications do not lead back to "{name}"; it would run for ever'
+                findings.add(("functions", name, option), found=f'"{destination}"', allowed=allowed)
+
+
+def _reached(settings: Settings, reached: set[str]) -> set[str]:
+    """These functions, and those that their outcomes invoke."""
+    new = list(reached)
+    while new:
+        name = new.pop()
+        function = settings.functions.get(name)
+        for destination in (function.on_success, function.on_failure) if function is not None else ():
+            following = set(_told(settings, name, destination)) - reached if destination is not None else set()
+            reached |= following
+            new += following
+    return reached
+
+
+def _told(settings: Settings, name: str, destination: Destination) -> Iterator[str]:
+    """The functions that an outcome of the function `name` invokes for sure, told by this destination."""
+    if destination.kind == "function":
+        yield function_of(destination)[0]
+    if destination.kind not in ("bucket", "s3"):
+        return
+    begin, end = ("", ".json") if destination.kind == "bucket" else (f"aws/lambda/async/{name}/", "")
+    notifications: tuple[Notification, ...] = ()
+    if (bucket := settings.buckets.get(destination.name)) is not None:
+        notifications = bucket.notify
+    elif (elsewhere := settings.remote_buckets.get(destination.name)) is not None:
+        notifications, begin = elsewhere.notify, elsewhere.prefix + begin
+    for one in notifications:
+        is_created = any(event.startswith("s3:ObjectCreated:") for event in one.events)
+        if is_created and begin.startswith(one.prefix) and end.endswith(one.suffix):
+            yield one.function
 
 
 class _Checks:

@@ -19,6 +19,8 @@ from thawd.state.events import Event
 MAX_ERROR_BYTES = 1024
 """Of an error's message in an attribute of a dead letter."""
 
+# What a payload that is no JSON is found out by. A runtime of the user's own may answer anything.
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
@@ -66,8 +68,8 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
 def _embedded(payload: bytes) -> msgspec.Raw | str:
     """An answer inside a record: as it is where it is JSON, else as a text, or the record would be no JSON either."""
     try:
-        return _decode_raw(payload)
-    except msgspec.DecodeError:
+        return _checked(payload)
+    except _NO_JSON:
         return payload.decode(errors="replace")
 
 
@@ -78,9 +80,14 @@ def check_json(payload: bytes) -> None:
         InvalidParameterValueException: it is not.
     """
     try:
-        _decode_raw(payload)
-    except msgspec.DecodeError as error:
+        _checked(payload)
+    except _NO_JSON as error:
         raise InvalidParameterValueException(f"the handler's answer is no JSON: {error}; NaN is none") from None
+
+
+def _checked(payload: bytes) -> msgspec.Raw:
+    payload.decode()  # what is skipped is not looked at for that
+    return _decode_raw(payload)
 
 
 def as_item(payload: bytes) -> bytes:
@@ -109,7 +116,7 @@ def attributes(event: Event, *, condition: str, result: Result | None) -> dict[s
 def _error_message(payload: bytes) -> str:
     try:
         found = msgspec.json.decode(payload, type=_ErrorDocument).error_message
-    except msgspec.DecodeError:
+    except _NO_JSON:
         found = None
     return payload.decode(errors="replace") if found is None else found
 

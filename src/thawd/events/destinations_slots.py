@@ -13,6 +13,7 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
+from thawd.errors import DestinationUnavailable
 from thawd.resources import Destination
 
 T = TypeVar("T")
@@ -34,7 +35,11 @@ class Slots:
         return self._of[destination]
 
     async def in_thread(self, destination: Destination, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and return or raise what it does; who does not wait any longer stops it not."""
+        """Run `work` in a thread, and return or raise what it does; who does not wait any longer stops it not.
+
+        Raises:
+            DestinationUnavailable: there is no thread to be had.
+        """
         slots = self.of(destination)
         await slots.acquire()
         loop = asyncio.get_running_loop()
@@ -50,5 +55,9 @@ class Slots:
                 loop.call_soon_threadsafe(slots.release)
 
         # A daemon, so that one that hangs does not hold up the end of the server.
-        threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True).start()
+        try:
+            threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True).start()
+        except RuntimeError as error:  # the machine has no thread more to give
+            slots.release()
+            raise DestinationUnavailable(f"{destination} cannot be told now: {error}") from error
         return await asyncio.wrap_future(outcome)

@@ -11,6 +11,7 @@ import binascii
 import hashlib
 import hmac
 import time
+from http.cookiejar import CookieJar, DefaultCookiePolicy
 from typing import TYPE_CHECKING
 
 from thawd import __version__
@@ -94,6 +95,7 @@ class Webhooks:
             is_local = address is not None and is_loopback(address.hostname or "")
             self._clients[destination] = httpx.AsyncClient(
                 timeout=None,  # the delivery as a whole has a limit
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # what one answer sets is no other's
                 trust_env=not is_local,  # a proxy of the environment cannot reach this machine's own addresses
             )
         return self._clients[destination]

@@ -35,6 +35,7 @@ _LONGEST_SLEEP_S = 30.0
 _STORE_RETRY_S = 2.0
 # Missed runs that are made up for in one transaction.
 _AT_ONCE = 500
+_RESTING = " resting"
 # A clock that is set back by less holds schedules up until it has caught up, so that nothing runs twice.
 _CLOCK_FAULT_S = 86_400.0
 
@@ -84,6 +85,7 @@ class Schedules:
         self._report = report
         self._clock = clock or SystemClock()
         self._declared: dict[str, Declared] = {}
+        self._wanted: tuple[dict[str, Declared], frozenset[str]] | None = None  # declared, and not stored yet
         self._paused: frozenset[str] = frozenset()
         self._states: dict[str, ScheduleState] = {}
         self._changed = asyncio.Event()
@@ -97,30 +99,38 @@ class Schedules:
         What rests misses nothing: its times pass, and it goes on with the first one after it is resumed.
 
         Raises:
-            StoreError: their progress cannot be read or stored.
+            StoreError: their progress cannot be read or stored; `run` tries again until it can.
         """
         async with self._lock:
-            if not self._loaded:
-                self._states = await self._store.load()
-                self._loaded = True
-            now = self._clock.now()
-            resting = {name for name, one in schedules.items() if not one.enabled or name in paused}
-            rested = {name for name, one in self._declared.items() if not one.enabled or name in self._paused}
-            for name, schedule in schedules.items():
-                state = self._states.get(name)
-                definition = f"{schedule.schedule} {schedule.timezone}"
-                if state is None or state.definition != definition:
-                    await self._advance(state, ScheduleState(name, definition, anchor=now, done_until=now))
-                elif name in resting or name in rested:
-                    done_until = max(now, state.done_until)
-                    await self._advance(state, msgspec.structs.replace(state, done_until=done_until))
-            gone = set(self._states) - set(schedules)
-            if gone:
-                await self._store.forget(gone)
-                for name in gone:
-                    del self._states[name]
-            self._declared, self._paused = dict(schedules), paused
-        self._changed.set()
+            self._wanted = dict(schedules), paused
+            try:
+                await self._take_over(*self._wanted)
+            finally:
+                self._changed.set()
+
+    async def _take_over(self, schedules: dict[str, Declared], paused: frozenset[str]) -> None:
+        if not self._loaded:
+            self._states = await self._store.load()
+            self._loaded = True
+        now = self._clock.now()
+        resting = {name for name, one in schedules.items() if not one.enabled or name in paused}
+        for name, schedule in schedules.items():
+            state = self._states.get(name)
+            definition = f"{schedule.schedule} {schedule.timezone}"
+            # Kept, so that a server which finds it awake again knows that it rested.
+            noted = definition + (_RESTING if name in resting else "")
+            if state is None or state.definition.removesuffix(_RESTING) != definition:
+                await self._advance(state, ScheduleState(name, noted, anchor=now, done_until=now))
+            elif name in resting or state.definition != noted:
+                after = msgspec.structs.replace(state, definition=noted, done_until=max(now, state.done_until))
+                await self._advance(state, after)
+        gone = set(self._states) - set(schedules)
+        if gone:
+            await self._store.forget(gone)
+            for name in gone:
+                del self._states[name]
+        self._declared, self._paused = schedules, paused
+        self._wanted = None
 
     async def run(self) -> None:
         """Run what comes due until cancelled."""
@@ -143,6 +153,8 @@ class Schedules:
             StoreError: it could not be stored; nothing is lost by that.
         """
         async with self._lock:
+            if self._wanted is not None:
+                await self._take_over(*self._wanted)
             for name, schedule in self._declared.items():
                 if not self._rests(name):
                     while await self._run_due(schedule):
@@ -151,7 +163,7 @@ class Schedules:
     def next_run(self, name: str) -> float | None:
         """When it runs next, seconds since the epoch; None: it rests, or never runs again."""
         state = self._states.get(name)
-        if state is None or self._rests(name):
+        if state is None or name not in self._declared or self._rests(name):
             return None
         return _parse(self._declared[name]).after(state.done_until, anchor=state.anchor)
 
@@ -240,15 +252,15 @@ def _times(parsed: schedule_expressions.Schedule, state: ScheduleState, after: f
 
 
 def _last(parsed: schedule_expressions.Schedule, state: ScheduleState, first: float, until: float) -> float:
-    """The last time of a schedule up to `until`, of which `first` is one; looked for from the end."""
-    back_s = ON_TIME_S
-    found = first
-    while until - back_s > first:
-        at = parsed.after(until - back_s, anchor=state.anchor)
+    """The last time of a schedule up to `until`, of which `first` is one; looked for by halves."""
+    found, high = first, until
+    while high - found > 1.0:
+        middle = (found + high) / 2
+        at = parsed.after(middle, anchor=state.anchor)
         if at is not None and at <= until:
             found = at
-            break
-        back_s *= 2
+        else:
+            high = middle
     while (at := parsed.after(found, anchor=state.anchor)) is not None and at <= until:
         found = at
     return found

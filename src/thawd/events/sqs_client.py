@@ -210,9 +210,12 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
         if unwanted is not None:
             unwanted(value)
 
+    def resolve_unwanted(value: T) -> None:
+        threading.Thread(target=left_over, args=(value,), daemon=True).start()
+
     def resolve(value: T) -> None:
         if future.cancelled():
-            threading.Thread(target=left_over, args=(value,), daemon=True).start()
+            resolve_unwanted(value)
         else:
             future.set_result(value)
 
@@ -230,7 +233,12 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
                 left_over(value)
 
     threading.Thread(target=run, name="sqs", daemon=True).start()
-    return await future
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if future.done() and not future.cancelled() and future.exception() is None:  # it came together with the end
+            resolve_unwanted(future.result())
+        raise
 
 
 def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], value: Any) -> bool:

@@ -50,8 +50,13 @@ class Upkeep:
         self._names = names
         self._retention_s = retention_s
         self._report = report
+        self._stopping = False
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
         self._told = ""
+
+    def stop(self) -> None:
+        """Give up no more events: functions that a stop takes away are not gone for good."""
+        self._stopping = True
 
     async def run(self) -> None:
         """Until cancelled."""
@@ -79,7 +84,7 @@ class Upkeep:
             continue
         known = set(self._names())
         for name, depth in (await self._queue.depth()).items():
-            if depth.queued and name not in known:
+            if depth.queued and name not in known and not self._stopping:
                 await self._bury_orphans(name)
         await self._state.give_space_back()
 
@@ -96,7 +101,8 @@ class Upkeep:
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()
         now_s = time.monotonic()
-        self._samples.append((now_s, flow))
+        if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:  # whoever asks makes none of their own
+            self._samples.append((now_s, flow))
         while now_s - self._samples[0][0] > _RATE_WINDOW_S:
             self._samples.popleft()
         await self._queue.depth()  # which also counts what was queued with objects

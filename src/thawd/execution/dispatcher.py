@@ -387,7 +387,7 @@ class Dispatcher:
         return _not_found(entry.function.name, entry.number)
 
     def _retire(self, pool: Pool) -> None:
-        self._node.retire(pool.version)
+        self._node.retire(pool.version, for_good=not self.stopping)
         pool.retire()
         self._retiring.add(pool)
         self._spawn_task(self._bury(pool))

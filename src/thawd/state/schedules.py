@@ -18,7 +18,7 @@ class ScheduleState(msgspec.Struct, frozen=True):
 
     Attributes:
         name: of the schedule.
-        definition: when it runs, as text: another one begins anew.
+        definition: when it runs, and whether it rests, as text.
         anchor: when it began.
         done_until: all its times up to this one have been dealt with.
         last_run: the time for which it ran last; None: it has not.

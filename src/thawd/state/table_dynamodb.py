@@ -122,6 +122,9 @@ class DynamodbTable:
                 return counted
             after = page["LastEvaluatedKey"][self._key]["S"]
 
+    def break_off(self) -> None:
+        """Nothing: whatever is under way has limits of its own, and ends soon."""
+
     def close(self) -> None:
         """Close the connections."""
         if self._client is not None:

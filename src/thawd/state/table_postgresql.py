@@ -10,7 +10,10 @@ COMMIT came before it broke, is done again on a new connection. Each thread has 
 from __future__ import annotations
 
 import contextlib
+import os
+import socket
 import threading
+from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
@@ -25,8 +28,18 @@ _COMMENT = "table of thawd, schema "
 _OWN_PARAMETERS = ("table", "schema")
 # A server that does not answer is given up after so long; libpq by itself would wait for ever.
 # Source: PostgreSQL documentation, "Database Connection Control Functions", parameter key words.
-_DEFAULTS = {"connect_timeout": "10", "tcp_user_timeout": "30000", "application_name": "thawd"}
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "tcp_user_timeout": "30000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "application_name": "thawd",
+}
 _ATTEMPTS = 2
+# A server may be there and not answer all the same: it is stopped, or somebody has locked the table.
+_ANSWER_S = 20.0
+_COUNT_S = 600.0
 # The comment of a table by its name, in a schema or on the search path.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
@@ -64,8 +77,10 @@ class PostgresqlTable:
         self._table = sql.Identifier(*self._path)
         self._local = threading.local()
         self._connections: set[psycopg.Connection[Any]] = set()
-        self._lock = threading.Lock()
+        self._lock = threading.Lock()  # of the connections
+        self._checking = threading.Lock()
         self._checked = False
+        self._ending = False
 
     def put(self, key: str, text: str) -> None:
         """Store the item; durable on return."""
@@ -92,8 +107,15 @@ class PostgresqlTable:
 
     def count(self) -> int:
         """How many items there are; PostgreSQL reads all of the index for it."""
-        rows, _ = self._execute("SELECT count(*) FROM {table}", ())
+        rows, _ = self._execute("SELECT count(*) FROM {table}", (), limit_s=_COUNT_S)
         return int(rows[0][0])
+
+    def break_off(self) -> None:
+        """Have what is under way fail at once, and what comes from now on, too."""
+        self._ending = True
+        with self._lock:
+            for connection in self._connections:
+                _cut(connection)
 
     def close(self) -> None:
         """Close the connections."""
@@ -102,8 +124,10 @@ class PostgresqlTable:
         for connection in connections:
             connection.close()
 
-    def _execute(self, template: str, values: tuple[Any, ...]) -> tuple[list[tuple[Any, ...]], int]:
-        """Rows and number of rows of a statement, in a transaction of its own."""
+    def _execute(
+        self, template: str, values: tuple[Any, ...], *, limit_s: float | None = None
+    ) -> tuple[list[tuple[Any, ...]], int]:
+        """Rows and number of rows of a statement, in a transaction of its own, which may take `limit_s` seconds."""
         import psycopg
         from psycopg import sql
 
@@ -111,14 +135,15 @@ class PostgresqlTable:
             connection = None
             try:
                 connection = self._connect()
-                cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
+                with self._watched(connection, limit_s or _ANSWER_S):
+                    cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
                 # Whether it was a connection that broke is for libpq to say; a fresh one is tried once.
                 broken = connection is not None and (connection.closed or _may_pass(error))
                 if connection is not None:
                     self._drop(connection)
-                if not broken or attempt == _ATTEMPTS:
+                if not broken or attempt == _ATTEMPTS or self._ending:
                     raise self._explained(error) from None
             except psycopg.Error as error:
                 if error.sqlstate == "42P01" and connection is not None:
@@ -134,17 +159,39 @@ class PostgresqlTable:
         connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
         if connection is not None and not connection.closed:
             return connection
-        parameters = self._parameters()
-        connection = psycopg.connect(**parameters, autocommit=True, prepare_threshold=None)
-        try:
-            self._prepare(connection)
-        except BaseException:
-            connection.close()
-            raise
-        self._local.connection = connection
+        connection = psycopg.connect(**self._parameters(), autocommit=True, prepare_threshold=None)
         with self._lock:
             self._connections.add(connection)
+        try:
+            self._require_open()
+            with self._watched(connection, _ANSWER_S):
+                self._prepare(connection)
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._local.connection = connection
         return connection
+
+    def _require_open(self) -> None:
+        if self._ending:
+            raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
+
+    @contextlib.contextmanager
+    def _watched(self, connection: psycopg.Connection[Any], limit_s: float) -> Iterator[None]:
+        """Cut the connection when the server has not answered after `limit_s` seconds."""
+
+        def late() -> None:
+            with self._lock:
+                if connection in self._connections:  # else its descriptor may be another's
+                    _cut(connection)
+
+        timer = threading.Timer(limit_s, late)
+        timer.daemon = True
+        timer.start()
+        try:
+            yield
+        finally:
+            timer.cancel()
 
     def _parameters(self) -> dict[str, Any]:
         import psycopg
@@ -170,7 +217,7 @@ class PostgresqlTable:
                 f"table {self._name}: the database of {self._url} has the encoding {row[0]}, which cannot hold every "
                 "key; use one with the encoding UTF8"
             )
-        with self._lock:
+        with self._checking:
             if not self._checked:
                 self._check_table(connection)
                 self._checked = True
@@ -238,6 +285,12 @@ class PostgresqlTable:
         if kind in ("22", "23", "54"):  # data exception, integrity violation, program limit exceeded
             return InvalidParameterValueException(f"table {self._name}: PostgreSQL does not take the item ({said})")
         return StoreError(f"table {self._name}: {self._url} failed: {said}")
+
+
+def _cut(connection: psycopg.Connection[Any]) -> None:
+    """Have whoever waits for the server's answer hear that the connection is broken."""
+    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as shared:
+        shared.shutdown(socket.SHUT_RDWR)
 
 
 def split_url(url: str) -> tuple[str, dict[str, str]]:

@@ -7,6 +7,7 @@ when the caller is cancelled.
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
@@ -19,6 +20,8 @@ T = TypeVar("T")
 
 THREADS = 8
 """Most operations of a table under way at once, and so most connections it holds."""
+# So long what is under way when the server stops is waited for.
+_PATIENCE_S = 5.0
 
 
 class BlockingTable(Protocol):
@@ -33,6 +36,8 @@ class BlockingTable(Protocol):
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]: ...
 
     def count(self) -> int: ...
+
+    def break_off(self) -> None: ...
 
     def close(self) -> None: ...
 
@@ -65,7 +70,12 @@ class ThreadedTable:
         return await self._run(self._table.count)
 
     def close(self) -> None:
-        self._threads.shutdown(wait=True)
+        # A store that does not answer must not keep the server from its end.
+        impatient = threading.Timer(_PATIENCE_S, self._table.break_off)
+        impatient.daemon = True
+        impatient.start()
+        self._threads.shutdown(wait=True, cancel_futures=True)
+        impatient.cancel()
         self._table.close()
 
     async def _run(self, work: Callable[[], T]) -> T:

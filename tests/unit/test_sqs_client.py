@@ -1,0 +1,47 @@
+"""Calls of SQS in threads: what nobody waits for any more is given back."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+
+import pytest
+
+from thawd.events import sqs_client
+
+
+@pytest.mark.parametrize("when", ["before", "together"])
+def test_what_comes_when_its_caller_is_cancelled_is_given_back(when: str) -> None:
+    async def scenario() -> None:
+        loop = asyncio.get_running_loop()
+        begun, go, given_back = threading.Event(), threading.Event(), threading.Event()
+        got: list[str] = []
+
+        def work() -> str:
+            begun.set()
+            go.wait()
+            return "messages"
+
+        def unwanted(value: str) -> None:
+            got.append(value)
+            given_back.set()
+
+        calling = asyncio.create_task(sqs_client._in_thread(work, unwanted=unwanted))
+        await asyncio.to_thread(begun.wait)
+        if when == "before":
+            calling.cancel()
+            await asyncio.wait({calling})
+            go.set()
+        else:
+            # The loop stands still until the answer has come; then the cancellation comes before anybody has seen it.
+            go.set()
+            while not loop._ready:  # type: ignore[attr-defined]
+                time.sleep(0.001)  # noqa: ASYNC251 - that is what is meant
+            loop.call_soon(calling.cancel)
+            await asyncio.wait({calling})
+        assert calling.cancelled()
+        assert await asyncio.to_thread(given_back.wait, 60)
+        assert got == ["messages"]
+
+    asyncio.run(scenario())

@@ -1,0 +1,69 @@
+"""Upkeep of the queue: what is given up because its function is gone, and what is not."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+from thawd.events.upkeep import Upkeep
+from thawd.state.dead_letters import DeadLetters
+from thawd.state.events import NewEvent
+from thawd.state.queue import EventQueue
+from thawd.state.schema import open_state
+
+
+def test_events_of_functions_that_a_stop_takes_away_are_not_given_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        state = open_state(tmp_path / "thawd.db")
+        queue = EventQueue(state)
+        names = ["f"]
+        upkeep = Upkeep(
+            state, queue, DeadLetters(state), names=lambda: names, retention_s=1e9, report=lambda line: None
+        )
+        # Given an event older than any is kept, whose function is there
+        await queue.put([NewEvent(function="f", payload=b"1", request_id="id")], now=1.0)
+        await upkeep.sweep()
+        assert (await queue.depth())["f"].queued == 1
+        # When the server stops, and with it the function
+        upkeep.stop()
+        names.clear()
+        await upkeep.sweep()
+        # Then it waits for the next start
+        assert (await queue.depth())["f"].queued == 1
+        state.close()
+
+    asyncio.run(scenario())
+
+
+def test_old_events_of_a_function_that_is_gone_for_good_are_given_up(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        state = open_state(tmp_path / "thawd.db")
+        queue = EventQueue(state)
+        told: list[str] = []
+        upkeep = Upkeep(state, queue, DeadLetters(state), names=list, retention_s=1e18, report=told.append)
+        await queue.put([NewEvent(function="f", payload=b"1", request_id="id")], now=1.0)
+        await queue.put([NewEvent(function="f", payload=b"1", request_id="id-2")])
+        await upkeep.sweep()
+        depth = (await queue.depth())["f"]
+        assert (depth.queued, depth.dead) == (1, 1)
+        assert told == ["thawd: 1 events of f, which is no function any more, were given up"]
+        state.close()
+
+    asyncio.run(scenario())
+
+
+def test_who_asks_again_and_again_takes_no_memory(tmp_path: Path) -> None:
+    async def scenario() -> None:
+        state = open_state(tmp_path / "thawd.db")
+        queue = EventQueue(state)
+        upkeep = Upkeep(state, queue, DeadLetters(state), names=list, retention_s=1e9, report=lambda line: None)
+        await upkeep.overview()
+        await queue.put([NewEvent(function="f", payload=b"1", request_id="id")])
+        for _ in range(50):
+            shown = await upkeep.overview()
+        assert shown["f"]["accepted"] == 1
+        assert shown["f"]["accepted_per_s"] > 0
+        assert len(upkeep._samples) <= 2
+        state.close()
+
+    asyncio.run(scenario())
