@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import fcntl
+import json
 import os
 import resource
 import socket
@@ -12,6 +13,8 @@ from pathlib import Path
 
 from thawd import folders
 from thawd.errors import ThawdError
+
+_ADDRESS = "address.json"
 
 
 class StartError(ThawdError):
@@ -94,3 +97,23 @@ def lock(data: Path) -> Iterator[Lock]:
         file.write(str(os.getpid()))
         file.flush()
         yield Lock(data / "lock", file.fileno())
+
+
+@contextlib.contextmanager
+def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
+    """While it lasts, the data folder says where its server listens."""
+    file = data / _ADDRESS
+    file.write_text(json.dumps(address))
+    try:
+        yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def address_in(data: Path) -> tuple[str, int] | None:
+    """Host and port of the server that uses a data folder; None: it does not say."""
+    try:
+        host, port = json.loads((data / _ADDRESS).read_text())
+        return str(host), int(port)
+    except (OSError, ValueError, TypeError):
+        return None

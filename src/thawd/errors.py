@@ -98,22 +98,6 @@ class PolicyLengthExceededException(ThawdError):
     retryable = False
 
 
-class CodeStorageExceededException(ThawdError):
-    """There is no room for more code (HTTP 400)."""
-
-    type = "CodeStorageExceededException"
-    status = 400
-    retryable = False
-
-
-class InvalidZipFileException(ThawdError):
-    """The deployment package is no zip file that can be unpacked safely (HTTP 400)."""
-
-    type = "InvalidZipFileException"
-    status = 400
-    retryable = False
-
-
 class ProvisionedConcurrencyConfigNotFoundException(ThawdError):
     """The version or alias has no provisioned concurrency (HTTP 404)."""
 

@@ -21,7 +21,7 @@ import msgspec
 import uvicorn
 
 from thawd import greeting
-from thawd.claims import Lock, StartError, bind, lock, raise_descriptor_limit
+from thawd.claims import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.config import Settings
 from thawd.errors import ThawdError
@@ -33,9 +33,6 @@ from thawd.house import House
 from thawd.reload import Reloads
 from thawd.telemetry.console import complain, say
 from thawd.web import configured, quieten_uvicorn
-
-ADDRESS_FILE = "address.json"
-"""In the data folder: host and port of the server that uses it, for the command line."""
 
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
@@ -86,10 +83,8 @@ class Server:
                 complain(f"thawd: ended {left_over} processes that functions of an earlier server had left behind")
             listener = bind(server.host, server.port)
             host, port = listener.getsockname()[:2]
-            address = server.data / ADDRESS_FILE
-            address.write_bytes(msgspec.json.encode((host, port)))
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
-            try:
+            with contextlib.closing(listener), announced(server.data, (host, port)):
                 async with asyncio.TaskGroup() as tasks:
                     self._house = House(
                         self._settings,
@@ -100,9 +95,6 @@ class Server:
                     )
                     self._reloads = Reloads(self._house, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
-            finally:
-                address.unlink(missing_ok=True)
-                listener.close()
 
     async def _serve(
         self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready_file: Path | None

@@ -8,6 +8,7 @@ import signal
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
+from thawd.claims import address_in
 from thawd.terminal import sigpipe
 from thawd.verbs import fail
 
@@ -70,13 +71,7 @@ def signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body
 
 def address(settings: Settings) -> tuple[str, int]:
     """Where the server of this data folder listens: the one it wrote down, else the configured one."""
-    from thawd.server import ADDRESS_FILE
-
-    try:
-        host, port = json.loads((settings.server.data / ADDRESS_FILE).read_text())
-        return str(host), int(port)
-    except (OSError, ValueError):
-        return settings.server.host, settings.server.port
+    return address_in(settings.server.data) or (settings.server.host, settings.server.port)
 
 
 def message_of(body: bytes) -> str:

@@ -84,3 +84,45 @@ def test_the_package_imports_nothing_eagerly() -> None:
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in eval(done.stdout)}
     assert not loaded & {"asyncio", "msgspec", "starlette", "uvicorn", "click", "json", "sqlite3"}
+
+
+OWN = ROOT / "src" / "thawd"
+
+
+@pytest.mark.parametrize(
+    "name", sorted({entry.name for entry in OWN.iterdir() if not entry.name.startswith(("_", "."))})
+)
+def test_every_module_and_folder_stands_on_the_map(name: str) -> None:
+    page = (ROOT / "docs" / "design.md").read_text()
+    if name.endswith("_commands.py"):
+        name = "*_commands.py"
+    if name.endswith(".py"):
+        assert f"`{name}`" in page or f"`src/thawd/{name}`" in page
+    elif (OWN / name).is_dir():
+        assert f"`src/thawd/{name}/`" in page
+
+
+@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SPECIFICATION.md"], ids=lambda p: p.name)
+def test_links_of_a_page_lead_to_files(page: Path) -> None:
+    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
+    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
+    assert not missing
+
+
+def command_lines(page: Path) -> list[list[str]]:
+    """Words after ``thawd`` of the command lines on a page, those that begin with a verb there is."""
+    text = page.read_text().replace("\\\n", " ")
+    lines = re.findall(r"(?:`|\$ |^ {4}|; |&& |\.venv/bin/)thawd ([a-z][^`\n#|;]*)", text, re.MULTILINE)
+    return [words for line in lines if (words := line.split())[0] in cli.main.commands]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_command_lines_of_a_page_have_options_that_there_are(page: Path) -> None:
+    for words in command_lines(page):
+        command: click.Command = cli.main
+        rest = words
+        while isinstance(command, click.Group) and rest and rest[0] in command.commands:
+            command, rest = command.commands[rest[0]], rest[1:]
+        known = {"-h", "--help", *(name for parameter in command.params for name in parameter.opts)}
+        given = {word.partition("=")[0].rstrip(",.):]") for word in rest if re.match(r"--?[a-zA-Z]", word)}
+        assert given <= known or command.name == "thaw", " ".join(words)

@@ -238,3 +238,13 @@ def test_status_reads_well(served: Running) -> None:
     assert "  1 error" in lines
     assert any(re.fullmatch(r"  snapshot [0-9a-f]{12}, [1-9]\d*\.\d MiB", line) for line in lines)
     assert any(line.startswith("second: Active; 0 idle") for line in lines)
+
+
+def test_a_verb_that_asks_the_server_does_not_load_one_itself(project: Project) -> None:
+    project.config("")
+    command = [sys.executable, "-X", "importtime", "-m", "thawd", "status"]
+    done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
+    assert "start it with `thawd up" in done.stderr
+    loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
+    assert "thawd.server_client" in loaded
+    assert not {"thawd.server", "thawd.execution", "uvicorn"} & loaded

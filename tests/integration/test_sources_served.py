@@ -125,9 +125,16 @@ def test_a_webhook_that_was_accepted_survives_a_kill(project: Project) -> None:
 
 
 def test_webhooks_have_a_format_and_a_limit_and_are_turned_away_when_too_many_wait(project: Project) -> None:
-    project.code(HANDLER)
+    gate = project.root / "gate"
+    project.code(f"""
+        import os, time
+
+        def handler(event, context):
+            while not os.path.exists({str(gate)!r}):
+                time.sleep(0.01)
+    """)
     project.config(
-        'max_queued = 3\n[functions.f]\nhandler = "app.handler"\nreserved_concurrency = 0\n[buckets.seen]\n[routes]\n'
+        'max_queued = 3\n[functions.f]\nhandler = "app.handler"\nreserved_concurrency = 1\n[routes]\n'
         '"POST /hook" = { function = "f", asynchronous = true, payload_format = "1.0" }\n'
     )
     with project.up() as running:
@@ -139,6 +146,7 @@ def test_webhooks_have_a_format_and_a_limit_and_are_turned_away_when_too_many_wa
         status, headers, answer = answers[-1]
         assert (status, headers["retry-after"]) == (429, "1")
         assert "max_queued" in answer["message"]
+        gate.touch()
 
 
 def test_listing_names_what_there_is(project: Project) -> None:

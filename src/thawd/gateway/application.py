@@ -20,13 +20,23 @@ from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.control_api import CODE_PREFIX, ControlApi
 from thawd.gateway.cors import allows, is_preflight, is_this_machine
 from thawd.gateway.function_url import FunctionUrlApi
-from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, header, respond, respond_error, respond_json
+from thawd.gateway.http import (
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    header,
+    raw_path_of,
+    respond,
+    respond_error,
+    respond_json,
+)
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import TARGET_PREFIX, LogsApi
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
-from thawd.gateway.routes import RoutesApi, raw_path_of
+from thawd.gateway.routes import RoutesApi
 from thawd.gateway.signed_api import Gate
 from thawd.gateway.sources_api import PREFIX as SOURCES_PREFIX
 from thawd.gateway.sources_api import SourcesApi

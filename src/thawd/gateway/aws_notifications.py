@@ -17,7 +17,7 @@ from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree
 
 from thawd.errors import ThawdError
-from thawd.gateway.http import Receive, Scope, Send, header, read_body, respond
+from thawd.gateway.http import Receive, Scope, Send, header, raw_path_of, read_body, respond
 from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import Invocation, new_request_id
 from thawd.resources import Notification
@@ -150,8 +150,7 @@ class BucketNotifications:
             return
         found = None
         if name.startswith("ObjectCreated"):
-            raw_path = (scope.get("raw_path") or scope["path"].encode()).split(b"?")[0].decode("latin-1")
-            found = await self.head(raw_path, scope)
+            found = await self.head(raw_path_of(scope), scope)
         for rule in wanted:
             await self._fire(rule, name, bucket, key, found)
 
@@ -263,6 +262,5 @@ def _query(scope: Scope) -> dict[str, list[str]]:
 
 def _place(scope: Scope) -> tuple[str, str]:
     """Bucket and key, path style."""
-    raw = (scope.get("raw_path") or scope["path"].encode()).split(b"?")[0].decode("latin-1")
-    bucket, _, key = raw.lstrip("/").partition("/")
+    bucket, _, key = raw_path_of(scope).lstrip("/").partition("/")
     return unquote(bucket), unquote(key)

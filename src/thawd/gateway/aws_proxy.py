@@ -12,7 +12,17 @@ from typing import TYPE_CHECKING
 from urllib.parse import parse_qs, quote
 
 from thawd.gateway.aws_notifications import BucketNotifications
-from thawd.gateway.http import ClientGoneError, Headers, Message, Receive, Scope, Send, header, respond_json
+from thawd.gateway.http import (
+    ClientGoneError,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    header,
+    raw_path_of,
+    respond_json,
+)
 
 if TYPE_CHECKING:
     import httpx
@@ -114,7 +124,7 @@ class AwsProxy:
 
     async def _pass_on(self, scope: Scope, body: AsyncIterator[bytes], send: Send) -> int:
         """The status of the answer, once it has been sent on."""
-        raw_path = (scope.get("raw_path") or scope["path"].encode()).split(b"?")[0]
+        raw_path = raw_path_of(scope).encode("latin-1")
         query = scope["query_string"]
         target = self._url.copy_with(raw_path=raw_path + (b"?" + query if query else b""))
         headers = [(name, value) for name, value in scope["headers"] if name not in _OF_CONNECTION]

@@ -20,6 +20,7 @@ from thawd.gateway.http import (
     Receive,
     Scope,
     Send,
+    raw_path_of,
     read_body,
     respond,
     respond_error,
@@ -121,7 +122,7 @@ class ControlApi:
             await respond_error(send, ServiceException(f"The request {told}"), request_id=request_id)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        raw_path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").split("?")[0]
+        raw_path = raw_path_of(scope)
         query = scope["query_string"].decode("latin-1")
         operation, in_path = shapes.find(scope["method"], raw_path, query)
         if operation.name not in self._known:

@@ -28,6 +28,7 @@ from thawd.gateway.http import (
     Scope,
     Send,
     header,
+    raw_path_of,
     read_body,
     respond,
     respond_json,
@@ -35,7 +36,7 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.integration import WITHOUT_BODY, MalformedResponseError
 from thawd.gateway.prelude import Prelude, whole
-from thawd.gateway.routes import MAX_BODY_BYTES, raw_path_of, request_of
+from thawd.gateway.routes import MAX_BODY_BYTES, request_of
 from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, is_signed, verify
 from thawd.gateway.streamed import Streamed
 from thawd.gateway.url_table import PATH_PREFIX, Url, UrlTable, id_in

@@ -42,6 +42,12 @@ def header(scope: Scope, name: bytes) -> bytes | None:
     return None
 
 
+def raw_path_of(scope: Scope) -> str:
+    """The path as it was sent, percent-encoded, without the query."""
+    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
+    return raw_path.decode("latin-1").split("?")[0]
+
+
 def trace_of(scope: Scope) -> str:
     """The trace header that a request carries, or a new one."""
     return (header(scope, b"x-amzn-trace-id") or b"").decode("latin-1") or new_trace_header()

@@ -19,6 +19,7 @@ from thawd.gateway.http import (
     Scope,
     Send,
     header,
+    raw_path_of,
     read_body,
     respond,
     respond_json,
@@ -224,12 +225,6 @@ class RoutesApi:
             path_parameters=parameters,
             stage_variables=self.http.stage_variables,
         )
-
-
-def raw_path_of(scope: Scope) -> str:
-    """The path as it was sent, percent-encoded, without the query."""
-    raw_path: bytes = scope.get("raw_path") or scope["path"].encode()
-    return raw_path.decode("latin-1").split("?")[0]
 
 
 def request_of(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from thawd.gateway.http import Headers, Message, Receive, Scope, Send, respond
+from thawd.gateway.http import Headers, Message, Receive, Scope, Send, raw_path_of, respond
 from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import new_request_id
 
@@ -31,7 +31,7 @@ class S3Request:
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        raw = (scope.get("raw_path") or scope["path"].encode()).split(b"?", 1)[0]
+        raw = raw_path_of(scope).encode("latin-1")
         bucket, _, key = raw.removeprefix(b"/").partition(b"/")
         self.method: str = scope["method"]
         self.bucket = unquote_to_bytes(bucket).decode("utf-8", "replace")

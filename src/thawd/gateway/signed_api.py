@@ -22,11 +22,11 @@ from thawd.gateway.http import (
     Scope,
     Send,
     header,
+    raw_path_of,
     read_body,
     respond,
     respond_error,
 )
-from thawd.gateway.routes import raw_path_of
 from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, verify
 from thawd.invocation import new_request_id
 

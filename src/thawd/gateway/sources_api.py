@@ -6,7 +6,7 @@ from typing import Any, Protocol
 from urllib.parse import unquote
 
 from thawd.errors import MethodNotAllowedException, ResourceNotFoundException
-from thawd.gateway.http import Scope, Send, respond_json
+from thawd.gateway.http import Scope, Send, raw_path_of, respond_json
 
 PREFIX = "/_thawd/sources"
 
@@ -36,7 +36,7 @@ class SourcesApi:
         Raises:
             ThawdError: as the operation does.
         """
-        raw_path = (scope.get("raw_path") or scope["path"].encode()).decode("latin-1").split("?")[0]
+        raw_path = raw_path_of(scope)
         rest = raw_path.removeprefix(PREFIX).strip("/")
         if not rest:
             await respond_json(send, 200, await self._sources.document())
