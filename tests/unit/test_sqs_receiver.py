@@ -8,6 +8,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import pytest
+
 from thawd.events import sqs_receiver
 from thawd.events.sqs_batch import Batching, Letter, Progress
 from thawd.events.sqs_client import QueueLook, RawMessage, SourceError
@@ -199,16 +201,25 @@ def test_a_batch_is_no_larger_than_an_event_may_be() -> None:
     asyncio.run(scenario())
 
 
-def test_what_does_not_fit_goes_back_where_the_queue_keeps_an_order() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_does_not_fit_waits_where_the_queue_keeps_an_order_and_goes_back_after_a_failure(fails: bool) -> None:
     async def scenario() -> None:
         async with working(most_bytes=8, ordered=True) as house:
             # Given a batch of a FIFO queue that is at work on its first messages
             house.gate.clear()
-            house.queue.put("aaa", "bbb", "ccc", "ddd")
-            await house.until(lambda: house.queue.released)
-            # Then the ones behind are not handled beside it: they go back, to come once it has ended
-            assert house.queue.released == ["ccc", "ddd"]
+            house.outcome = lambda ids: {"bbb"} & set(ids) if fails else set()
+            house.queue.put("aaa", "bbb", "ccc", "ddd", "eee")
+            await house.until(lambda: house.receiver._under_way == 3)
             assert house.batches == [["aaa", "bbb"]]
+            house.gate.set()
+            # Then those behind are handled once it has succeeded, and not at all when it has failed
+            if fails:
+                await house.until(lambda: len(house.queue.released) == 3)
+                assert sorted(house.queue.released) == ["ccc", "ddd", "eee"]
+                assert house.batches == [["aaa", "bbb"]]
+            else:
+                await house.until(lambda: len(house.queue.deleted()) == 5)
+                assert house.batches == [["aaa", "bbb"], ["ccc", "ddd"], ["eee"]]
 
     asyncio.run(scenario())
 
