@@ -17,6 +17,12 @@ from thawd.analysis.summary import Summary, summarise
 from thawd.analysis.text import COLUMNS, shown
 
 _BUSY = 0.5
+_READING = (
+    "p90: 90 of 100 answers took at most so many milliseconds. Starts are medians: until an environment is ready, of "
+    "that until its process is there (spawn) and then init or restore, and how long its first run takes. PSS: memory "
+    "of all environments, in which what processes share is counted once. Compare the rows of a table with each other; "
+    "rows of a reference are of other machines. Plots of each workload follow below."
+)
 Table = list[list[str]]
 
 
@@ -203,7 +209,8 @@ def page(
     told: Sequence[Told] = (),
 ) -> str:
     """The report as one HTML file: an overview, then the plots of each workload."""
-    parts = [f"<header><h1>Yardstick</h1><p>{_text(_circumstances(measured, took_s, load_before))}</p></header>"]
+    circumstances = _text(_circumstances(measured, took_s, load_before))
+    parts = [f'<header><h1>Yardstick</h1><p>{circumstances}</p><p class="told">{_text(_READING)}</p></header>']
     for one in measured:
         judged = "".join(
             f"<li>{'holds' if j.holds else '<span class=bad>does not hold</span>'}: {_text(j.text)}</li>"

@@ -16,6 +16,7 @@ import json
 import os
 import random
 import shutil
+import signal
 import statistics
 import subprocess
 import sys
@@ -88,7 +89,10 @@ def main() -> int:
     parser.add_argument("--requests", type=int, default=400)
     parser.add_argument("--width", type=int, default=32)
     parser.add_argument("--side", type=int, default=224)
+    parser.add_argument("--keep", action="store_true", help="keep the versions of `single` and their snapshots")
     given = parser.parse_args()
+    # As Ctrl-C: the server is stopped, and what is not to be kept is removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     say("thawd: many models behind one route\n")
     try:
         run(given)
@@ -118,9 +122,13 @@ def run(given: argparse.Namespace) -> None:
     make_models(store, given)
     expected = direct(store, names)
     with running() as server:
-        compare(server, names, expected, given.requests)
-        replace(server, store, given)
-        from_s3(server, names[:SHOWN_S3], expected)
+        try:
+            compare(server, names, expected, given.requests)
+            replace(server, store, given)
+            from_s3(server, names[:SHOWN_S3], expected)
+        finally:
+            if not given.keep:
+                tidy(server)
     step("stop", "done")
 
 
@@ -232,12 +240,43 @@ def publish(server: Server, names: list[str]) -> None:
         client.create_alias(FunctionName=SINGLE, Name=name, FunctionVersion=versions[name])
     for version in versions.values():
         settled(client, Qualifier=version)
-    images = list((HERE / ".thawd" / "snapshots").glob("*.img"))
+    images = snapshots()
     size = sum(path.stat().st_blocks * 512 for path in images) / 2**20
     client.close()
     step(
         "publish", f"{len(versions)} versions after {taken(begun_s)}; {len(images)} snapshots, {size:,.0f} MiB on disk"
     )
+
+
+def tidy(server: Server) -> None:
+    """Delete `single`, and wait until its snapshots have gone with it.
+
+    Raises:
+        DemoError: they have not.
+    """
+    client = server.client("lambda")
+    with contextlib.suppress(client.exceptions.ResourceNotFoundException):
+        client.delete_function(FunctionName=SINGLE)
+    client.close()
+    until_s = time.monotonic() + STOP_S
+    while left := [path for path in snapshots() if is_of_single(path)]:
+        if time.monotonic() > until_s:
+            raise DemoError(f"{len(left)} snapshots of {SINGLE} are still there after {STOP_S:.0f} s")
+        time.sleep(0.05)
+
+
+def is_of_single(image: Path) -> bool:
+    """Whether an image, which may go at any moment, is of a version of `single`."""
+    try:
+        about = json.loads(image.with_suffix(".json").read_text())
+    except FileNotFoundError:
+        return False
+    return bool(about["origin"]["function"] == SINGLE)
+
+
+def snapshots() -> list[Path]:
+    """The images there are."""
+    return list((HERE / ".thawd" / "snapshots").glob("*.img"))
 
 
 def settled(client: Any, **qualifier: str) -> None:

@@ -17,6 +17,8 @@ from pathlib import Path
 from typing import Any
 
 import networks
+import onnx
+import onnx.numpy_helper
 import onnxruntime
 import pictures
 from served import (
@@ -55,6 +57,7 @@ def run() -> None:
             bucket_to_bucket(served, sent)
             bucket_to_table(served, sent)
             replace_labels(served, sent)
+            replace_model(served, sent)
             compare(served)
     finally:
         empty()
@@ -165,6 +168,32 @@ def replace_labels(served: Served, sent: dict[str, bytes]) -> None:
         write_labels("kind")
 
 
+def replace_model(served: Served, sent: dict[str, bytes]) -> None:
+    """Another model in the bucket, whose classes are in the opposite order: the next image is classified by it."""
+    first, staged = MODELS / ".first", MODELS / ".other"
+    model = onnx.load(MODEL)
+    _, weights, biases = next(node for node in model.graph.node if node.op_type == "Gemm").input
+    for held in model.graph.initializer:
+        if held.name in (weights, biases):
+            held.CopyFrom(onnx.numpy_helper.from_array(onnx.numpy_helper.to_array(held)[::-1].copy(), held.name))
+    onnx.save(model, staged)
+    first.unlink(missing_ok=True)
+    first.hardlink_to(MODEL)
+    staged.replace(MODEL)
+    try:
+        name, data = next(iter(sent.items()))
+        (RESULTS / f"{name}.json").unlink()
+        begun_s = time.perf_counter()
+        put(IMAGES, {name: data})
+        served.wait_for((RESULTS / f"{name}.json").exists, "the result", ["stream"])
+        taken_s = time.perf_counter() - begun_s
+        answer = json.loads((RESULTS / f"{name}.json").read_text())
+        agree(name, answer, directly({name: data})[name])
+        say("replaced", f"resnet50v2.onnx; the next image is a {answer['ObjectClass']!r} after {taken_s:.2f} s")
+    finally:
+        first.replace(MODEL)
+
+
 def compare(served: Served) -> None:
     """First and warm answers of the variants."""
     event = object_created("images", f"product-{PICTURES[0]}.jpg")
@@ -182,6 +211,8 @@ def compare(served: Served) -> None:
         rows.append((words, first.start, f"{first.took_ms:.0f} ms", f"{warm_ms:.0f} ms"))
         if function.startswith("downloaded") and Path(first.document["libraries"]).name != "libraries":
             raise ExampleError(f"libraries came from {first.document['libraries']}")
+        if function.startswith("downloaded") and Path(first.document["models"]).name != "models":
+            raise ExampleError(f"the model came from {first.document['models']}")
     table(("variant", "start", "first answer", "warm, p50"), rows)
 
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import msgspec
 
-from thawd import __version__
+from thawd import __version__, folders
 from thawd.claims import lock
 from thawd.config import Settings
 from thawd.errors import StoreError
@@ -100,11 +100,12 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
             _copy_code(settings, staged, say)
             _copy_files(settings, staged, with_buckets=with_buckets, say=say)
             manifest = _describe(settings, staged, with_buckets=with_buckets)
-            _write(staged / MANIFEST, msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            (staged / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            folders.sync_all(staged)
             if folder.exists():
                 folder.rmdir()
             staged.rename(folder)
-            _sync(folder.parent)
+            folders.sync(folder.parent)
     except BaseException:
         shutil.rmtree(staged, ignore_errors=True)
         raise
@@ -199,13 +200,12 @@ def _printable(path: str) -> str:
 
 
 def _sum(path: Path) -> Copied:
-    """Size and checksum of a file, which is on the disk afterwards."""
+    """Size and checksum of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-        os.fsync(file.fileno())
     return Copied(size, digest.hexdigest())
 
 
@@ -258,8 +258,9 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
         stamp = time.strftime("%Y%m%d-%H%M%S")
         unfinished = settings.server.data / UNFINISHED
         with _explained(unfinished):
-            _write(unfinished, os.fsencode(folder))
-            _sync(unfinished.parent)
+            unfinished.write_bytes(os.fsencode(folder))
+            folders.sync(unfinished)
+            folders.sync(unfinished.parent)
         for source, target in places:
             with _explained(target):
                 staged = _stage(source, target)
@@ -269,7 +270,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                 _put(staged, target, stamp, say)
         with _explained(unfinished):
             unfinished.unlink()
-            _sync(unfinished.parent)
+            folders.sync(unfinished.parent)
     return manifest
 
 
@@ -322,7 +323,7 @@ def _with_logs(target: Path) -> list[Path]:
 
 def _stage(source: Path, target: Path) -> Path:
     """A copy beside the place where it is to go."""
-    target.parent.mkdir(parents=True, exist_ok=True)
+    folders.make(target.parent)
     staged = target.with_name(f".thawd-restore-{target.name}")
     shutil.rmtree(staged, ignore_errors=True)
     staged.unlink(missing_ok=True)
@@ -335,8 +336,7 @@ def _stage(source: Path, target: Path) -> Path:
 
 
 def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
-    for path in _files(staged) if staged.is_dir() else (staged,):
-        _sync(path)
+    folders.sync_all(staged)
     if _is_taken(target):
         aside = target.with_name(f"{target.name}.before-restore-{stamp}")
         say(f"{target} -> {aside}")
@@ -347,20 +347,7 @@ def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
         target.rmdir()
     staged.rename(target)
     say(f"{target} is restored")
-    _sync(target.parent)
-
-
-def _write(path: Path, data: bytes) -> None:
-    path.write_bytes(data)
-    _sync(path)
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+    folders.sync(target.parent)
 
 
 @contextlib.contextmanager

@@ -22,6 +22,9 @@ if TYPE_CHECKING:
     from thawd.config import Settings
 
 _OPEN_CONNECTIONS = 10
+# Source: RFC 9110, 5.1 and 5.5.
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
 _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:[A-Za-z0-9_$-]{1,128})?")
 
 
@@ -74,7 +77,7 @@ def _offsets(options: Mapping[str, Any], shape: LoadShape) -> Iterator[float]:
     from thawd.analysis.arrivals import arrivals, recorded
 
     if shape.pattern == "recorded":
-        times = iter(recorded(options["arrivals"], speed=options["speed"]))
+        times = iter(recorded(options["arrivals"], speed=options["speed"] or 1.0))
         end_s = shape.duration_s
         if end_s is not None:
             times = itertools.takewhile(lambda time_s: time_s < end_s, times)
@@ -94,7 +97,7 @@ def _offsets(options: Mapping[str, Any], shape: LoadShape) -> Iterator[float]:
 @contextlib.contextmanager
 def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> Iterator[Plan]:
     """The plan for one run; while it lasts, the server that it needs is there."""
-    from thawd.analysis.requests import check_url
+    from thawd.analysis.requests import check_url, without_credentials
 
     target: str = options["target"]
     begun_from = options["begun_from"]
@@ -103,11 +106,14 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
         if is_private or options["environments"]:
             raise click.UsageError("--engine, --from and --environments are for functions and routes of thawd")
         check_url(target)
-        yield _make_plan(options, shape, target, None, None)
+        url, authorization = without_credentials(target)
+        yield _make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)
         return
     settings = load(options["config_path"])
     function = _function_of(target, options, settings)
     if not is_private:
+        if options["environments"]:
+            raise click.UsageError("--environments is for a private server: give --engine or --from with it")
         url, credentials, headers = _running(settings)
         served = _served(url, headers, function, is_private=False)
         yield _make_plan(options, shape, target, served, None, credentials)
@@ -118,17 +124,26 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
 def _private(
     options: Mapping[str, Any], shape: LoadShape, settings: Settings, function: str, engine: str
 ) -> Iterator[Plan]:
-    from thawd.analysis.conditions import private_server
+    from thawd.analysis.bench import environments as in_words
+    from thawd.analysis.conditions import Conditions
+    from thawd.analysis.private_start import Place, private_server
 
     if function not in settings.functions:
         known = ", ".join(settings.functions) or "none"
         fail(f"there is no function {function!r}; the configuration has: {known}")
+    name, _, qualifier = options["target"].partition(":")
+    if qualifier not in ("", "$LATEST") and not name.startswith("/"):
+        fail(f"a private server has no versions and aliases: give {name!r}, or measure it on the running server")
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
-    warn(f"starting a private server for {function}, engine {engine}, at most {environments} environments")
-    with private_server(
-        settings, function=function, engine=engine, environments=environments, provisioned=provisioned
-    ) as server:
+    warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")
+
+    def conditions(place: Place) -> Conditions:
+        return Conditions(
+            place=place, function=function, engine=engine, environments=environments, provisioned=provisioned
+        )
+
+    with private_server(settings, purpose="bench", conditions=conditions) as server:
         served = _served(server.url, {}, function, is_private=True)
         yield _make_plan(options, shape, options["target"], served, engine, provisioned=provisioned)
 
@@ -242,7 +257,7 @@ def _headers(given: tuple[str, ...]) -> dict[str, str]:
     headers = {}
     for text in given:
         name, colon, value = text.partition(":")
-        if not colon or not name.strip() or any(c in text for c in "\r\n"):
-            raise click.UsageError(f"-H {text!r} is no header; write NAME: VALUE")
+        if not colon or not _HEADER.fullmatch(name.strip()) or not _HEADER_VALUE.fullmatch(value):
+            raise click.UsageError(f"-H {text!r} is no header; write NAME: VALUE, in characters of Latin-1")
         headers[name.strip()] = value.strip()
     return headers

@@ -27,11 +27,10 @@ from thawd.errors import ThawdError
 from thawd.interrupts import interruptible
 from thawd.server_client import message_of, request
 from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
-from thawd.verbs import config_option, fail, load, warn
+from thawd.verbs import EXIT_INTERRUPTED, config_option, fail, load, warn
 
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
-EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 _FOLLOW_S = 0.05
 
@@ -123,11 +122,8 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     with sigpipe(signal.SIG_IGN):  # a server outlives the terminal and the clients that it writes to
         try:
             server.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
-        except Exception as error:
-            told = _expected(error)
-            if told is None:
-                raise
-            fail(str(told))
+        except (ThawdError, OSError) as error:
+            fail(str(error))
         finally:
             # All is ended: what is left, Python's own end, is not worth interrupting.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
@@ -264,14 +260,6 @@ def status(as_json: bool, config_path: Path) -> None:
         click.echo(json.dumps(document, indent=2))
         return
     print_status(document)
-
-
-def _expected(error: Exception) -> Exception | None:
-    """The error to tell, when nothing but the world's troubles ended the server; None: there is a mistake of ours."""
-    if isinstance(error, ExceptionGroup):
-        told = [_expected(part) for part in error.exceptions]
-        return None if None in told else told[0]
-    return error if isinstance(error, ThawdError | OSError) else None
 
 
 def _check_ready_file(path: Path) -> None:

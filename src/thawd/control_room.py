@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
-from collections.abc import Awaitable, Callable, Coroutine, Mapping
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +14,7 @@ from thawd.control.deployments import Deployments, Surroundings
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceNotFoundException
-from thawd.execution.dispatcher import Dispatcher
-from thawd.execution.node import Node
-from thawd.execution.publisher import Publisher
+from thawd.execution_room import ExecutionRoom
 from thawd.gateway.control_api import CodeLinks, ControlApi
 from thawd.gateway.control_plane import Means, assemble
 from thawd.gateway.http import Budget
@@ -30,29 +27,12 @@ from thawd.state.database import Database
 from thawd.telemetry.console import complain, say
 
 
-@dataclass(frozen=True, slots=True)
-class Engine:
-    """What runs functions.
-
-    Attributes:
-        dispatcher: it.
-        publisher: makes versions.
-        node: the machine.
-        spawn_task: runs a coroutine in the background.
-    """
-
-    dispatcher: Dispatcher
-    publisher: Publisher
-    node: Node
-    spawn_task: Callable[[Coroutine[None, None, None]], object]
-
-
 class ControlRoom:
     """The control plane of one server.
 
     Args:
         state: the state file.
-        engine: what runs functions.
+        execution: what runs functions.
         settings: the configuration in force.
         url: where the server serves.
         urls: function URLs that are served.
@@ -75,7 +55,7 @@ class ControlRoom:
     def __init__(  # noqa: PLR0913 - the composition root hands it all
         self,
         state: Database,
-        engine: Engine,
+        execution: ExecutionRoom,
         *,
         settings: Callable[[], Settings],
         url: Callable[[], str],
@@ -83,7 +63,7 @@ class ControlRoom:
         budget: Budget,
         elsewhere: Callable[[str, str], Awaitable[bytes | None]] | None = None,
     ) -> None:
-        self._engine = engine
+        self._execution = execution
         self._settings = settings
         self._url = url
         self._urls = urls
@@ -99,14 +79,14 @@ class ControlRoom:
             StoreError: the catalog cannot be read.
         """
         await self.registry.load()
-        engine = self._engine
+        execution = self._execution
         self.deployments = Deployments(
-            engine.dispatcher,
-            engine.publisher,
-            engine.node,
+            execution.dispatcher,
+            execution.publisher,
+            execution.node,
             self._code,
             surroundings=self._surroundings,
-            spawn_task=engine.spawn_task,
+            spawn_task=execution.spawn_task,
             complain=complain,
             say=say,
         )
@@ -120,7 +100,7 @@ class ControlRoom:
                 read_object=self._read_object,
                 serve_url=self._serve_url,
                 declared_url=self._declared_url,
-                in_background=engine.spawn_task,
+                in_background=execution.spawn_task,
                 locate=links.make,
             )
         )

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.terminal import print_text
-from thawd.verbs import config_option, fail, load
+from thawd.verbs import EXIT_INTERRUPTED, Finite, check_writable, config_option, fail, load, warn
 
 if TYPE_CHECKING:
     from thawd.analysis.cost_prices import Prices
@@ -67,12 +67,8 @@ class Given:
 @click.option(
     "--arch", type=click.Choice(["x86_64", "arm64", "both"]), default="x86_64", show_default=True, help="Processor."
 )
-@click.option(
-    "--invocations", type=click.FloatRange(0, 1e15), default=1e6, show_default=True, help="Invocations a month."
-)
-@click.option(
-    "--starts", type=click.FloatRange(0, 100), help="Percent of them that wait for a start; else as measured."
-)
+@click.option("--invocations", type=Finite(0, 1e15), default=1e6, show_default=True, help="Invocations a month.")
+@click.option("--starts", type=Finite(0, 100), help="Percent of them that wait for a start; else as measured.")
 @click.option(
     "--storage",
     "storage_mb",
@@ -83,20 +79,18 @@ class Given:
 )
 @click.option("--provisioned", type=click.IntRange(0, 10_000), default=0, help="Compare with so many provisioned.")
 @click.option("--free-tier", is_flag=True, help="The account's monthly free tier is all for this function.")
-@click.option("--server", type=click.FloatRange(0, 1e9), help="Compare with a server that costs so much a month.")
+@click.option("--server", type=Finite(0, 1e9), help="Compare with a server that costs so much a month.")
 @click.option(
     "--arrivals", metavar="FILE", help='Simulate keeping warm with these times of arrival; "log": those of the log.'
 )
 @click.option(
     "--pattern", help="Simulate it with made arrivals: every=S, poisson=PER_HOUR, office=PER_HOUR, bursts=NxS."
 )
-@click.option(
-    "--hours", type=click.FloatRange(1, 10_000), default=168.0, show_default=True, help="Length of a pattern."
-)
+@click.option("--hours", type=Finite(1, 10_000), default=168.0, show_default=True, help="Length of a pattern.")
 @click.option(
     "--keep-alive",
     "keep_alive_s",
-    type=click.FloatRange(0, 86_400),
+    type=Finite(0, 86_400),
     help="Fixed keep-alive time of the simulation, seconds; else the function's idle_timeout_s, else 300.",
 )
 @click.option("--prices", type=_PATH, help="A file of prices in place of the one that comes along.")
@@ -153,10 +147,13 @@ def _document(given: Given, prices: Prices) -> dict[str, Any]:
         raise CostError("--arrivals and --pattern exclude each other")
     if given.arrivals is not None or given.pattern is not None:
         arrivals = _arrivals(given, records, sizes[0])
+        ways = cost_report.warmth(prices, sizes[0], asked, _warmth(given, settings, sizes[0], arrivals))
         document["keeping_warm"] = {
             "memory_mb": sizes[0].memory_mb,
             "arrivals": len(arrivals),
-            "ways": cost_report.warmth(prices, sizes[0], asked, _warmth(given, settings, sizes[0], arrivals)),
+            "hours": ways[0]["spent_s"] / 3600,
+            "init_measured": sizes[0].cold_ms is not None,
+            "ways": ways,
         }
     return document
 
@@ -193,7 +190,6 @@ def _log_lines(settings: Settings, function: str) -> list[str]:
     """The function's log, as far as it is kept."""
     from thawd.telemetry.log_groups import DEFAULT_PREFIX, path_of_group
     from thawd.telemetry.log_reader import LogReader
-    from thawd.verbs import warn
 
     declared = settings.functions.get(function)
     group = DEFAULT_PREFIX + function if declared is None else declared.log_group_name
@@ -218,6 +214,7 @@ def _arrivals(given: Given, records: Sequence[Record], size: Measured) -> list[A
 
 
 def _warmth(given: Given, settings: Settings | None, size: Measured, arrivals: list[Arrival]) -> Any:
+    from thawd.analysis.cost_arrivals import BEGIN_S
     from thawd.analysis.cost_report import Warmth
     from thawd.execution.provisioned_plan import ProvisionedPlan
 
@@ -234,6 +231,8 @@ def _warmth(given: Given, settings: Settings | None, size: Measured, arrivals: l
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,
         plan=plan,
         provisioned=given.provisioned,
+        # A week's pace is that of the week, though nobody comes on its Sunday.
+        span=None if given.pattern is None else (BEGIN_S, BEGIN_S + given.hours * 3600),
     )
 
 
@@ -246,8 +245,8 @@ def _print(document: dict[str, Any]) -> None:
     click.echo(f"{document['invocations']:,.0f} invocations a month of 730 hours; {said}; billed by the millisecond")
     for size in document["measured"]:
         if size["count"]:
-            waited = f"{size['start_share']:.1%} waited for a start"
-            click.echo(f"{size['memory_mb']} MB: {size['count']:,} invocations measured, {waited}")
+            waited = f"{size['start_share']:.1%} waited for a start (--starts for another share)"
+            click.echo(f"{size['memory_mb']:,} MB: {size['count']:,} invocations measured, {waited}")
     click.echo()
     print_text([_shown(row, document["server_monthly"]) for row in document["rows"]], key_name="memory")
     if "keeping_warm" in document:
@@ -258,6 +257,9 @@ def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
     first = "not measured" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms"
     if row["per_million"] is None:
         first = "-"  # provisioned: nobody waits
+    # Starts that were not measured count as warm invocations, and would make a row look cheaper than it is.
+    is_low = row["first_ms"] is None and row["start_share"] > 0
+    least, most = ("at least ", "at most ") if is_low else ("", "")
     shown = {
         "memory": f"{row['memory_mb']:,} MB",
         "processor": row["architecture"],
@@ -265,21 +267,34 @@ def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
         "warm": f"{row['warm_ms']:,.0f} ms",
         "first": first,
         "waiting": f"{row['start_share']:.1%}",
-        "a million": "-" if row["per_million"] is None else f"{row['per_million']:,.2f}",
-        "month": f"{row['month']['total']:,.2f}",
+        "a million": "-" if row["per_million"] is None else f"{least}{row['per_million']:,.2f}",
+        "month": f"{least}{row['month']['total']:,.2f}",
     }
     if server_monthly is not None:
-        shown[f"server of {server_monthly:,.2f} cheaper from"] = _count(row.get("server_cheaper_from"))
-    shown["1 provisioned cheaper from"] = _count(row.get("provisioned_cheaper_from"))
+        shown[f"server of {server_monthly:,.2f} cheaper from"] = _count(row.get("server_cheaper_from"), most)
+    shown["1 provisioned cheaper from"] = _count(row.get("provisioned_cheaper_from"), most)
     return shown
 
 
-def _count(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.0f}"
+def _count(value: float | None, before: str) -> str:
+    return "-" if value is None else f"{before}{value:,.0f}"
+
+
+def _month(way: dict[str, Any], *, init_measured: bool) -> str:
+    if way["lambda_month"] is None:
+        return "-"
+    return f"{'' if init_measured or not way['starts'] else 'at least '}{way['lambda_month']:,.2f}"
+
+
+def _span(hours: float) -> str:
+    return (
+        f"{hours / 24:,.1f} days" if hours >= 48 else f"{hours:,.1f} hours" if hours >= 1 else f"{hours * 60:,.1f} min"
+    )
 
 
 def _print_warm(warm: dict[str, Any]) -> None:
-    click.echo(f"\nKeeping warm, simulated with {warm['arrivals']:,} arrivals, at {warm['memory_mb']:,} MB:\n")
+    count = "1 arrival" if warm["arrivals"] == 1 else f"{warm['arrivals']:,} arrivals"
+    click.echo(f"\nKeeping warm, simulated with {count} in {_span(warm['hours'])}, at {warm['memory_mb']:,} MB:\n")
     print_text(
         [
             {
@@ -288,7 +303,7 @@ def _print_warm(warm: dict[str, Any]) -> None:
                 "started ahead": f"{way['started_ahead']:,}",
                 "at once": f"{way['most']:,}",
                 "idle memory, GB hours a day": f"{way['idle_gb_hours_a_day']:,.2f}",
-                "month on Lambda": "-" if way["lambda_month"] is None else f"{way['lambda_month']:,.2f}",
+                "month on Lambda": _month(way, init_measured=warm["init_measured"]),
             }
             for way in warm["ways"]
         ],
@@ -313,7 +328,7 @@ def _print_warm(warm: dict[str, Any]) -> None:
 )
 @click.option(
     "--weight",
-    type=click.FloatRange(0, 1),
+    type=Finite(0, 1),
     default=0.5,
     show_default=True,
     help="Weight of cost against time in what is balanced.",
@@ -336,12 +351,14 @@ def tune(**options: Any) -> None:
     from thawd.analysis import tune as tuning
     from thawd.analysis import tune_page
     from thawd.analysis.cost_prices import CostError, load_prices
+    from thawd.errors import StoreError
 
     settings = load(options["config_path"])
     function: str = options["function"]
     if function not in settings.functions:
         fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
     sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
+    check_writable(options["html_path"])
     trial = tuning.Trial(
         events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
         runs=options["runs"],
@@ -350,21 +367,22 @@ def tune(**options: Any) -> None:
     )
     try:
         prices = load_prices(options["prices"])
-        sizes, limited = tuning.tune(
-            settings, function, sizes_mb, trial, progress=lambda line: click.echo(line, err=True)
-        )
-        tuned = tuning.priced(
-            function, sizes, prices, architecture=options["arch"], limited=limited, weight=options["weight"]
-        )
-    except CostError as error:
+        trials = tuning.tune(settings, function, sizes_mb, trial, progress=lambda line: click.echo(line, err=True))
+    except (CostError, StoreError) as error:
         fail(str(error))
-    if options["html_path"] is not None:
-        said = f"{prices.region}, prices of {prices.date} in {prices.currency}"
-        options["html_path"].write_text(tune_page.page(tuned, prices_said=said, runs=trial.runs))
+    tuned = tuning.priced(
+        function, trials.sizes, prices, architecture=options["arch"], limited=trials.limited, weight=options["weight"]
+    )
     if options["as_json"]:
         click.echo(msgspec.json.format(msgspec.json.encode(tuned)).decode())
     else:
         _print_tuned(tuned)
+    if options["html_path"] is not None:
+        said = f"{prices.region}, prices of {prices.date} in {prices.currency}"
+        options["html_path"].write_text(tune_page.page(tuned, prices_said=said, runs=trial.runs))
+    if trials.interrupted:
+        warn(f"ended by Ctrl-C; measured were {len(tuned.sizes)} of {len(sizes_mb)} sizes")
+        sys.exit(EXIT_INTERRUPTED)
     if not tuned.per_million:
         fail("the function worked at no size")
 

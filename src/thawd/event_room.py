@@ -23,9 +23,6 @@ from thawd.state.queue import EventQueue
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 
-# How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
-_SETTLE_S = 2.0
-
 
 class EventRoom:
     """What belongs to asynchronous events in one server.
@@ -102,9 +99,9 @@ class EventRoom:
         self.invoker.stop()
         self._upkeep.stop()
 
-    async def settled(self) -> None:
-        """Wait until the outcomes of what ran are stored, but not for ever."""
-        await self.invoker.settled(_SETTLE_S)
+    async def settled(self, patience_s: float) -> None:
+        """Wait until the outcomes of what ran are stored, at most `patience_s` seconds."""
+        await self.invoker.settled(patience_s)
 
     async def close(self) -> None:
         """Drop connections to destinations."""

@@ -1,4 +1,4 @@
-"""Folders whose names are on the disk: syncing a file does not keep its name, nor that of the folder it is in."""
+"""Files and folders that are on the disk with their names: syncing a file keeps neither its own nor its folder's."""
 
 from __future__ import annotations
 
@@ -25,13 +25,28 @@ def make(folder: Path, *, mode: int = 0o777) -> None:
         sync(folder.parent)
 
 
-def sync(folder: Path) -> None:
-    """Have the names in a folder on the disk.
+def sync_all(path: Path) -> None:
+    """Have a file on the disk, or a folder with all files and names in it.
+
+    Raises:
+        OSError: something cannot be read, or the disk failed.
+    """
+    if path.is_dir():
+        for place, _, names in os.walk(path):
+            for name in names:
+                sync(Path(place) / name)
+            sync(Path(place))
+    else:
+        sync(path)
+
+
+def sync(path: Path) -> None:
+    """Have what a file holds, or the names in a folder, on the disk.
 
     Raises:
         OSError: it cannot be read, or the disk failed.
     """
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
     try:
         os.fsync(fd)
     finally:

@@ -8,10 +8,10 @@ from collections.abc import Callable, Mapping
 
 from thawd.config import Settings
 from thawd.control.records import Settled
-from thawd.control_room import ControlRoom, Engine
+from thawd.control_room import ControlRoom
 from thawd.errors import EnvironmentBuildError, ResourceNotFoundException, ServiceException, StoreError
 from thawd.execution.init_phase import InitError
-from thawd.execution.spawner import Spawner
+from thawd.execution_room import ExecutionRoom
 from thawd.resources import Function
 from thawd.telemetry.console import complain, say
 
@@ -20,18 +20,15 @@ class Publications:
     """Publishes what the configuration declares.
 
     Args:
-        engine: what runs functions.
-        spawner: starts processes.
+        execution: what runs functions.
         room: the control plane, which shows what was published.
         settings: the configuration in force.
     """
 
-    def __init__(
-        self, engine: Engine, spawner: Spawner, room: ControlRoom, *, settings: Callable[[], Settings]
-    ) -> None:
-        self._dispatcher = engine.dispatcher
-        self._publisher = engine.publisher
-        self._spawner = spawner
+    def __init__(self, execution: ExecutionRoom, room: ControlRoom, *, settings: Callable[[], Settings]) -> None:
+        self._dispatcher = execution.dispatcher
+        self._publisher = execution.publisher
+        self._spawner = execution.spawner
         self._room = room
         self._settings = settings
         self._publishing = asyncio.Lock()

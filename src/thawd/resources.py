@@ -1,4 +1,4 @@
-"""What a user declares: functions, buckets, tables, routes, destinations. Immutable, free of behaviour.
+"""What a user declares: functions, buckets, tables, routes, destinations. Immutable.
 
 Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). Values here are valid:
 `thawd.config` has checked them.
@@ -20,6 +20,34 @@ NODE_RUNTIMES = ("nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
 PROVIDED_RUNTIMES = ("provided", "provided.al2", "provided.al2023")
 RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
 """Lambda's names of the runtimes there are."""
+MAX_ENVIRONMENT_BYTES = 4096
+"""Of a function's variables, names and values together. Source: "Lambda quotas"."""
+RESERVED_VARIABLES = frozenset(
+    {
+        "_HANDLER",
+        "_X_AMZN_TRACE_ID",
+        "AWS_ACCESS_KEY",
+        "AWS_ACCESS_KEY_ID",
+        "AWS_DEFAULT_REGION",
+        "AWS_EXECUTION_ENV",
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
+        "AWS_LAMBDA_FUNCTION_NAME",
+        "AWS_LAMBDA_FUNCTION_VERSION",
+        "AWS_LAMBDA_INITIALIZATION_TYPE",
+        "AWS_LAMBDA_LOG_GROUP_NAME",
+        "AWS_LAMBDA_LOG_STREAM_NAME",
+        "AWS_LAMBDA_RUNTIME_API",
+        "AWS_REGION",
+        "AWS_SECRET_ACCESS_KEY",
+        "AWS_SESSION_TOKEN",
+        "LAMBDA_RUNTIME_DIR",
+        "LAMBDA_TASK_ROOT",
+    }
+)
+"""Names that a function's own variables may not have.
+
+Source: developer guide, "Defined runtime environment variables".
+"""
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -124,7 +152,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     """Which object events of a bucket invoke which function.
 
     Attributes:
-        function: name of the function.
+        function: name of the function; its ARN where the S3 API names it.
         events: S3 event types, for example ``s3:ObjectCreated:*``.
         prefix: only keys that begin so.
         suffix: only keys that end so.
@@ -134,6 +162,21 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     events: tuple[str, ...] = ("s3:ObjectCreated:*",)
     prefix: str = ""
     suffix: str = ""
+
+    def wants(self, event_name: str, key: bytes) -> bool:
+        """Whether it asks for an event of the name, for example ``ObjectCreated:Put``, of an object.
+
+        Prefix and suffix are compared with the key as it is, not URL-encoded.
+        """
+        return (
+            any(_covers(pattern.removeprefix("s3:"), event_name) for pattern in self.events)
+            and key.startswith(self.prefix.encode())
+            and key.endswith(self.suffix.encode())
+        )
+
+
+def _covers(pattern: str, event_name: str) -> bool:
+    return event_name.startswith(pattern[:-1]) if pattern.endswith("*") else event_name == pattern
 
 
 class Bucket(msgspec.Struct, frozen=True, kw_only=True):

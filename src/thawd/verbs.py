@@ -5,10 +5,13 @@ Owns no verb. Heavy imports happen when they are needed, so that help is instant
 
 from __future__ import annotations
 
+import math
+import os
+import signal
 import sys
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
@@ -18,6 +21,7 @@ if TYPE_CHECKING:
     from thawd.config import Settings
 
 EXIT_FAILED = 1
+EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 config_option = click.option(
     "-c",
@@ -28,6 +32,23 @@ config_option = click.option(
     type=click.Path(path_type=Path),
     help="The configuration file.",
 )
+
+
+def check_writable(path: Path | None) -> None:
+    """End the command where no file can be written at `path`: a measurement of an hour must not be lost to that."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        fail(f"{path}: not a place where a file can be written")
+
+
+class Finite(click.FloatRange):
+    """A number within bounds that is one: click takes ``nan`` and ``inf``, too."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} is not a number to reckon with.", param, ctx)
+        return number
 
 
 def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:

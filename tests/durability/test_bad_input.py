@@ -13,9 +13,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from tests.durability.disk import FaultyDisk
 from tests.durability.server import Ended, Server, until
@@ -83,14 +81,7 @@ def ending() -> Iterator[list[Server]]:
 
 def send(server: Server, events: list[Any]) -> dict[str, Any]:
     """Invoke asynchronously; the accepted events by request id."""
-    client = boto3.client(
-        "lambda",
-        endpoint_url=server.url,
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-        config=Config(retries={"total_max_attempts": 1}),
-    )
+    client = server.client("lambda")
     accepted = {}
     for event in events:
         answer = client.invoke(FunctionName="work", InvocationType="Event", Payload=json.dumps(event))

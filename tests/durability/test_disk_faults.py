@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import random
+import subprocess
+import sys
 import threading
+import zipfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -172,4 +176,73 @@ def test_records_in_a_bucket_survive_power_cuts(tmp_path: Path) -> None:
             for key, event in accepted.items():
                 assert json.loads(there[key])["responsePayload"] == event
     finally:
+        server.kill_all()
+
+
+def make_function(client: Any, name: str, *, answer: int) -> None:
+    """By the Lambda API, from a zip file; it answers with that number."""
+    package = io.BytesIO()
+    with zipfile.ZipFile(package, "w") as archive:
+        archive.writestr("deep/er/app.py", f"def handler(event, context):\n    return {answer}\n")
+    client.create_function(
+        FunctionName=name,
+        Runtime=f"python3.{sys.version_info.minor}",
+        Role="arn:aws:iam::000000000000:role/any",
+        Handler="deep.er.app.handler",
+        Code={"ZipFile": package.getvalue()},
+    )
+
+
+def answer_of(client: Any, name: str) -> Any:
+    return json.loads(client.invoke(FunctionName=name)["Payload"].read())
+
+
+def test_functions_made_through_the_api_survive_power_cuts(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "project", tmp_path / "aside", seed=1)
+    chance = random.Random(chosen_seed())
+    server = Server(tmp_path / "project", code="", config="", environ=disk.environ)
+    client = server.client("lambda")
+    try:
+        for turn in range(4):
+            server.up()
+            assert [answer_of(client, f"made-{number}") for number in range(turn)] == list(range(turn))
+            make_function(client, f"made-{turn}", answer=turn)
+            server.kill_all()
+            disk.cut(chance)
+    finally:
+        client.close()
+        server.kill_all()
+
+
+def test_a_backup_and_a_restore_that_are_done_survive_power_cuts(tmp_path: Path) -> None:
+    disk = FaultyDisk(tmp_path / "project", tmp_path / "aside", seed=1)
+    chance = random.Random(chosen_seed())
+    server = Server(tmp_path / "project", code="", config="[buckets.uploads]\n", environ=disk.environ)
+    objects = {f"deep/er/{number}.txt": f"{number}" for number in range(3)}
+
+    def thawd(*arguments: str) -> None:
+        command = [sys.executable, "-m", "thawd", *arguments]
+        subprocess.run(command, cwd=server.root, env={**os.environ, **server.environ}, check=True)
+
+    client = server.client("lambda")
+    try:
+        server.up()
+        make_function(client, "made", answer=1)
+        for key, text in objects.items():
+            place = server.root / "uploads" / key
+            place.parent.mkdir(parents=True, exist_ok=True)
+            place.write_text(text)
+        server.stop()
+        disk.forget()
+        for turn in range(3):
+            thawd("backup", "--buckets", f"backups/{turn}")
+            disk.cut(chance)
+            thawd("restore", "--replace", f"backups/{turn}")
+            disk.cut(chance)
+            assert {key: (server.root / "uploads" / key).read_text() for key in objects} == objects
+            server.up()
+            assert answer_of(client, "made") == 1
+            server.stop()
+    finally:
+        client.close()
         server.kill_all()

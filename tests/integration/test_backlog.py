@@ -16,6 +16,8 @@ import pathlib
 import time
 
 def work(event, context):
+    while isinstance(event, dict) and "until" in event and not pathlib.Path(event["until"]).exists():
+        time.sleep(0.01)
     return event
 
 def waits(event, context):
@@ -116,19 +118,52 @@ def test_events_that_a_throttled_function_does_not_take_wait_and_run_when_it_doe
         [functions.work]
         handler = "app.work"
         on_success = "table:out"
-        reserved_concurrency = 0
+        reserved_concurrency = 1
 
         [tables.out]
     """)
+    gate = project.root / "gate"
     with project.up() as running:
-        for number in range(20):
-            assert invoke_later(running, "work", {"n": number}) == 202
-        eventually(lambda: running.status()["functions"]["work"]["throttles"], what="a throttle")
-        throttles = running.status()["functions"]["work"]["throttles"]
-        assert throttles < 20, "each event tries for itself"
-        text = (project.root / "thawd.toml").read_text()
-        (project.root / "thawd.toml").write_text(text.replace("reserved_concurrency = 0", ""))
-        running.process.send_signal(1)
+        holder = threading.Thread(target=running.invoke, args=("work", {"until": str(gate)}))
+        holder.start()
+        try:
+            eventually(
+                lambda: running.status()["functions"]["work"]["environments"].get("busy"),
+                what="the one that holds the environment",
+            )
+            for number in range(20):
+                assert invoke_later(running, "work", {"n": number}) == 202
+            eventually(lambda: running.status()["functions"]["work"]["throttles"], what="a throttle")
+            assert running.status()["functions"]["work"]["throttles"] < 20, "each event tries for itself"
+            assert depth(running, "work") == 20
+        finally:
+            gate.touch()
+            holder.join()
         eventually(
             lambda: len(project.command("table", "out", "--json").stdout.splitlines()) == 20, what="all twenty rows"
         )
+
+
+def test_events_of_a_function_that_is_switched_off_are_dead_letters_at_once(project: Project) -> None:
+    project.code(CODE)
+    project.config("""
+        [functions.work]
+        handler = "app.work"
+        on_failure = "table:failed"
+        reserved_concurrency = 0
+
+        [tables.failed]
+    """)
+    with project.up() as running:
+        assert invoke_later(running, "work", {"n": 1}) == 202
+        eventually(lambda: running.function("work")["dead"] == 1, what="the dead letter")
+        [letter] = [json.loads(line) for line in project.command("dead", "list", "--json").stdout.splitlines()]
+        assert (letter["condition"], letter["attempts"]) == ("ZeroReservedConcurrency", 0)
+        [row] = project.command("table", "failed", "--json").stdout.splitlines()
+        assert "ZeroReservedConcurrency" in row
+        text = (project.root / "thawd.toml").read_text()
+        (project.root / "thawd.toml").write_text(text.replace("reserved_concurrency = 0", ""))
+        running.process.send_signal(1)
+        eventually(lambda: running.invoke("work", 1) == (1, None), what="the function to run again")
+        assert project.command("dead", "redrive", "--all").returncode == 0
+        eventually(lambda: running.function("work")["dead"] == 0 and not depth(running, "work"), what="the redrive")

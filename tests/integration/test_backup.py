@@ -24,6 +24,8 @@ def keep(event, context):
 
 def fails(event, context):
     raise ValueError("always")
+
+later = fails
 """
 CONFIGURATION = """
 [functions.keep]
@@ -33,6 +35,9 @@ on_success = "table:kept"
 [functions.fails]
 handler = "app.fails"
 maximum_retry_attempts = 0
+
+[functions.later]
+handler = "app.later"
 
 [buckets.uploads]
 notify = [{ function = "keep" }]
@@ -44,8 +49,11 @@ notify = [{ function = "keep" }]
 
 @pytest.fixture
 def lively(project: Project) -> Project:
+    """A project whose function `later` keeps its events waiting: its retries are an hour away."""
     project.code(CODE)
     project.config(CONFIGURATION)
+    file = project.root / "thawd.toml"
+    file.write_text(file.read_text().replace("retry_wait_s = 0.05", "retry_wait_s = 3600"))
     return project
 
 
@@ -63,8 +71,7 @@ def fill(project: Project) -> Path:
     with project.up() as running:
         create(running, "uploaded", "from the zip file")
         running.client().invoke(FunctionName="fails", InvocationType="Event", Payload=b"{}")
-        running.client().put_function_concurrency(FunctionName="uploaded", ReservedConcurrentExecutions=0)
-        running.client().invoke(FunctionName="uploaded", InvocationType="Event", Payload=b'{"waits": 1}')
+        running.client().invoke(FunctionName="later", InvocationType="Event", Payload=b'{"waits": 1}')
         (project.root / "uploads" / "one.txt").write_text("1")
         eventually(lambda: len(rows(project)) == 1, what="the row")
         eventually(lambda: depth(running, "fails", "dead") == 1, what="the dead letter")
@@ -85,8 +92,7 @@ def test_everything_is_back_after_the_data_folder_was_lost(lively: Project) -> N
     with lively.up() as running:
         assert rows(lively) == before
         assert depth(running, "fails", "dead") == 1
-        assert depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased") == 1
-        running.client().delete_function_concurrency(FunctionName="uploaded")
+        assert depth(running, "later", "queued") + depth(running, "later", "leased") == 1
         assert running.invoke("uploaded", {}) == ("from the zip file", None)
         assert (lively.root / "uploads" / "one.txt").read_text() == "1"
         # The object was there when the backup was made: it is no new one. The next is.
@@ -116,7 +122,7 @@ def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> 
 def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Project) -> None:
     backup = fill(lively)
     with lively.up() as running:
-        running.client().invoke(FunctionName="uploaded", InvocationType="Event", Payload=b'{"lost": 1}')
+        running.client().invoke(FunctionName="later", InvocationType="Event", Payload=b'{"lost": 1}')
         running.process.kill()
         running.process.wait()
     state = lively.data / "thawd.db"
@@ -127,7 +133,7 @@ def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Pro
     assert "is there already" in refused.stderr
     assert lively.command("restore", str(backup), "--replace").returncode == 0
     with lively.up() as running:
-        assert depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased") == 1
+        assert depth(running, "later", "queued") + depth(running, "later", "leased") == 1
 
 
 def test_a_restore_is_refused_beside_a_running_server(lively: Project) -> None:
@@ -168,8 +174,6 @@ def test_a_damaged_backup_is_refused_before_anything_is_touched(lively: Project,
 def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
     """Rows of the queue and of its payloads belong together in each; nothing accepted before it began is missing."""
     with lively.up() as running:
-        create(running, "uploaded")
-        running.client().put_function_concurrency(FunctionName="uploaded", ReservedConcurrentExecutions=0)
         accepted = 0
         stop = threading.Event()
 
@@ -177,7 +181,7 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
             nonlocal accepted
             client = running.client()
             while not stop.is_set():
-                client.invoke(FunctionName="uploaded", InvocationType="Event", Payload=b"{}")
+                client.invoke(FunctionName="later", InvocationType="Event", Payload=b"{}")
                 accepted += 1
 
         thread = threading.Thread(target=accept)
@@ -196,7 +200,7 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
             lost.rename(lively.root / f"lost-{number}")
         assert lively.command("restore", str(lively.root / f"backup-{number}")).returncode == 0
         with lively.up() as running:
-            waiting = depth(running, "uploaded", "queued") + depth(running, "uploaded", "leased")
+            waiting = depth(running, "later", "queued") + depth(running, "later", "leased")
             assert waiting >= count
 
 

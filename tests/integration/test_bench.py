@@ -18,7 +18,7 @@ from click.testing import CliRunner
 from tests.integration.conftest import Project, eventually
 from tests.unit.answering import OK, answering
 from thawd import bench_commands
-from thawd.gateway.invoke import PREFIX, SUFFIX
+from thawd.gateway.invoke import InvokeApi
 
 CODE = """
     import os, time, thawd
@@ -118,7 +118,7 @@ def test_a_route_begins_from_one_or_warm_on_a_private_server(work: Project) -> N
     (run,) = document["runs"]
     assert starts(run) == {"warm": 8}
     assert run["summary"]["most_environments"] == 1
-    assert run["notes"] == ["at most 1 environments for 2 requests at a time: some wait for others"]
+    assert run["notes"] == ["at most 1 environment for 2 requests at a time: some wait for others"]
 
 
 def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work: Project) -> None:
@@ -137,7 +137,7 @@ def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work:
         done = work.command("bench", "nobody")
         assert done.returncode == 1
         assert "there is no function 'nobody'; the server has: work" in done.stderr
-        for path in ("/jobs/1", f"{PREFIX}work{SUFFIX}"):
+        for path in ("/jobs/1", f"{InvokeApi.prefix}work{InvokeApi.suffix}"):
             for asked in (True, False):
                 request = urllib.request.Request(
                     running.url + path, data=b"{}", headers={"X-Thawd-Timing": "1"} if asked else {}, method="POST"
@@ -185,10 +185,18 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("http://127.0.0.1:1/",), "cannot be reached"),
         (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /jobs/{id}"),
         (("nobody", "--engine", "cold"), "there is no function 'nobody'; the configuration has: work"),
+        (("work:live", "--engine", "cold"), "a private server has no versions and aliases: give 'work'"),
         (("work", "--html", "none/at/all.html"), "not a place where a file can be written"),
         (("work", "--arrivals", "none"), "cannot be read"),
         (("work", "-p", "@none"), "none: No such file or directory"),
         (("work", "-H", "no header"), "is no header"),
+        (("work", "-H", "X: \u2192"), "is no header"),
+        (("work", "--rate", "nan"), "is not a number"),
+        (("work", "--environments", "2"), "--environments is for a private server"),
+        (("work", "--fail-above", "1.1"), "--fail-above is for --compare"),
+        (("work", "--speed", "2"), "--speed is for --arrivals"),
+        (("work", "--compare", "a", "b"), "it takes no TARGET"),
+        (("work", "--json", "out", "--csv", "out"), "both to be written to out"),
         (("work",), "no thawd answers"),
     ],
 )
@@ -210,6 +218,34 @@ def test_a_private_server_that_cannot_serve_is_told_with_the_reason(work: Projec
     work.code("def handler(event")
     work.config(CONFIG + '\n[functions.work.environment]\nA = "b"\n')
     assert work.command("bench", "work", "-n", "2", "--engine", "thaw").returncode in (1, 3)
+
+
+def test_what_was_measured_is_told_though_a_later_engine_could_not_be(work: Project) -> None:
+    work.code(
+        """
+        import os
+
+        def handler(event, context):
+            if os.environ["AWS_LAMBDA_INITIALIZATION_TYPE"] != "on-demand" and event == 1:
+                raise ValueError("not so")
+            return os.environ["AWS_LAMBDA_INITIALIZATION_TYPE"]
+        """
+    )
+    document, text = bench(
+        work, "work", "-n", "2", "-p", "1", "--warm-up", "1", "--engine", "cold", "--engine", "provisioned", exits=1
+    )
+    assert [run["label"] for run in document["runs"]] == ["cold"]
+    assert "2 requests" in text
+
+
+def test_credentials_in_an_address_are_sent_and_written_nowhere(work: Project) -> None:
+    with answering(lambda _: OK) as server:
+        address = server.url.replace("http://", "http://bob:hidden@")
+        done = work.command("bench", address, "-n", "1", "--json", "out.json", "--html", "out.html")
+    assert done.returncode == 0, done.stderr
+    assert b"Authorization: Basic Ym9iOmhpZGRlbg==" in server.requests[0].head
+    for told in (done.stdout, done.stderr, *(path.read_text() for path in work.root.glob("out.*"))):
+        assert "hidden" not in told and "Ym9i" not in told
 
 
 def test_a_private_server_ends_with_a_bench_that_is_killed_and_its_folder_goes_with_the_next(work: Project) -> None:
@@ -240,7 +276,7 @@ def test_ctrl_c_ends_the_load_with_its_last_answers_and_what_was_measured_is_wri
     finally:
         process.kill()
         process.wait()
-    assert process.returncode == 0
+    assert process.returncode == 128 + signal.SIGINT
     (run,) = json.loads((work.root / "out.json").read_text())["runs"]
     assert run["interrupted"]
     assert run["summary"]["errors"] == 0

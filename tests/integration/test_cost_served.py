@@ -5,7 +5,11 @@ from __future__ import annotations
 import json
 import os
 import signal
+import subprocess
+import sys
 from pathlib import Path
+
+import pytest
 
 from .conftest import Project, eventually
 
@@ -72,6 +76,27 @@ def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
             assert f"    {line}" in page
 
 
+def test_a_price_without_the_init_that_some_wait_for_is_told_as_the_least(project: Project) -> None:
+    printed = project.command("cost", "--size", "1024:100::50", "--starts", "10", "--server", "50").stdout
+    on_demand, snapstart = (line for line in printed.splitlines() if " x86_64 " in line)
+    assert "at least 1.87" in on_demand and "at most 26,785," in on_demand
+    assert "at least" not in snapstart
+    assert "at least" not in project.command("cost", "--size", "1024:100", "--server", "50").stdout
+    pattern = ("cost", "--size", "1024:100", "--pattern", "every=1200")
+    assert "at least" in project.command(*pattern).stdout
+    assert "at least" not in project.command(*pattern[:2], "1024:100:900", *pattern[3:]).stdout
+
+
+def test_a_week_is_a_week_though_nobody_comes_on_its_sunday(project: Project) -> None:
+    def month(hours: int) -> float:
+        asked = ("--size", "1024:1000:5000", "--pattern", "office=30", "--hours", str(hours), "--json")
+        document = json.loads(project.command("cost", *asked).stdout)
+        assert document["keeping_warm"]["hours"] == pytest.approx(hours)
+        return float(document["keeping_warm"]["ways"][0]["lambda_month"])
+
+    assert month(168) == pytest.approx(month(20 * 168), rel=0.1)
+
+
 def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:
     project.config(FUNCTION)
     project.code(CODE)
@@ -85,6 +110,11 @@ def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:
         (["tune", "g"], "there is no function 'g'"),
         (["tune", "f", "--memory", "64"], "from 128 to 10240"),
         (["tune", "f", "-p", "{"], "is not JSON"),
+        (["tune", "f", "--html", "none/at/all.html"], "not a place where a file can be written"),
+        (
+            ["tune", "f", "--memory", "128", "--runs", "1", "--no-cpu-limits", "-p", '{"work_s": "long"}'],
+            "worked at no size",
+        ),
     ):
         done = project.command(*arguments)
         assert done.returncode == 1, arguments
@@ -150,8 +180,32 @@ def test_a_size_that_is_too_small_is_told_and_the_others_go_on(project: Project)
     )
     assert done.returncode == 0, done.stderr
     document = json.loads(done.stdout)
-    assert "too small" in document["sizes"][0]["failure"]
+    assert document["sizes"][0]["failure"] == "it failed: MemoryError: too small"
     assert document["cheapest"] == document["fastest"] == document["balanced"] == 256
+
+
+def test_ctrl_c_ends_a_tune_with_the_sizes_that_were_measured_and_leaves_nothing(project: Project) -> None:
+    project.code(CODE)
+    project.config(FUNCTION)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "thawd", "tune", "f", "--memory", "128,256,512", "--starts", "0", "--runs", "200",
+         "--no-cpu-limits", "--html", "tuned.html"],
+        cwd=project.root, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True, start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert process.stderr is not None
+        assert process.stderr.readline().startswith("128 MB: ")
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does it: to all that the command started, too
+        text, said = process.communicate()
+    finally:
+        process.kill()
+        process.wait()
+    assert process.returncode == 128 + signal.SIGINT, said
+    assert "128 MB" in text
+    assert "512 MB" not in text
+    assert "ended by Ctrl-C" in said
+    assert "<svg" in (project.root / "tuned.html").read_text()
+    assert not list(project.data.glob("tune-*"))
 
 
 def test_without_cgroup_a_tune_refuses_and_says_how(project: Project) -> None:

@@ -20,10 +20,14 @@ from .receiving import closed_port, receiving
 
 CODE = """
 import os
+import time
 def handler(event, context):
     if not os.path.exists(os.environ["MENDED"]):
         raise ValueError("broken as asked: " + str(event.get("n")))
     return {"n": event["n"]}
+def waits(event, context):
+    while not os.path.exists(os.environ["MENDED"]):
+        time.sleep(0.01)
 """
 
 
@@ -41,9 +45,10 @@ def failing(project: Project) -> Project:
         handler = "app.handler"
         maximum_retry_attempts = 0
         environment = {{ MENDED = "{project.root}/mended" }}
-        [functions.throttled]
-        handler = "app.handler"
-        reserved_concurrency = 0
+        [functions.waits]
+        handler = "app.waits"
+        timeout_s = 900
+        environment = {{ MENDED = "{project.root}/released" }}
         [tables.out]
         """
     )
@@ -186,7 +191,7 @@ def test_the_queue_shows_depth_age_rates_and_what_has_become_of_events(failing: 
         for number in range(5):
             send(running, "f", {"n": number})
         eventually(lambda: len(rows(failing)) == 5, what="the rows")
-        send(running, "throttled", {"n": 1})
+        send(running, "waits", {"n": 1})
 
         def entry(name: str) -> dict[str, Any]:
             overview: dict[str, Any] = json.loads(failing.command("queue", "--json").stdout)
@@ -197,11 +202,12 @@ def test_the_queue_shows_depth_age_rates_and_what_has_become_of_events(failing: 
         assert (f["accepted"], f["buried"], f["dead"], f["queued"], f["oldest_age_s"]) == (8, 3, 3, 0, None)
         assert f["accepted_per_s"] > 0
         assert f["done_per_s"] > 0
-        eventually(lambda: (entry("throttled")["oldest_age_s"] or 0) > 0.1, what="an event that waits")
-        assert entry("throttled")["queued"] + entry("throttled")["running"] == 1
+        eventually(lambda: (entry("waits")["oldest_age_s"] or 0) > 0.1, what="an event that waits")
+        assert entry("waits")["queued"] + entry("waits")["running"] == 1
         header, *lines = failing.command("queue").stdout.splitlines()
         assert header.split()[:6] == ["function", "queued", "running", "delivering", "dead", "oldest"]
-        assert [line.split()[0] for line in lines] == ["f", "throttled"]
+        assert [line.split()[0] for line in lines] == ["f", "waits"]
+        (failing.root / "released").touch()
 
 
 def test_watching_the_queue_goes_on_until_interrupted(failing: Project) -> None:

@@ -140,6 +140,39 @@ def test_a_folder_has_its_files_under_their_names(there: There) -> None:
         assert Path(model.path, "config.json").read_bytes() == b"[]"
 
 
+def test_objects_that_stand_for_folders_are_no_files_of_a_folder(there: There) -> None:
+    for name, data in (("", b""), ("sub/", b""), ("sub/b.bin", b"b"), ("a.bin", b"a"), ("empty.bin", b"")):
+        there.put("parts/" + name, data)
+    with there.open("parts/") as folder:
+        found = {str(path.relative_to(folder.path)) for path in Path(folder.path).rglob("*") if path.is_file()}
+    assert found == {"a.bin", "empty.bin", "sub/b.bin"}
+
+
+def test_an_index_that_says_nothing_is_written_anew(there: There) -> None:
+    there.put("a.bin", b"content")
+    there.open("a.bin").close()
+    for text in ("[1]", "{}", "nothing"):
+        for path in (Path(there.cache.folder) / "index").iterdir():
+            path.write_text(text)
+        with there.open("a.bin") as model:
+            assert Path(model.path).read_bytes() == b"content"
+
+
+def test_what_the_disk_or_the_surroundings_refuse_is_a_model_error_that_names_it(
+    there: There, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there.put("a.bin", b"content")
+    file = tmp_path / "file"
+    file.write_text("")
+    with pytest.raises(models.ModelError, match=r"a\.bin.*Not a directory; models are kept in .*/file"):
+        models.open(there.address("a.bin"), cache=models.Cache(str(file)))
+    with pytest.raises(models.ModelError, match="'ab' is no SHA-256"):
+        there.open("a.bin", sha256="ab")
+    monkeypatch.setenv("MODEL_CACHE_MB", "lots")
+    with pytest.raises(models.ModelError, match="MODEL_CACHE_MB is 'lots'"):
+        models.Cache(str(tmp_path))
+
+
 def test_eight_processes_at_once_download_once(there: There) -> None:
     data = some_bytes(8 * MIB)
     there.put("a.bin", data)
@@ -184,6 +217,30 @@ def test_residents_keep_to_their_size_and_follow_the_store(there: There) -> None
     there.client.delete_object(Bucket="models", Key=f"{there.prefix}/2.bin")
     assert residents.get(third).value == some_bytes(MIB, 2)
     assert "2.bin" in (residents.failure or "")
+
+
+def test_a_model_that_is_replaced_by_a_broken_one_is_served_on(there: There) -> None:
+    there.put("a.bin", b"good")
+    tried = []
+
+    def load(model: models.Model) -> models.Loaded:
+        data = Path(model.path).read_bytes()
+        tried.append(data)
+        if data.startswith(b"broken"):
+            raise ValueError("not a model")
+        return models.Loaded(data, model)
+
+    address = there.address("a.bin")
+    residents = models.Residents(load, most_bytes=MIB, follow_s=0, cache=there.cache)
+    assert residents.get(address).value == b"good"
+    there.put("a.bin", b"broken")
+    for _ in range(3):
+        assert residents.get(address).value == b"good"
+        assert residents.failure == "not a model"
+    assert tried == [b"good", b"broken", b"good"]  # and not each time
+    there.put("a.bin", b"better")
+    assert residents.get(address).value == b"better"
+    assert (residents.failure, residents.replaced) == (None, 1)
 
 
 class Slow(BaseHTTPRequestHandler):

@@ -85,7 +85,8 @@ def test_stream_writes_objects_and_rows_and_follows_its_bucket_of_models(example
     assert done.returncode == 0, done.stderr
     assert "20 JSON objects" in done.stdout
     assert "20 rows" in done.stdout
-    assert "the next image is a 'sort " in done.stdout
+    assert "labels.txt; the next image is a 'sort " in done.stdout
+    assert "resnet50v2.onnx; the next image is a 'kind " in done.stdout
     assert "libraries and model to /tmp at init" in done.stdout
 
 

@@ -100,7 +100,7 @@ class FakeSpawner:
     async def prepare(self, version: Version) -> None:
         return None
 
-    def retire(self, version: Version) -> None:
+    def retire(self, version: Version, *, for_good: bool = False) -> None:
         return None
 
     def origin(self, version: Version) -> Any:

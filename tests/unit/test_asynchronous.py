@@ -361,6 +361,23 @@ def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing
     claim(work)
 
 
+@pytest.mark.parametrize(("failing", "outcome"), [("done", Result(b"1")), ("bury", FAILED), ("retry", FAILED)])
+def test_a_handler_does_not_run_again_because_its_outcome_could_not_be_stored(
+    tmp_path: Path, failing: str, outcome: Result
+) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, queue=FailingQueue, maximum_retry_attempts=int(failing == "retry")) as post:
+            assert isinstance(post.queue, FailingQueue)
+            post.queue.failing = [failing]
+            post.dispatcher.outcomes = [outcome, Result(b"1")]
+            await post.accept()
+            await until(lambda: not post.queue.failing)
+            await post.settled(dead=int(failing == "bury"))
+            assert len(post.dispatcher.got) == 1 + (failing == "retry")
+
+    claim(work)
+
+
 def test_an_event_whose_lease_failed_is_tried_again_soon(tmp_path: Path) -> None:
     async def work() -> None:
         async with Post(tmp_path, queue=FailingQueue) as post:

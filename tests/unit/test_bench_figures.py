@@ -5,6 +5,7 @@ from __future__ import annotations
 import csv
 import itertools
 import random
+import re
 import statistics
 from pathlib import Path
 from typing import Any
@@ -15,11 +16,11 @@ import pytest
 
 from thawd.analysis import comparison, plots
 from thawd.analysis.arrivals import arrivals, recorded
-from thawd.analysis.report import page
+from thawd.analysis.report import Against, page
 from thawd.analysis.runs import Columns, LoadShape, Machine, Run, read_json, write_csv, write_json
 from thawd.analysis.samples import Timing, read_timing
 from thawd.analysis.summary import in_flight, summarise
-from thawd.analysis.text import lines_of
+from thawd.analysis.text import lines_of, lines_of_comparison
 from thawd.analysis.watching import Memory, Moment
 from thawd.errors import StoreError
 
@@ -138,6 +139,27 @@ def test_a_comparison_of_like_with_like_holds_one_within_its_bounds_and_of_slowe
     assert comparison.compare(made(one), made([1.0], outcome=[1])) == []
 
 
+def test_what_else_differs_between_two_runs_is_told() -> None:
+    one = made([1.0, 2.0])
+    assert comparison.differences(one, made([3.0, 4.0])) == []
+    other = msgspec.structs.replace(
+        one, target="other", engine="thaw", load=LoadShape("closed", concurrency=8, requests=2), interrupted=True
+    )
+    assert comparison.differences(one, other) == [
+        "not the same targets: classify before, other after",
+        "not the same loads: 2 requests, 1 at a time before, 2 requests, 8 at a time after",
+        "not the same engines: as it was before, thaw after",
+        "the run after was ended by Ctrl-C",
+    ]
+
+
+def test_a_comparison_without_right_answers_says_that_there_is_none() -> None:
+    failed = made([1.0], outcome=[1])
+    told = list(lines_of_comparison(made([1.0]), failed, comparison.compare(made([1.0]), failed), (0, 1)))
+    assert told[-1] == "  nothing to compare: one of them has no right answer"
+    assert told[0] == "before  classify, it: 1 requests, 0 wrong; 2026-01-01 00:00:00 UTC"
+
+
 def test_bounds_are_those_of_a_bootstrap_by_drawing() -> None:
     chance = random.Random(2)
     values = sorted(chance.expovariate(1) for _ in range(80))
@@ -184,6 +206,29 @@ def test_the_page_needs_nothing_else_and_shows_every_run_by_name() -> None:
     for drawing in drawings:
         ET.fromstring("<svg" + drawing.partition("</svg>")[0] + "</svg>")
     assert len(text) < 200_000  # points that would cover each other are drawn once
+
+
+def test_a_page_of_two_runs_compared_has_their_ratios_and_what_else_differs() -> None:
+    runs = [made([10.0, 20.0] * 50, label="a"), made([20.0, 40.0] * 50, label="b")]
+    against = Against("a", "b", comparison.compare(*runs), ["not the same loads: <few>, many"])
+    text = page(runs, [summarise(run) for run in runs], [against])
+    assert "One against the other" in text
+    assert "<td>p50</td><td>10</td><td>20</td><td>2.000</td>" in text
+    assert "not the same loads: &lt;few&gt;, many" in text
+    nothing = page(runs, [summarise(run) for run in runs], [Against("a", "b", [], [])])
+    assert "There is nothing to compare" in nothing
+    assert "One against the other" not in page(runs, [summarise(run) for run in runs])
+
+
+def test_a_run_of_one_request_has_axes_that_tell_something() -> None:
+    run = msgspec.structs.replace(made([250.0]), moments=[])
+    text = page([run], [summarise(run)])
+    assert "The one request was answered as expected." in text
+    over_time = text[text.index("Latency over time, it") :]
+    ticks = re.findall(
+        r'class="tick"[^>]*text-anchor="(?:start|middle|end)">([0-9.]+)<', over_time[: over_time.index("</svg>")]
+    )
+    assert "0.25" in ticks
 
 
 def test_a_table_of_many_runs_has_a_line_for_each() -> None:

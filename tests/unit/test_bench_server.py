@@ -9,8 +9,11 @@ import pytest
 
 from thawd import config
 from thawd.analysis.conditions import Conditions
+from thawd.analysis.private_start import Place
+from thawd.analysis.tune import COLD, RESTORED, TuneServer
 from thawd.bench_server import under
 from thawd.config import Settings
+from thawd.tune_server import settings_of
 
 TOML = """
 [server]
@@ -63,13 +66,17 @@ def settings(tmp_path: Path) -> Settings:
     return config.load(tmp_path / "thawd.toml", environ={})
 
 
-def conditions(**changes: Any) -> Conditions:
+def place(data: Path) -> Place:
+    return Place(config="", data=str(data), ready_file="", parent=1)
+
+
+def conditions(data: Path, **changes: Any) -> Conditions:
     given = {"engine": "auto", "environments": 50, "provisioned": 0, **changes}
-    return Conditions(config="", function="work", data="", ready_file="", parent=1, **given)
+    return Conditions(place=place(data), function="work", **given)
 
 
 def test_nothing_but_requests_invokes_the_function(settings: Settings, tmp_path: Path) -> None:
-    made = under(settings, conditions(), tmp_path / "own")
+    made = under(settings, conditions(tmp_path / "own"))
     assert (made.sources, made.schedules, made.urls) == ({}, {}, {})
     assert list(made.functions) == ["work"]
     assert [route.key for route in made.routes] == ["GET /work"]
@@ -78,9 +85,25 @@ def test_nothing_but_requests_invokes_the_function(settings: Settings, tmp_path:
     assert made.buckets["uploads"].path == settings.buckets["uploads"].path
 
 
+def test_a_size_is_measured_with_the_function_three_times_and_nothing_else_invokes_it(
+    settings: Settings, tmp_path: Path
+) -> None:
+    made = settings_of(settings, TuneServer(place=place(tmp_path / "own"), function="work", memory_mb=256))
+    assert [(one.name, one.snapshot, one.memory_mb) for one in made.functions.values()] == [
+        ("work", False, 256),
+        (COLD, False, 256),
+        (RESTORED, True, 256),
+    ]
+    assert (made.sources, made.schedules, made.urls) == ({}, {}, {})
+    assert made.buckets["uploads"].notify == () == made.remote_buckets["far"].notify
+    assert made.remote_buckets["far"].notifications is None
+    assert made.tables["kept"].path == tmp_path / "own" / "tables" / "kept.db"
+    assert made.server.cpu_limits
+
+
 def test_data_is_its_own_and_the_users_is_no_code(settings: Settings, tmp_path: Path) -> None:
     own = tmp_path / ".thawd" / "bench"
-    made = under(settings, conditions(), own)
+    made = under(settings, conditions(own))
     assert made.server.data == own
     assert made.tables["kept"].path == own / "tables" / "kept.db"
     assert made.tables["elsewhere"].path == tmp_path / "elsewhere.db"
@@ -89,7 +112,7 @@ def test_data_is_its_own_and_the_users_is_no_code(settings: Settings, tmp_path: 
 
 
 def test_there_is_room_for_one_environment_for_each_request_at_a_time(settings: Settings, tmp_path: Path) -> None:
-    made = under(settings, conditions(environments=50), tmp_path)
+    made = under(settings, conditions(tmp_path, environments=50))
     assert (made.server.max_environments, made.server.memory_mb) == (50, 50 * 1024)
     assert made.functions["work"].reserved_concurrency is None
 
@@ -107,7 +130,7 @@ def test_there_is_room_for_one_environment_for_each_request_at_a_time(settings: 
 def test_engines_are_what_the_configuration_calls_them(
     settings: Settings, tmp_path: Path, engine: str, snapshot: bool, snapshots: str
 ) -> None:
-    made = under(settings, conditions(engine=engine, provisioned=3 if engine == "provisioned" else 0), tmp_path)
+    made = under(settings, conditions(tmp_path, engine=engine, provisioned=3 if engine == "provisioned" else 0))
     function = made.functions["work"]
     assert (function.snapshot, made.server.snapshots) == (snapshot, snapshots)
     assert function.provisioned_concurrency == (3 if engine == "provisioned" else 0)

@@ -57,6 +57,21 @@ def test_json_lines_are_read_too() -> None:
     assert (record.memory_mb, record.billed_ms, record.init_ms) == (128, 106, 100.0)
 
 
+@pytest.mark.parametrize(
+    "line",
+    [
+        "REPORT RequestId: a\tDuration: . ms\tMemory Size: 128 MB",
+        "REPORT RequestId: a\tDuration: 1.2.3 ms\tMemory Size: 128 MB",
+        '{"type": "platform.report", "record": {"metrics": {"memorySizeMB": 128, "durationMs": "long"}}}',
+        '{"type": "platform.report", "record": {"metrics": {"memorySizeMB": 128, "durationMs": 1',
+        '{"type": "platform.report", "record": {"metrics": null}}',
+        '"platform.report"',
+    ],
+)
+def test_lines_that_only_look_like_reports_are_passed_over(line: str) -> None:
+    assert read_records([line]) == []
+
+
 def test_averages_are_by_size_and_by_kind_of_start() -> None:
     small, large = measure(read_records(LOG.splitlines()))
     assert small == Measured(memory_mb=512, warm_ms=25.5, cold_ms=1101, start_share=pytest.approx(1 / 3), count=3)
@@ -130,7 +145,17 @@ def test_arrivals_of_a_file(tmp_path: Path) -> None:
     assert read_arrivals(file, duration_s=2.0) == [Arrival(1.25, 0.1), Arrival(3.5, 2.0)]
 
 
-@pytest.mark.parametrize(("text", "said"), [("1\nsoon\n", "line 2"), ("# nothing\n", "no arrivals")])
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("1\nsoon\n", "line 2"),
+        ("# nothing\n", "no arrivals"),
+        ("1\nnan\n3\n", "line 2"),
+        ("1\n2\ninf\n", "line 3"),
+        ("1,5\n2,-7\n", "line 2"),
+        ("1\n2,nan\n", "line 2"),
+    ],
+)
 def test_a_file_without_arrivals_is_refused(tmp_path: Path, text: str, said: str) -> None:
     file = tmp_path / "arrivals.csv"
     file.write_text(text)

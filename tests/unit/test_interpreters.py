@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import fcntl
 import os
 import signal
 import subprocess
@@ -20,6 +21,7 @@ import uvloop
 from thawd.errors import EnvironmentBuildError
 from thawd.execution import interpreters
 from thawd.execution.interpreters import Interpreter, find_interpreter, prepare_environment
+from thawd.execution.requirements import remove_unused
 
 SOURCES = Path(__file__).parents[2] / "src"
 ME = Interpreter(Path(sys.executable), sys.version_info[:3])
@@ -525,3 +527,20 @@ def test_files_and_folders_that_do_not_serve_are_told(tmp_path: Path) -> None:
         EnvironmentBuildError, match=r"/no-python cannot be started: No such file or directory; reinstall it"
     ):
         prepare(requirements, tmp_path / "environments", python=missing)
+
+
+def test_environments_that_nobody_has_used_for_long_are_removed(tmp_path: Path) -> None:
+    root, python = tmp_path / "environments", installer(tmp_path)
+    old, used, young, built = (
+        prepare(requirements_file(tmp_path / name, f"{name}\n"), root, python=python).parent.parent
+        for name in ("old", "used", "young", "built")
+    )
+    for folder in (old, used, young, built):
+        os.utime(folder / ".thawd-complete", (0, 0))
+    assert prepare(tmp_path / "young" / "requirements.txt", root, python=python).is_relative_to(young)
+    with (root / f"{built.name}.lock").open("rb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        remove_unused(root, {used.name}, unused_s=3600)
+
+    assert sorted(left(root)) == sorted(folder.name for folder in (used, young, built))
+    remove_unused(tmp_path / "nothing-here", set(), unused_s=0)

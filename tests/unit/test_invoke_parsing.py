@@ -1,4 +1,4 @@
-"""Claims about what `thawd.gateway.invoke` takes from a request: names, ARNs, qualifiers, contexts, payloads."""
+"""Claims about `thawd.gateway.invoke_request`: names, ARNs, qualifiers, contexts, payloads, as a request has them."""
 
 from __future__ import annotations
 
@@ -16,7 +16,8 @@ from thawd.errors import (
     ResourceNotFoundException,
 )
 from thawd.gateway.http import Budget
-from thawd.gateway.invoke import MAX_CLIENT_CONTEXT_BYTES, InvokeApi, check_json, resolve
+from thawd.gateway.invoke import InvokeApi
+from thawd.gateway.invoke_request import MAX_CLIENT_CONTEXT_BYTES, check_json, resolve
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, Result
 
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
@@ -40,30 +41,30 @@ def scope(name: str, query: str = "") -> dict[str, Any]:
     ],
 )
 def test_a_function_goes_by_name_partial_arn_or_arn(name: str, qualifier: str | None) -> None:
-    assert resolve(scope(name)) == ("f", qualifier)
+    assert resolve(scope(name), name) == ("f", qualifier)
 
 
 def test_a_qualifier_may_stand_in_the_query() -> None:
-    assert resolve(scope("f", "Qualifier=%24LATEST")) == ("f", "$LATEST")
-    assert resolve(scope("f", "Qualifier=")) == ("f", None)
-    assert resolve(scope("f:3", "Qualifier=3")) == ("f", "3")
+    assert resolve(scope("f", "Qualifier=%24LATEST"), "f") == ("f", "$LATEST")
+    assert resolve(scope("f", "Qualifier="), "f") == ("f", None)
+    assert resolve(scope("f:3", "Qualifier=3"), "f:3") == ("f", "3")
 
 
 @pytest.mark.parametrize("name", ["", "a b", "f:", "f:a:b", "x" * 65, "f\n", "a.b", "arn:aws:s3:::f", "../f", "ü"])
 def test_what_is_no_name_is_refused(name: str) -> None:
     with pytest.raises(InvalidParameterValueException, match="functionName"):
-        resolve(scope(name))
+        resolve(scope(name), name)
 
 
 @pytest.mark.parametrize("name", ["111111111111:function:f", ARN.replace("0" * 12, "1" * 12)])
 def test_another_account_is_not_found(name: str) -> None:
     with pytest.raises(ResourceNotFoundException, match="Function not found: arn:aws:lambda:us-east-1:"):
-        resolve(scope(name))
+        resolve(scope(name), name)
 
 
 def test_two_different_qualifiers_are_refused() -> None:
     with pytest.raises(InvalidParameterValueException, match="does not match"):
-        resolve(scope("f:$LATEST", "Qualifier=live"))
+        resolve(scope("f:$LATEST", "Qualifier=live"), "f:$LATEST")
 
 
 @pytest.mark.parametrize("body", [b"{}", b" [1] ", b'"\xc3\xa9"', b"null", b"-1.5e3", b'"\\ud83d\\ude00"'])

@@ -183,6 +183,14 @@ def test_provisioned_environments_serve_first_and_never_wait() -> None:
     assert (found.in_provisioned, found.starts) == (2, 1)
 
 
+def test_a_span_is_looked_at_to_its_end() -> None:
+    # Free at 3 s; kept until 303 s, which the span goes beyond.
+    found = run([(0, 2)], FixedPolicy(300), span=(-100.0, 1000.0))
+    assert found.spent_s == pytest.approx(1100)
+    assert found.idle_s == pytest.approx(300)
+    assert run([(0, 2)], FixedPolicy(300), span=(0.0, 103.0)).idle_s == pytest.approx(100)
+
+
 TRACES = st.lists(st.tuples(st.floats(0, 50_000), st.floats(0, 500)), max_size=60).map(sorted)
 
 

@@ -65,6 +65,22 @@ async def test_on_a_full_machine_the_longest_idle_environment_of_another_functio
 
 
 @scenario
+async def test_the_start_that_room_is_made_for_is_begun_before_the_other_is_killed() -> None:
+    """While the kernel takes a process down, one that starts at the same time waits for a processor."""
+    house = House(max_environments=1)
+    first, second = house.pool("a"), house.pool("b")
+    (ending,) = await warm(house, first)
+    task = ask(second)
+    while not house.spawner.under_way:
+        assert not ending.was_killed.is_set()
+        await turns(1)
+    assert not ending.was_killed.is_set()
+    await within(ending.was_killed.wait())
+    house.spawner.succeed()
+    await within(task)
+
+
+@scenario
 async def test_provisioned_environments_are_not_ended_for_others() -> None:
     house = House(max_environments=1, immediate=True)
     kept, other = house.pool("a", provisioned_concurrency=1), house.pool("b")

@@ -67,6 +67,27 @@ def test_environment_seconds_are_those_of_each_count() -> None:
     assert found == 8 * 3600 + 10 * 3600 * 4 + 6 * 3600
 
 
+def test_a_night_in_which_the_clock_is_changed_has_an_hour_less_or_more() -> None:
+    nights = (
+        ProvisionedSchedule(schedule="cron(0 0 * * ? *)", count=1, timezone=BERLIN),
+        ProvisionedSchedule(schedule="cron(0 6 * * ? *)", count=0, timezone=BERLIN),
+    )
+    plan = ProvisionedPlan(nights, otherwise=0)
+    for day, next_day, hours in (
+        ("2026-03-28", "2026-03-29", 6),
+        ("2026-03-29", "2026-03-30", 5),
+        ("2026-10-25", "2026-10-26", 7),
+    ):
+        assert provisioned_seconds(plan, at(f"{day}T00:00:00"), at(f"{next_day}T00:00:00")) == hours * 3600
+    # 2:30 comes once when the clock is put back, and not at all when it is put forward.
+    half_past_two = ProvisionedPlan(
+        [ProvisionedSchedule(schedule="cron(30 2 * * ? *)", count=1, timezone=BERLIN)], otherwise=0
+    )
+    for day, found in (("2026-10-25T00:00:00", "2026-10-25T02:30:00"), ("2026-03-29T00:00:00", "2026-03-30T02:30:00")):
+        assert half_past_two.next_change(at(day)) == at(found)
+    assert half_past_two.next_change(at("2026-10-25T02:30:00")) == at("2026-10-26T02:30:00")
+
+
 class _Clock:
     """Sleeps end when the test says what time it is."""
 

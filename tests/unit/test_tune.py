@@ -76,7 +76,7 @@ def test_the_choice_is_one_of_the_sizes_and_the_plot_stays_within_its_frame(
     svg = ET.fromstring(text[text.index("<svg") : text.index("</svg>") + 6])
     for circle in svg.iter("circle"):
         assert 74 <= float(circle.attrib["cx"]) <= 760 - 74
-        assert 39 <= float(circle.attrib["cy"]) <= 380 - 57
+        assert 83 <= float(circle.attrib["cy"]) <= 420 - 57
 
 
 def test_names_are_escaped() -> None:

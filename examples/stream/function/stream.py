@@ -3,7 +3,7 @@
 import json
 from urllib.parse import unquote_plus
 
-from classifier import classify
+import classifier
 
 import thawd
 
@@ -12,6 +12,6 @@ def handler(event, context):
     found = {}
     for record in event["Records"]:
         bucket, key = record["s3"]["bucket"]["name"], unquote_plus(record["s3"]["object"]["key"])
-        found[key] = classify(thawd.bucket(bucket).read(key))
+        found[key] = classifier.classify(thawd.bucket(bucket).read(key))
         thawd.bucket("results").write(f"{key}.json", json.dumps({"ImageName": key, **found[key]}).encode())
     return found

@@ -82,7 +82,8 @@ class Plan:
 
 
 def measure(plan: Plan, *, progress: Progress) -> Run:
-    """Do what the plan says. Ctrl-C ends the load; what was measured until then is the run.
+    """Do what the plan says. Ctrl-C ends the load with its last answers, a second one at once; what was measured until
+    then is the run.
 
     Raises:
         StoreError: the target cannot be reached, or the function cannot be run.
@@ -127,7 +128,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
         if client is not None:
             client.close()
     samples = load.samples
-    notes += _notes_on_load(load)
+    notes += _notes_on_load(load, interrupted=interrupted)
     return Run(
         label=plan.label,
         target=plan.target_name,
@@ -152,16 +153,20 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
 async def _watched(load: Load, connections: int, watch: Watch | None, progress: Progress) -> bool:
     """Run the load while others look on; whether it was ended by Ctrl-C."""
     loop = asyncio.get_running_loop()
+    begun_s = loop.time()
     interrupted = False
 
     def interrupt() -> None:
         nonlocal interrupted
+        if interrupted:
+            loop.remove_signal_handler(signal.SIGINT)  # a third one ends the command
+            load.give_up()
+            return
         interrupted = True
-        loop.remove_signal_handler(signal.SIGINT)  # a second one ends the command
         load.stop()
+        progress(load, loop.time() - begun_s)
 
     async def tell() -> None:
-        begun_s = loop.time()
         while True:
             await asyncio.sleep(_PROGRESS_S)
             progress(load, loop.time() - begun_s)
@@ -266,15 +271,18 @@ def _notes(plan: Plan, entry: Mapping[str, Any], status: Mapping[str, Any]) -> l
     at_once = plan.shape.concurrency
     if at_once is not None and status["max_environments"] < at_once:
         notes.append(
-            f"at most {status['max_environments']} environments for {at_once} requests at a time: some wait for others"
+            f"at most {environments(status['max_environments'])} for {at_once} requests at a time: some wait for others"
         )
     return notes
 
 
-def _notes_on_load(load: Load) -> list[str]:
+def _notes_on_load(load: Load, *, interrupted: bool) -> list[str]:
+    notes = []
     if isinstance(load, OpenLoop) and load.without_connection:
-        return [f"{load.without_connection:,} requests had to wait for a connection; see --connections"]
-    return []
+        notes.append(f"{load.without_connection:,} requests had to wait for a connection; see --connections")
+    if interrupted and load.in_flight:
+        notes.append(f"{load.in_flight:,} requests were under way when it was ended, and are not counted")
+    return notes
 
 
 def _lateness(load: Load) -> dict[str, float]:
@@ -283,6 +291,11 @@ def _lateness(load: Load) -> dict[str, float]:
     late = sorted(load.late_ns)
     places = {"p50": len(late) // 2, "p99": len(late) * 99 // 100, "max": len(late) - 1}
     return {name: round(late[place] / 1e6, 4) for name, place in places.items()}
+
+
+def environments(count: int) -> str:
+    """So many of them, in words."""
+    return f"{count} environment" if count == 1 else f"{count} environments"
 
 
 def this_machine() -> Machine:

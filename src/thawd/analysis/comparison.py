@@ -44,6 +44,10 @@ class Ratio(msgspec.Struct, frozen=True):
     low: float | None = None
     high: float | None = None
 
+    def bounds(self) -> str:
+        """For people."""
+        return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
+
 
 def compare(before: Run, after: Run) -> list[Ratio]:
     """Percentiles, maximum and rate of right answers; empty when a run has none."""
@@ -60,6 +64,32 @@ def compare(before: Run, after: Run) -> list[Ratio]:
 def regressions(lines: Sequence[Ratio], *, above: float) -> list[Ratio]:
     """Percentiles that are surely more than `above` times as high: their lower bound is."""
     return [line for line in lines if line.low is not None and line.low > above]
+
+
+def differences(before: Run, after: Run) -> list[str]:
+    """What else than the figures differs between two runs, in words: a ratio may be of that."""
+    pairs = {
+        "targets": (before.target, after.target),
+        "loads": (before.load.in_words(), after.load.in_words()),
+        "engines": (before.engine, after.engine),
+        "beginnings": (before.begun_from, after.begun_from),
+        "machines": (_machine(before), _machine(after)),
+    }
+    notes = [
+        f"not the same {what}: {first or 'as it was'} before, {second or 'as it was'} after"
+        for what, (first, second) in pairs.items()
+        if first != second
+    ]
+    return notes + [f"the run {name} was ended by Ctrl-C" for name, run in _sides(before, after) if run.interrupted]
+
+
+def _machine(run: Run) -> str:
+    machine = run.machine
+    return f"{machine.cores} cores of {machine.processor}, {machine.kernel}"
+
+
+def _sides(before: Run, after: Run) -> tuple[tuple[str, Run], tuple[str, Run]]:
+    return ("before", before), ("after", after)
 
 
 def _sorted(run: Run) -> list[float]:

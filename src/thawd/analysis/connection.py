@@ -13,6 +13,7 @@ import httptools
 
 # Of an answer's body so much is kept, to look into: what is expected in it, and what an error says.
 KEPT_BYTES = 65_536
+_SHOWN_BYTES = 40
 
 clock_ns = time.perf_counter_ns
 
@@ -26,11 +27,12 @@ class Answer:
         trouble: why none came: ``time-out`` or ``connection``; empty: it came.
         function_error: ``X-Amz-Function-Error``, empty: none.
         error_type: ``X-Amzn-ErrorType``, empty: none.
+        location: ``Location``, empty: none.
         timing: ``Server-Timing``, empty: none.
-        body: the beginning of the body.
+        body: the beginning of the body; where none came, what happened instead.
     """
 
-    __slots__ = ("body", "done_ns", "error_type", "function_error", "status", "timing", "trouble")
+    __slots__ = ("body", "done_ns", "error_type", "function_error", "location", "status", "timing", "trouble")
 
     def __init__(self) -> None:
         self.done_ns = 0
@@ -38,6 +40,7 @@ class Answer:
         self.trouble = ""
         self.function_error = b""
         self.error_type = b""
+        self.location = b""
         self.timing = b""
         self.body = b""
 
@@ -105,8 +108,8 @@ class Connection(asyncio.Protocol):
             return
         try:
             self._parser.feed_data(data)
-        except httptools.HttpParserError:
-            self._give_up("connection")
+        except httptools.HttpParserError as error:
+            self._give_up("connection", f"not HTTP: {error}; it began with {data[:_SHOWN_BYTES]!r}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -115,7 +118,7 @@ class Connection(asyncio.Protocol):
             if exc is None and self._has_head and self._until_end:
                 self.on_message_complete()  # HTTP/1.0: the end of the connection is the end of the body
             else:
-                self._give_up("connection")
+                self._give_up("connection", self._how_it_ended(exc))
         elif was_alive:
             self._owner.lost(self)
 
@@ -129,6 +132,8 @@ class Connection(asyncio.Protocol):
             self._answer.function_error = value
         elif name == b"x-amzn-errortype":
             self._answer.error_type = value
+        elif name == b"location":
+            self._answer.location = value
         elif name in (b"content-length", b"transfer-encoding"):
             self._until_end = False
 
@@ -156,13 +161,19 @@ class Connection(asyncio.Protocol):
         self._end(answer)
 
     def _timed_out(self) -> None:
-        self._give_up("time-out")
+        self._give_up("time-out", f"not complete after {self._timeout_s:g} s")
 
-    def _give_up(self, trouble: str) -> None:
+    def _how_it_ended(self, error: Exception | None) -> str:
+        answer = self._answer
+        assert answer is not None
+        how = "the connection ended" if error is None else str(error)
+        return f"{how} after {len(answer.body):,} bytes of the body" if self._has_head else f"{how} before an answer"
+
+    def _give_up(self, trouble: str, what: str) -> None:
         answer = self._answer
         assert answer is not None
         answer.done_ns = clock_ns()
-        answer.trouble = trouble
+        answer.trouble, answer.body = trouble, what.encode()
         self.close()
         self._end(answer)
 

@@ -15,6 +15,8 @@ PATTERNS = "every=SECONDS, poisson=PER_HOUR, office=PER_HOUR or bursts=SIZExSECO
 # Made arrivals begin on a Monday, so that schedules of workdays mean something.
 BEGIN_S = datetime(2026, 1, 5, tzinfo=UTC).timestamp()
 _MOST = 2_000_000
+# Year 9999; what is later is no time in seconds.
+_LATEST_S = 253_402_300_800.0
 
 
 def read_arrivals(path: Path, *, duration_s: float) -> list[Arrival]:
@@ -40,7 +42,10 @@ def read_arrivals(path: Path, *, duration_s: float) -> list[Arrival]:
             continue
         try:
             at_s = _seconds(fields[0])
-            found.append(Arrival(at_s, float(fields[1]) / 1000 if len(fields) > 1 and fields[1] else duration_s))
+            took_s = float(fields[1]) / 1000 if len(fields) > 1 and fields[1] else duration_s
+            if not (abs(at_s) < _LATEST_S and 0 <= took_s < _LATEST_S):  # nan neither
+                raise ValueError(line)  # noqa: TRY301
+            found.append(Arrival(at_s, took_s))
         except ValueError:
             if number > 1:
                 raise CostError(f"{path}, line {number}: {line!r} is not TIME or TIME,DURATION_MS") from None

@@ -10,7 +10,7 @@ import re
 import statistics
 from collections.abc import Iterable, Sequence
 from datetime import datetime
-from typing import Any
+from typing import Annotated
 
 import msgspec
 
@@ -19,9 +19,29 @@ from thawd.analysis.cost_prices import CostError
 from thawd.analysis.keep_warm import Arrival
 
 _FIELD = re.compile(
-    r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9.]+) (?:ms|MB)"
+    r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9]+(?:\.[0-9]*)?) (?:ms|MB)"
 )
+_Time = Annotated[float, msgspec.Meta(ge=0)]
 _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+class _Metrics(msgspec.Struct, rename="camel"):
+    """What ``platform.report`` tells; times in milliseconds, memory in MB."""
+
+    duration_ms: _Time
+    memory_size: _Time = msgspec.field(name="memorySizeMB")
+    init_duration_ms: _Time | None = None
+    restore_duration_ms: _Time | None = None
+    billed_restore_duration_ms: _Time = 0.0
+    most_memory: _Time | None = msgspec.field(name="maxMemoryUsedMB", default=None)
+
+
+class _Reported(msgspec.Struct):
+    metrics: _Metrics
+
+
+class _PlatformReport(msgspec.Struct):
+    record: _Reported
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
@@ -112,19 +132,18 @@ def _record(line: str) -> Record | None:
 
 def _of_json(line: str, ended_s: float | None) -> Record | None:
     try:
-        document: Any = msgspec.json.decode(line[line.index("{") :])
-        metrics = document["record"]["metrics"]
-        return Record(
-            memory_mb=int(metrics["memorySizeMB"]),
-            duration_ms=float(metrics["durationMs"]),
-            init_ms=metrics.get("initDurationMs"),
-            restore_ms=metrics.get("restoreDurationMs"),
-            billed_restore_ms=metrics.get("billedRestoreDurationMs", 0.0),
-            used_mb=metrics.get("maxMemoryUsedMB"),
-            ended_s=ended_s,
-        )
-    except (msgspec.DecodeError, KeyError, TypeError, ValueError):
+        metrics = msgspec.json.decode(line[line.index("{") :], type=_PlatformReport).record.metrics
+    except (msgspec.DecodeError, UnicodeEncodeError, ValueError):
         return None
+    return Record(
+        memory_mb=int(metrics.memory_size),
+        duration_ms=metrics.duration_ms,
+        init_ms=metrics.init_duration_ms,
+        restore_ms=metrics.restore_duration_ms,
+        billed_restore_ms=metrics.billed_restore_duration_ms,
+        used_mb=None if metrics.most_memory is None else int(metrics.most_memory),
+        ended_s=ended_s,
+    )
 
 
 def measure(records: Sequence[Record]) -> list[Measured]:

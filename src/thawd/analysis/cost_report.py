@@ -49,6 +49,7 @@ class Warmth(msgspec.Struct, frozen=True, kw_only=True):
         start_s: how long a start takes here, seconds.
         plan: schedule of provisioned concurrency; None: none.
         provisioned: environments kept initialised all the time; 0: not asked.
+        span: the time that the arrivals are of; None: from the first to the end of the last.
     """
 
     arrivals: Sequence[Arrival]
@@ -56,6 +57,7 @@ class Warmth(msgspec.Struct, frozen=True, kw_only=True):
     start_s: float
     plan: ProvisionedPlan | None = None
     provisioned: int = 0
+    span: tuple[float, float] | None = None
 
 
 def rows(prices: Prices, sizes: Sequence[Measured], asked: Question) -> list[dict[str, Any]]:
@@ -162,8 +164,9 @@ def _way(  # noqa: PLR0913 - a row of a table
         surplus_s=warm.keep_alive_s,
         start_s=warm.start_s,
         provisioned=counter.at,
+        span=warm.span,
     )
-    begin_s = warm.arrivals[0].at_s
+    begin_s = warm.arrivals[0].at_s if warm.span is None else min(warm.span[0], warm.arrivals[0].at_s)
     provisioned_s = 0.0 if plan is None else provisioned_seconds(plan, begin_s, begin_s + outcome.spent_s)
     idle_s = outcome.idle_s + max(0.0, provisioned_s - _busy_provisioned_s(warm, outcome))
     row: dict[str, Any] = {
@@ -174,7 +177,7 @@ def _way(  # noqa: PLR0913 - a row of a table
         "idle_gb_hours_a_day": idle_s * size.memory_mb / 1024 / 3600 * 86_400 / max(outcome.spent_s, 86_400.0),
         "lambda_month": None,
     }
-    if billed is not None:
+    if billed is not None and outcome.invocations > 1:  # one has no pace
         row["lambda_month"] = _lambda_month(prices, size, asked, outcome, provisioned_s)
     return row
 

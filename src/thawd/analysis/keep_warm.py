@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
@@ -40,7 +41,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
         idle_s: environment-seconds in which environments were there and did nothing.
         busy_s: environment-seconds of starts and invocations.
         most: environments at once.
-        spent_s: from the first arrival to the end of the last invocation, seconds.
+        spent_s: what was looked at, seconds: from the first arrival to the end of the last invocation unless more.
     """
 
     invocations: int
@@ -78,7 +79,7 @@ class _Simulation:
     start_s: float
     provisioned: Callable[[float], int]
     now_s: float = -math.inf
-    idle: list[_Kept] = field(default_factory=list)
+    idle: deque[_Kept] = field(default_factory=deque)  # in the order of their last use
     running: list[tuple[float, bool]] = field(default_factory=list)  # when it is free again, whether provisioned
     provisioned_busy: int = 0
     ahead_ready_s: float | None = None
@@ -154,10 +155,11 @@ class _Simulation:
         return max(due_s, self.now_s)
 
     def _end_due(self, now_s: float) -> None:
-        last = self.idle[-1]
-        due = [one for one in self.idle if self.keeper.kept_until_s(one.idle_since_s, chosen=one is last) <= now_s]
-        self.idle_s += sum(now_s - one.idle_since_s for one in due)
-        self.idle = [one for one in self.idle if one not in due]
+        kept_until_s = self.keeper.kept_until_s
+        while len(self.idle) > 1 and kept_until_s(self.idle[0].idle_since_s, chosen=False) <= now_s:
+            self.idle_s += now_s - self.idle.popleft().idle_since_s
+        if kept_until_s(self.idle[-1].idle_since_s, chosen=True) <= now_s:
+            self.idle_s += now_s - self.idle.pop().idle_since_s
 
     def _prewarm_s(self) -> float | None:
         at_s = self.keeper.prewarm_at_s()
@@ -179,6 +181,7 @@ def simulate(
     surplus_s: float,
     start_s: float,
     provisioned: Callable[[float], int] = lambda _now: 0,
+    span: tuple[float, float] | None = None,
 ) -> Outcome:
     """Run arrivals through a policy.
 
@@ -188,16 +191,20 @@ def simulate(
         surplus_s: how long other idle environments are kept, seconds.
         start_s: how long a start takes, seconds.
         provisioned: how many environments are kept initialised at a time, besides.
+        span: the time that is looked at, where that is more than from the first arrival to the end of the last one.
     """
     state = _Simulation(Keeper(policy, surplus_s=surplus_s), start_s, provisioned)
     for arrival in arrivals:
         state.advance(arrival.at_s)
         state.arrive(arrival)
     end_s = max((free_s for free_s, _ in state.running), default=0.0)
+    begin_s = arrivals[0].at_s if arrivals else 0.0
+    if span is not None:
+        begin_s, end_s = min(begin_s, span[0]), max(end_s, span[1])
     while state.running:
         state.advance(state.running[0][0])
+    state.advance(end_s)
     state.finish(end_s)
-    begin_s = arrivals[0].at_s if arrivals else 0.0
     return Outcome(
         invocations=len(arrivals),
         starts=state.starts,

@@ -9,7 +9,9 @@ from __future__ import annotations
 
 import asyncio
 import collections
+import contextlib
 import gc
+import json
 import ssl
 from array import array
 from collections.abc import Iterator
@@ -23,6 +25,8 @@ from thawd.analysis.samples import OK, Samples
 _SHOWN_BYTES = 300
 # Servers end connections that nobody uses, uvicorn after 5 s; a request that meets that end would be lost.
 _STALE_NS = 3_000_000_000
+# Far away each takes its time, and some servers take only so many at once.
+_OPENED_AT_ONCE = 64
 # Between two tries to reach somebody who takes no connections.
 _AGAIN_S = 0.05
 
@@ -50,6 +54,7 @@ class Load:
         begun_ns: when the load began, by `clock_ns`.
         sent: requests begun.
         waiting: requests whose time has come and that no connection could take yet.
+        stopped: whether no more are sent, as `stop` was called.
     """
 
     def __init__(self, target: Target, requests: Requests, limits: Limits) -> None:
@@ -61,7 +66,8 @@ class Load:
         self._connections: set[Connection] = set()
         self._idle: list[Connection] = []
         self._done = asyncio.Event()
-        self._stopped = False
+        self._is_finished = False
+        self.stopped = False
         self.samples = Samples()
         self.begun_ns = 0
         self.sent = 0
@@ -73,27 +79,55 @@ class Load:
         Raises:
             OSError: nobody takes connections at the target.
         """
-        first = [await self._open() for _ in range(connections)]
-        self._idle = [connection for connection in reversed(first) if connection.alive]
-        gc.collect()
-        gc.freeze()  # nor is what is there by now looked through while times are taken
-        self.begun_ns = clock_ns()
         try:
-            self._begin()
+            first = await self._open_first(connections)
+            self._idle = [connection for connection in reversed(first) if connection.alive]
+            gc.collect()
+            gc.freeze()  # nor is what is there by now looked through while times are taken
+            self.begun_ns = clock_ns()
+            if not self.stopped:
+                self._begin()
             await self._done.wait()
         finally:
             gc.unfreeze()
+            self._is_finished = True
             for connection in self._connections:
                 connection.close()
             for task in self._connecting:
                 task.cancel()
         return self.samples
 
+    async def _open_first(self, count: int) -> list[Connection]:
+        """So many connections; none where the load is stopped meanwhile."""
+        gate = asyncio.Semaphore(_OPENED_AT_ONCE)
+
+        async def one() -> Connection:
+            async with gate:
+                return await self._open()
+
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(one()) for _ in range(count)]
+        ended = loop.create_task(self._done.wait())
+        opening = asyncio.gather(*tasks)
+        try:
+            await asyncio.wait((opening, ended), return_when=asyncio.FIRST_COMPLETED)
+            return opening.result() if opening.done() else []
+        finally:
+            for task in (*tasks, ended):
+                task.cancel()
+            await asyncio.gather(opening, ended, return_exceptions=True)
+
     def stop(self) -> None:
         """Send no more; the load ends when what is under way has."""
-        self._stopped = True
+        self.stopped = True
         self.waiting.clear()
         self._check_end()
+
+    def give_up(self) -> None:
+        """Send no more, and wait for nothing: what is under way is not counted."""
+        self.stop()
+        self._is_finished = True
+        self._done.set()
 
     @property
     def in_flight(self) -> int:
@@ -102,6 +136,8 @@ class Load:
 
     def answered(self, connection: Connection, answer: Answer) -> None:
         """See `Owner`."""
+        if self._is_finished:
+            return
         intended_ns, sent_ns = connection.tag
         self._record(intended_ns, sent_ns, answer)
         if not connection.alive:
@@ -119,8 +155,7 @@ class Load:
         outcome = self._limits.expected.outcome(answer)
         begun_ns = self.begun_ns
         if outcome != OK and outcome not in self.samples.examples:
-            said = answer.body[:_SHOWN_BYTES].decode(errors="replace")
-            self.samples.examples[outcome] = f"{answer.error_type.decode('latin-1')} {said}".strip()
+            self.samples.examples[outcome] = _said(answer)
         self.samples.add(intended_ns - begun_ns, sent_ns - begun_ns, answer.done_ns - begun_ns, outcome, answer.timing)
 
     def _send(self, connection: Connection, intended_ns: int | None) -> None:
@@ -131,10 +166,19 @@ class Load:
         connection.send(request)
 
     async def _open(self) -> Connection:
+        """One more connection.
+
+        Raises:
+            OSError: none came about, or not in time.
+        """
         connection = Connection(self, timeout_s=self._limits.timeout_s)
-        await asyncio.get_running_loop().create_connection(
-            lambda: connection, self._target.host, self._target.port, ssl=self._context
-        )
+        try:
+            async with asyncio.timeout(self._limits.timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, self._target.host, self._target.port, ssl=self._context
+                )
+        except TimeoutError as error:
+            raise OSError(str(error) or f"no connection within {self._limits.timeout_s:g} s") from None
         self._connections.add(connection)
         return connection
 
@@ -146,9 +190,8 @@ class Load:
 
     async def _opened(self) -> None:
         try:
-            async with asyncio.timeout(self._limits.timeout_s):
-                connection = await self._open()
-        except (OSError, TimeoutError) as error:
+            connection = await self._open()
+        except OSError as error:
             self._refused(error)
         else:
             self._free(connection)
@@ -175,8 +218,20 @@ class Load:
         raise NotImplementedError
 
     def _check_end(self) -> None:
-        if not self.in_flight and not self.waiting and (self._stopped or self._is_over()):
+        if not self.in_flight and not self.waiting and (self.stopped or self._is_over()):
             self._done.set()
+
+
+def _said(answer: Answer) -> str:
+    """What an answer says that is not right."""
+    if 300 <= answer.status < 400 and answer.location:
+        return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
+    if answer.function_error:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            error = json.loads(answer.body)
+            return f"{error['errorType']}: {error['errorMessage']}"[:_SHOWN_BYTES]
+    said = answer.body[:_SHOWN_BYTES].decode(errors="replace")
+    return f"{answer.error_type.decode('latin-1')} {said}".strip()
 
 
 class ClosedLoop(Load):
@@ -203,7 +258,7 @@ class ClosedLoop(Load):
             self._free(connection)
 
     def _free(self, connection: Connection | None) -> None:
-        if self._stopped or self._is_over():
+        if self.stopped or self._is_over():
             self.waiting.clear()
             return
         if connection is not None and connection.alive:
@@ -269,7 +324,7 @@ class OpenLoop(Load):
 
     def _wake(self) -> None:
         self._timer.clear()
-        while not self._stopped and self._next_ns is not None:
+        while not self.stopped and self._next_ns is not None:
             if self._next_ns > clock_ns():
                 self._timer.wake_at(self._next_ns)
                 return

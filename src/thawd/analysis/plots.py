@@ -14,6 +14,8 @@ from dataclasses import dataclass, field
 WIDTH = 860.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 14.0, 40.0
 _MOST_STEPS = 2000
+# So many dots are drawn larger.
+_FEW = 20
 
 Point = tuple[float, float]
 
@@ -111,7 +113,8 @@ class Plot:
         places = dict.fromkeys((round(self._x(x), 1), round(self._y(y) * 2) / 2) for x, y in points)
         path = "".join(f"M{x:g} {y:g}h0" for x, y in places)
         if path:
-            self._parts.append(f'<path class="dots k-{kind}" d="{path}"/>')
+            few = " few" if len(places) < _FEW else ""
+            self._parts.append(f'<path class="dots{few} k-{kind}" d="{path}"/>')
 
     def crosses(self, points: Iterable[Point], kind: str) -> None:
         """A cross for each point."""

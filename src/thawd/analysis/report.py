@@ -8,6 +8,9 @@ from __future__ import annotations
 import html
 from collections.abc import Iterable, Iterator, Sequence
 
+import msgspec
+
+from thawd.analysis.comparison import Ratio
 from thawd.analysis.plots import Plot, bars, linear, logarithmic, number, of_percentiles
 from thawd.analysis.runs import Run
 from thawd.analysis.samples import STARTS
@@ -31,17 +34,34 @@ _PARTS = (
 _PALETTE = ("run1", "run2", "run3", "run4", "run5", "run6")
 
 
-def page(runs: Sequence[Run], summaries: Sequence[Summary]) -> str:
+class Against(msgspec.Struct, frozen=True):
+    """Two of the runs of a page, side by side.
+
+    Attributes:
+        before: label of the first.
+        after: label of the second.
+        ratios: of the second to the first.
+        differences: what else differs, in words.
+    """
+
+    before: str
+    after: str
+    ratios: Sequence[Ratio]
+    differences: Sequence[str]
+
+
+def page(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
     """The page for `runs`, which were measured together or are to be compared."""
-    return document(f"{runs[0].target}: {runs[0].load.in_words()}", content(runs, summaries))
+    return document(f"{runs[0].target}: {runs[0].load.in_words()}", content(runs, summaries, against))
 
 
-def content(runs: Sequence[Run], summaries: Sequence[Summary]) -> str:
+def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
     """What is on the page of `runs`; reports of several workloads have one after the other."""
     pairs = list(zip(runs, summaries, strict=True))
     sections = [
         _head(runs),
         _section("In short", "".join(f"<p>{_in_words(run, told)}</p>" for run, told in pairs)),
+        _comparison(against),
         _latency_table(pairs),
         _distribution(pairs),
         _over_time(pairs),
@@ -72,8 +92,7 @@ def _section(title: str, content: str, told: str = "") -> str:
 
 def _head(runs: Sequence[Run]) -> str:
     first = runs[0]
-    begun = {"zero": ", no environment alive at the beginning", "one": ", one environment alive", "warm": ", warm"}
-    loads = dict.fromkeys(run.load.in_words() + begun.get(run.begun_from or "", "") for run in runs)
+    loads = dict.fromkeys(_conditions(run) for run in runs)
     machine = first.machine
     return (
         f"<header><h1>{html.escape(first.target)} under load</h1>"
@@ -82,6 +101,13 @@ def _head(runs: Sequence[Run]) -> str:
         f"thawd {html.escape(machine.thawd)} on {machine.cores} cores of {html.escape(machine.processor)}, "
         f"{number(machine.memory_mib / 1024)} GiB, {html.escape(machine.kernel)}</p></header>"
     )
+
+
+def _conditions(run: Run) -> str:
+    """How requests came, and to what."""
+    alive = {"zero": ", no environment alive at the beginning", "one": ", one environment alive", "warm": ", warm"}
+    ready = ", environments ready before" if run.engine == "provisioned" and run.begun_from is None else ""
+    return run.load.in_words() + alive.get(run.begun_from or "", ready)
 
 
 def _in_words(run: Run, told: Summary) -> str:
@@ -96,7 +122,27 @@ def _in_words(run: Run, told: Summary) -> str:
     )
     if told.errors:
         return text + f'<span class="bad">{told.errors:,} of {told.requests:,} requests went wrong.</span>'
+    if told.requests == 1:
+        return text + "The one request was answered as expected."
     return text + f"All {told.requests:,} requests were answered as expected."
+
+
+def _comparison(against: Sequence[Against]) -> str:
+    tables = []
+    for pair in against:
+        rows = [
+            [line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", line.bounds()]
+            for line in pair.ratios
+        ]
+        heads = ["ms", pair.before, pair.after, "ratio", "by chance alone"]
+        tables.append(_table(heads, rows) if rows else "<p>There is nothing to compare: one has no right answer.</p>")
+        tables += [f'<p class="bad">{html.escape(note)}</p>' for note in pair.differences]
+    return _section(
+        "One against the other",
+        "".join(tables),
+        "A ratio above 1 means that the second is slower (for requests a second: faster). By chance alone, 95 of 100 "
+        "such ratios lie between the bounds: where 1 is between them, the difference may be chance.",
+    )
 
 
 def _time(ms: float) -> str:
@@ -191,7 +237,8 @@ def _over_time(pairs: Sequence[tuple[Run, Summary]]) -> str:
     drawn = []
     for run, told in pairs:
         held = run.columns
-        x = linear(max((i / 1000 for i in held.intended_ms), default=0.0))
+        ends = (begin + took for begin, took in zip(held.intended_ms, held.latency_ms, strict=True))
+        x = linear(max(ends, default=0.0) / 1000)
         plot = Plot(x, y, f"Latency over time, {run.label}", "seconds since the first request", "ms", height=240)
         points: dict[str, list[tuple[float, float]]] = {}
         for i in held.right():
@@ -301,7 +348,7 @@ def _trouble(pairs: Sequence[tuple[Run, Summary]]) -> str:
 def _particulars(runs: Sequence[Run]) -> str:
     rows = []
     for run in runs:
-        facts = [run.url, f"began with {run.state}" if run.moments else ""]
+        facts = [run.load.in_words(), run.url, f"began with {run.state}" if run.moments else ""]
         if run.begun_from is not None:
             facts.append(f"from {run.begun_from}")
         if run.late_ms:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import base64
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from urllib.parse import urlsplit
+from urllib.parse import quote, unquote, urlsplit
 
 from thawd.analysis.connection import Answer
 from thawd.errors import StoreError
 
 # Signatures hold for five minutes at AWS and here; requests are made anew before.
 _FRESH_S = 60.0
+# Source: RFC 3986, 2.2, and what is encoded already.
+_AS_IT_IS = "!#$&'()*+,/:;=?@[]%|"
 
 Credentials = Callable[[str, bytes], Mapping[str, str]]
 """Headers that let a request in, from its path and body."""
@@ -51,9 +54,9 @@ class Target:
 
     @property
     def path(self) -> str:
-        """What stands in the request line."""
+        """What stands in the request line; what may not stand there, such as an umlaut, is percent-encoded."""
         parts = urlsplit(self.url)
-        return (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
+        return quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_AS_IT_IS)
 
 
 def check_url(url: str) -> None:
@@ -65,10 +68,22 @@ def check_url(url: str) -> None:
     try:
         parts = urlsplit(url)
         usable = parts.scheme in ("http", "https") and bool(parts.hostname) and (parts.port or 1) > 0
+        usable = usable and parts.netloc.isascii()
     except ValueError:
         usable = False
     if not usable or any(c.isspace() or ord(c) < 32 for c in url):
         raise StoreError(f"{url!r} is no address that begins with http:// or https:// and names a host")
+
+
+def without_credentials(url: str) -> tuple[str, dict[str, str]]:
+    """An address without the name and password in it, which are in nobody's report, and the header that says them."""
+    parts = urlsplit(url)
+    credentials, at, place = parts.netloc.rpartition("@")
+    if not at:
+        return url, {}
+    name, _, password = credentials.partition(":")
+    encoded = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
+    return parts._replace(netloc=place).geturl(), {"Authorization": f"Basic {encoded}"}
 
 
 class Requests:
@@ -94,7 +109,7 @@ class Requests:
 
     def _make(self, payload: bytes) -> bytes:
         target = self._target
-        headers = {"Host": urlsplit(target.url).netloc.rpartition("@")[2], "User-Agent": "thawd-bench"}
+        headers = {"Host": urlsplit(target.url).netloc, "User-Agent": "thawd-bench"}
         if payload or target.method != "GET":
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(payload))}
         headers |= target.headers

@@ -63,13 +63,13 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
 
     def in_words(self) -> str:
         """For people."""
-        many = "" if self.requests is None else f"{self.requests:,} requests"
+        many = "" if self.requests is None else f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
         long = "" if self.duration_s is None else f"for {self.duration_s:g} s"
         amount = " ".join(filter(None, (many, long)))
         if self.loop == "closed":
             return f"{amount}, {self.concurrency} at a time"
         if self.pattern == "recorded":
-            return f"{amount} at the times in {self.file}"
+            return f"{amount or 'requests'} at the times in {self.file}"
         shape = f", in bursts of {self.burst}" if self.pattern == "bursts" else ""
         distances = ", at random (Poisson)" if self.pattern == "poisson" else ""
         return f"{amount}, {self.rate_per_s:g} a second{distances}{shape}"

@@ -16,8 +16,9 @@ main{max-width:940px;margin:0 auto;padding:28px 16px 60px}
 h1{font-size:26px;line-height:1.25;margin:0 0 4px;overflow-wrap:anywhere}
 h2{font-size:18px;margin:0 0 4px}h3{font-size:14px;margin:14px 0 0}
 p{margin:4px 0 10px}.load{font-size:17px}.told{color:var(--soft);font-size:14px;max-width:58em}
+a{color:var(--thaw)}
 section{background:var(--card);border:1px solid var(--line);border-radius:8px;padding:16px 20px 12px;margin:16px 0}
-.wide{overflow-x:auto}
+.wide{overflow-x:auto}.wide+.wide{margin-top:14px}
 table{border-collapse:collapse;width:100%;font-size:14px;font-variant-numeric:tabular-nums}
 th,td{text-align:right;padding:5px 8px;border-bottom:1px solid var(--grid);white-space:nowrap}
 th{color:var(--soft);font-weight:600;font-size:13px;white-space:normal;vertical-align:bottom}
@@ -36,7 +37,7 @@ svg text{fill:var(--soft)}svg .name{fill:var(--ink);font-size:13px}
 stroke:var(--card);stroke-width:3px}
 .line{fill:none;stroke:currentColor;stroke-width:2;stroke-linejoin:round}
 .area{fill:currentColor;stroke:none}.dots{fill:none;stroke:currentColor;stroke-width:5;stroke-linecap:round;
-stroke-opacity:.75}.crosses{fill:none;stroke:currentColor;stroke-width:1.6}rect{fill:currentColor}
+stroke-opacity:.75}.few{stroke-width:9}.crosses{fill:none;stroke:currentColor;stroke-width:1.6}rect{fill:currentColor}
 .k-cold{color:var(--cold)}.k-fork{color:var(--fork)}.k-thaw{color:var(--thaw)}.k-warm{color:var(--warm)}
 .k-provisioned{color:var(--provisioned)}.k-other{color:var(--other)}.k-wrong{color:var(--bad)}
 .k-run1{color:var(--run1)}.k-run2{color:var(--run2)}.k-run3{color:var(--run3)}.k-run4{color:var(--run4)}

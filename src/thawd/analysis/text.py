@@ -85,12 +85,16 @@ def _remarks(run: Run, told: Summary, *, prefix: str) -> Iterator[str]:
 
 def lines_of_comparison(before: Run, after: Run, lines: Sequence[Ratio], errors: tuple[int, int]) -> Iterator[str]:
     """What is printed of two runs side by side."""
-    yield f"{before.label} ({len(before.columns):,} requests, {errors[0]:,} wrong) against "
-    yield f"{after.label} ({len(after.columns):,} requests, {errors[1]:,} wrong)"
+    for name, run, wrong in (("before", before, errors[0]), ("after", after, errors[1])):
+        begun = run.begun.replace("T", " ").replace("+00:00", " UTC")
+        label = "" if run.label in run.target else f", {run.label}"
+        yield f"{name.ljust(6)}  {run.target}{label}: {len(run.columns):,} requests, {wrong:,} wrong; {begun}"
     yield ""
+    if not lines:
+        yield "  nothing to compare: one of them has no right answer"
+        return
     heads = ["latency, ms", "before", "after", "ratio", "95 of 100 by chance"]
     rows = []
     for line in lines:
-        bounds = "-" if line.low is None or line.high is None else f"{line.low:.3f} to {line.high:.3f}"
-        rows.append([line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", bounds])
+        rows.append([line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", line.bounds()])
     yield from table(heads, rows)

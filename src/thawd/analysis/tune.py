@@ -14,13 +14,9 @@ import contextlib
 import http.client
 import json
 import os
-import shutil
 import statistics
-import subprocess
-import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 from urllib.parse import quote, urlsplit
@@ -30,6 +26,7 @@ import msgspec
 from thawd.analysis.cost import Shape, per_million
 from thawd.analysis.cost_prices import CostError, Prices
 from thawd.analysis.cost_records import Measured, Record, measure, read_records
+from thawd.analysis.private_start import Place, private_server
 from thawd.config import Settings
 from thawd.resources import MEMORY_MB_PER_VCPU
 
@@ -39,7 +36,7 @@ COLD, RESTORED = "tune-cold", "tune-restored"
 """Names by which the private server serves the function once more, so that each invocation has a start."""
 
 _LOOK_S = 0.02
-_TOLD_BYTES = 3000
+_SAID = 160
 _WARM_UPS = 3
 _ENTERING_S = 60.0
 # Source: AWS Lambda Power Tuning, "discardTopBottom": the slowest and the fastest fifth are left out.
@@ -50,20 +47,14 @@ class TuneServer(msgspec.Struct, frozen=True, kw_only=True):
     """What a private server is told.
 
     Attributes:
-        config: the configuration, absolute.
+        place: where it finds and puts what.
         function: the one function that it serves.
         memory_mb: at this size.
-        data: its data folder, absolute.
-        ready_file: written when it serves.
-        parent: process id of who starts it.
     """
 
-    config: str
+    place: Place
     function: str
     memory_mb: int
-    data: str
-    ready_file: str
-    parent: int
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
@@ -102,6 +93,20 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
     failure: str | None = None
 
 
+class Trials(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of trying the sizes.
+
+    Attributes:
+        sizes: those that were tried.
+        limited: whether environments were held to their CPU share.
+        interrupted: whether Ctrl-C ended it before all were.
+    """
+
+    sizes: tuple[Size, ...]
+    limited: bool
+    interrupted: bool
+
+
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
     """All sizes, priced.
 
@@ -133,28 +138,47 @@ def default_sizes() -> list[int]:
 
 def tune(
     settings: Settings, function: str, sizes_mb: Sequence[int], trial: Trial, *, progress: Callable[[str], None]
-) -> tuple[list[Size], bool]:
-    """Measure the function at each size, and whether its environments were held to their CPU share.
+) -> Trials:
+    """Measure the function at each size. Ctrl-C ends it with those that were measured until then.
 
     Raises:
-        CostError: a private server does not start, or there is no cgroup for CPU shares and that was not allowed.
+        StoreError: a private server does not start.
+        CostError: there is no cgroup for CPU shares, and that was not allowed.
+        KeyboardInterrupt: Ctrl-C, and none was measured yet.
     """
-    measured, limited = [], True
+    measured: list[Size] = []
+    limited, interrupted = True, False
     for memory_mb in sizes_mb:
-        with _private_server(settings, function, memory_mb) as url:
-            client = _Client(url)
-            status = client.status()
-            limited = "CPU shares" in status["memory_limit"]
-            if not limited and not trial.unlimited:
-                raise CostError(
-                    "environments cannot be held to the CPU share of their memory here, as no cgroup with the cpu "
-                    "controller may be written; all sizes would be as fast. Run thawd as root, or in a service with "
-                    "Delegate=yes; or measure at full speed with --no-cpu-limits"
-                )
-            size = _measure(client, function, memory_mb, trial, group=f"/thawd-{status['pid']}-" if limited else None)
+        try:
+            size, limited = _at_size(settings, function, memory_mb, trial)
+        except KeyboardInterrupt:
+            if not measured:
+                raise
+            interrupted = True
+            break
         progress(_told(size))
         measured.append(size)
-    return measured, limited
+    return Trials(sizes=tuple(measured), limited=limited, interrupted=interrupted)
+
+
+def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) -> tuple[Size, bool]:
+    """What was measured at one size, and whether environments were held to their CPU share."""
+
+    def conditions(place: Place) -> TuneServer:
+        return TuneServer(place=place, function=function, memory_mb=memory_mb)
+
+    with private_server(settings, purpose="tune", conditions=conditions) as server:
+        client = _Client(server.url)
+        status = client.status()
+        limited = "CPU shares" in status["memory_limit"]
+        if not limited and not trial.unlimited:
+            raise CostError(
+                "environments cannot be held to the CPU share of their memory here, as no cgroup with the cpu "
+                "controller may be written; all sizes would be as fast. Run thawd as root, or in a service with "
+                "Delegate=yes; or measure at full speed with --no-cpu-limits"
+            )
+        group = f"/thawd-{status['pid']}-" if limited else None
+        return _measure(client, function, memory_mb, trial, group=group), limited
 
 
 def priced(
@@ -224,7 +248,7 @@ class _Client:
             {"X-Amz-Log-Type": "Tail"},
         )
         if "x-amz-function-error" in headers:
-            raise CostError(body[:200].decode(errors="replace"))
+            raise CostError(_said(body))
         tail = base64.b64decode(headers.get("x-amz-log-result", "")).decode(errors="replace")
         records = read_records(tail.splitlines())
         if not records:
@@ -247,8 +271,15 @@ class _Client:
         return {name.lower(): value for name, value in answer.getheaders()}, content
 
 
+def _said(body: bytes) -> str:
+    """What a function's error says, in a line."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        error = json.loads(body)
+        return f"it failed: {error['errorType']}: {error['errorMessage']}"[:_SAID]
+    return f"it failed: {body.decode(errors='replace')}"[:_SAID]
+
+
 def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, group: str | None) -> Size:
-    cpus = memory_mb / MEMORY_MB_PER_VCPU
     events = trial.events
     try:
         for index in range(_WARM_UPS):
@@ -261,8 +292,17 @@ def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, gr
             for name in (COLD, RESTORED)
             for index in range(trial.starts)
         ]
+        return _size(memory_mb, warm, first)
     except CostError as error:
-        return Size(memory_mb=memory_mb, cpus=cpus, failure=str(error))
+        return Size(memory_mb=memory_mb, cpus=memory_mb / MEMORY_MB_PER_VCPU, failure=str(error))
+
+
+def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Size:
+    """Averages of what was measured.
+
+    Raises:
+        CostError: nothing of it counts.
+    """
     # What was started by a fork is neither cold nor restored on Lambda; it is warm, with what it took left out.
     by_duration = sorted((one for one in warm if not one.is_first), key=lambda record: record.duration_ms)
     out = int(_LEFT_OUT * len(by_duration))
@@ -270,7 +310,7 @@ def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, gr
     measured = msgspec.structs.replace(measure(kept)[0], start_share=None)
     return Size(
         memory_mb=memory_mb,
-        cpus=cpus,
+        cpus=memory_mb / MEMORY_MB_PER_VCPU,
         measured=measured,
         warm_median_ms=statistics.median(record.duration_ms for record in warm),
         most_memory_mb=max((record.used_mb for record in kept if record.used_mb is not None), default=None),
@@ -299,55 +339,3 @@ def _told(size: Size) -> str:
     if size.measured is None:
         return f"{size.memory_mb:,} MB: {size.failure}"
     return f"{size.memory_mb:,} MB: {size.measured.warm_ms:,.1f} ms warm"
-
-
-@contextlib.contextmanager
-def _private_server(settings: Settings, function: str, memory_mb: int) -> Iterator[str]:
-    """The address of a server in a data folder of its own, on the same disk, which is removed afterwards."""
-    data = settings.server.data
-    try:
-        data.mkdir(parents=True, exist_ok=True)
-        _clean(data)
-        folder = Path(tempfile.mkdtemp(prefix=f"tune-{os.getpid()}-", dir=data))
-        (folder / "data").mkdir()
-        (data / "environments").mkdir(exist_ok=True)  # made from requirements; they are shared
-        (folder / "data" / "environments").symlink_to(data / "environments")
-    except OSError as error:
-        raise CostError(f"a folder for the private server cannot be made in {data}: {error.strerror}") from error
-    plan = TuneServer(
-        config=str(settings.path),
-        function=function,
-        memory_mb=memory_mb,
-        data=str(folder / "data"),
-        ready_file=str(folder / "ready.json"),
-        parent=os.getpid(),
-    )
-    command = [sys.executable, "-m", "thawd.tune_server", msgspec.json.encode(plan).decode()]
-    try:
-        with (folder / "server.log").open("wb") as log:
-            process = subprocess.Popen(command, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT)
-        try:
-            yield _await_ready(process, folder)
-        finally:
-            process.terminate()
-            process.wait()
-    finally:
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> str:
-    while True:
-        with contextlib.suppress(FileNotFoundError, ValueError):
-            return str(json.loads((folder / "ready.json").read_text())["url"])
-        if process.poll() is not None:
-            said = (folder / "server.log").read_bytes()[-_TOLD_BYTES:].decode(errors="replace").strip()
-            raise CostError(f"the private server ended with status {process.returncode}:\n{said}")
-        time.sleep(_LOOK_S)
-
-
-def _clean(data: Path) -> None:
-    """Remove folders that measurements left which were killed."""
-    for folder in data.glob("tune-*-*"):
-        owner = folder.name.split("-")[1]
-        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
-            shutil.rmtree(folder, ignore_errors=True)

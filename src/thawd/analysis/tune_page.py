@@ -8,8 +8,8 @@ from collections.abc import Callable, Sequence
 
 from thawd.analysis.tune import Size, Tuned
 
-_WIDTH, _HEIGHT = 760, 380
-_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 74, 40, 58
+_WIDTH, _HEIGHT = 760, 420
+_LEFT, _RIGHT, _TOP, _BOTTOM = 74, 74, 84, 58
 _NAME_WIDTH = 44
 _MARKS = ("cheapest", "fastest", "balanced")
 
@@ -39,7 +39,7 @@ svg .column { fill: var(--mark); }
 table { border-collapse: collapse; width: 100%; }
 th, td { text-align: right; padding: .35rem .6rem; border-bottom: 1px solid var(--line); white-space: nowrap; }
 th:first-child, td:first-child { text-align: left; }
-td.failed { text-align: left; white-space: normal; }
+td.failed, td:last-child { text-align: left; white-space: normal; }
 tr.chosen td { background: var(--mark); font-weight: 600; }
 """
 
@@ -120,7 +120,7 @@ def _columns(tuned: Tuned, shown: Sequence[Size], across: Callable[[float], floa
         last_x = x
         parts.append(f'<text x="{x:.1f}" y="{base + 16 + below}" text-anchor="middle">{size.memory_mb:,}</text>')
         for place, mark in enumerate(marks):
-            y = _TOP + 14 + 15 * place
+            y = _TOP - 8 - 15 * (len(marks) - 1 - place)  # above the lines, which may be anywhere below
             parts.append(f'<text class="mark" x="{x:.1f}" y="{y}" text-anchor="middle">{mark}</text>')
     middle = (_LEFT + _WIDTH - _RIGHT) / 2
     parts.append(f'<text x="{middle:.1f}" y="{_HEIGHT - 8}" text-anchor="middle">memory, MB (logarithmic)</text>')

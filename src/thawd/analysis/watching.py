@@ -169,7 +169,12 @@ class MemoryWatch:
 
     async def stop(self, begun_ns: int) -> list[Memory]:
         """What was seen since `begun_ns` of `clock_ns`; the process has ended."""
-        told, _ = await self._process.communicate(b"\n")
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        with contextlib.suppress(OSError, RuntimeError):  # it has ended, because the server has
+            self._process.stdin.close()
+        told = await self._process.stdout.read()
+        await self._process.wait()
         looks = (line.split() for line in told.decode().splitlines())
         seen = [(int(at_ns) - begun_ns, float(below), float(server)) for at_ns, below, server in looks]
         return [Memory(at_ns / 1e9, below, server) for at_ns, below, server in seen if at_ns >= 0]

@@ -64,7 +64,6 @@ LOG_GROUP = kinds.pattern(
     "a name of 1 to 200 letters, digits, dots, hyphens, underscores, slashes and #", r"[A-Za-z0-9._/#-]{1,200}"
 )
 VARIABLE_VALUE = kinds.text("a text in quotes", secret=True)
-MAX_ENVIRONMENT_BYTES = 4096
 
 RUNTIME_NAME = kinds.pattern(
     f'"{PYTHON_RUNTIMES[0]}" to "{PYTHON_RUNTIMES[-1]}", '

@@ -23,22 +23,19 @@ from thawd.config.options import Option
 from thawd.config.settings import Server
 from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
-from thawd.resources import PROVIDED_RUNTIMES, RUNTIMES, Bucket, Function, Notification, RemoteBucket, Table
+from thawd.resources import (
+    MAX_ENVIRONMENT_BYTES,
+    PROVIDED_RUNTIMES,
+    RESERVED_VARIABLES,
+    RUNTIMES,
+    Bucket,
+    Function,
+    Notification,
+    RemoteBucket,
+    Table,
+)
 
-# Source: Lambda developer guide, "Defined runtime environment variables", the reserved ones.
-_RESERVED_VARIABLES = {
-    "_HANDLER",
-    "_X_AMZN_TRACE_ID",
-    "AWS_ACCESS_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_DEFAULT_REGION",
-    "AWS_EXECUTION_ENV",
-    "AWS_REGION",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "LAMBDA_RUNTIME_DIR",
-    "LAMBDA_TASK_ROOT",
-}
+# Besides Lambda's reserved names: those that it may come to set, and thawd's own.
 _RESERVED_PREFIXES = ("AWS_LAMBDA_", "THAWD_")
 # SQLite puts "-journal" behind the name of the file, and Linux allows names of 255 bytes.
 _LONGEST_TABLE_FILE = 255 - len("-journal")
@@ -216,7 +213,7 @@ def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:
     variables = {}
     for name, value in table.items():
-        if name in _RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
+        if name in RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
             allowed = "names that neither Lambda (AWS_LAMBDA_*, AWS_REGION, _HANDLER, ...) nor thawd (THAWD_*) sets"
             reader.findings.add((*path, name), found="a reserved name", allowed=allowed)
         elif not options.VARIABLE_NAME.accepts(name):
@@ -225,8 +222,8 @@ def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> 
         elif reader.accepts(options.VARIABLE_VALUE, value, path=(*path, name)):
             variables[name] = str(value)
     size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
-    if size_bytes > options.MAX_ENVIRONMENT_BYTES:
-        allowed = f"names and values of at most {options.MAX_ENVIRONMENT_BYTES} bytes together"
+    if size_bytes > MAX_ENVIRONMENT_BYTES:
+        allowed = f"names and values of at most {MAX_ENVIRONMENT_BYTES} bytes together"
         reader.findings.add(path, found=f"{size_bytes} bytes", allowed=allowed)
     return variables
 

@@ -16,7 +16,7 @@ from thawd.control.names import parse_layer
 from thawd.control.records import SNAP_START_ON, LayerUse, Record
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
-from thawd.resources import RUNTIMES, Function
+from thawd.resources import MAX_ENVIRONMENT_BYTES, RESERVED_VARIABLES, RUNTIMES, Function
 from thawd.state.code import MAX_UNZIPPED_BYTES
 
 MAX_MEMORY_MB = 10_240
@@ -25,27 +25,6 @@ MAX_EPHEMERAL_MB = 10_240
 MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
 """Characters; AWS has 512, and here a log group is a file."""
-MAX_ENVIRONMENT_BYTES = 4096
-_RESERVED = {
-    "_HANDLER",
-    "_X_AMZN_TRACE_ID",
-    "AWS_ACCESS_KEY",
-    "AWS_ACCESS_KEY_ID",
-    "AWS_DEFAULT_REGION",
-    "AWS_EXECUTION_ENV",
-    "AWS_LAMBDA_FUNCTION_MEMORY_SIZE",
-    "AWS_LAMBDA_FUNCTION_NAME",
-    "AWS_LAMBDA_FUNCTION_VERSION",
-    "AWS_LAMBDA_INITIALIZATION_TYPE",
-    "AWS_LAMBDA_LOG_GROUP_NAME",
-    "AWS_LAMBDA_LOG_STREAM_NAME",
-    "AWS_LAMBDA_RUNTIME_API",
-    "AWS_REGION",
-    "AWS_SECRET_ACCESS_KEY",
-    "AWS_SESSION_TOKEN",
-    "LAMBDA_RUNTIME_DIR",
-    "LAMBDA_TASK_ROOT",
-}
 # Parameters that are shown as they were given.
 _SHOWN = (
     "Description",
@@ -155,7 +134,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     cannot = (
         "Lambda was unable to configure your environment variables because the environment variables you have provided"
     )
-    reserved = sorted(set(variables) & _RESERVED)
+    reserved = sorted(set(variables) & RESERVED_VARIABLES)
     if reserved:
         raise InvalidParameterValueException(
             f"{cannot} contains reserved keys that are currently not supported for modification. Reserved keys used in "

@@ -40,6 +40,8 @@ _READ_AHEAD = 64
 # What a function's events take of memory at most while they wait for their turn; each is a kilobyte, and its payload.
 _AHEAD_BYTES = 4 * 1024 * 1024
 _EVENT_BYTES = 1024
+# Likewise of results that cannot be stored at the moment.
+_RESULTS_BYTES = 64 * 1024 * 1024
 _RECHECK_S = 30.0
 _SHORTEST_WAIT_S = 0.01
 # An event that ran when the server died so often runs alone from then on, and after so many more times no longer.
@@ -268,14 +270,14 @@ class AsyncInvoker:
         try:
             if event.interruptions >= _SUSPECT:
                 async with self._suspects:
-                    await self._attempt(event, freed)
+                    await self._attempt(lane, event, freed)
             else:
-                await self._attempt(event, freed)
+                await self._attempt(lane, event, freed)
             lane.backoff_s = 0.0
         except _NotNowError:
             self._put_back(lane, event)
         except StoreError as error:
-            # Nothing is lost: the event is where it was. It runs again once the store may be well.
+            # Nothing is lost: the event is where it was. Its outcome is stored once the store may be well.
             lane.tell_once(self._tell, f"thawd: the outcome of event {event.request_id} could not be stored: {error}")
             self._put_back(lane, event, longest_s=_STORE_RETRY_S)
         except Exception as error:  # a bug of ours with one event must not end the lane
@@ -317,25 +319,43 @@ class AsyncInvoker:
         except StoreError:
             self._put_back(lane, event)
 
-    async def _attempt(self, event: Event, freed: Callable[[], None]) -> None:
+    async def _attempt(self, lane: _Lane, event: Event, freed: Callable[[], None]) -> None:
         try:
             function = self._dispatcher.asynchronous(event.function, event.qualifier)
         except ResourceNotFoundException as error:
-            if self._lanes[event.function].gone:
+            if lane.gone:
                 raise _NotNowError from None
             freed()  # the version or alias that it was for has been deleted
             await self._queue.bury(event.id, error=error.message, condition="ResourceNotFound", counts=False)
             return
+        result = lane.take_result(event) or await self._run(event, function, freed)
+        if result is None:
+            return
+        freed()
+        try:
+            await self._conclude(event, function, result)
+        except StoreError:
+            lane.keep_result(event, result)
+            raise
+
+    async def _run(self, event: Event, function: Function, freed: Callable[[], None]) -> Result | None:
+        """What the function answers; None: it has not been asked, and the event has been dealt with."""
         age_s = max(0.0, clock.now() - event.accepted_at)
         if age_s > function.maximum_event_age_s:
             freed()
             await self._give_up(event, function, condition="EventAgeExceeded", result=None)
-            return
+            return None
+        if function.reserved_concurrency == 0:
+            # Source: Lambda developer guide, "Configuring reserved concurrency for a function": no retries then.
+            freed()
+            error_text = "the function's reserved concurrency is 0"
+            await self._give_up(event, function, condition="ZeroReservedConcurrency", result=None, error=error_text)
+            return None
         if event.interruptions >= _POISON:
             freed()
             error_text = f"the server died {event.interruptions} times while this event ran"
             await self._give_up(event, function, condition="Interrupted", result=None, error=error_text)
-            return
+            return None
         try:
             result = await self._invoke(event, wait_s=function.maximum_event_age_s - age_s)
         except TooManyRequestsException:
@@ -343,10 +363,13 @@ class AsyncInvoker:
         except ThawdError as error:
             freed()
             await self._not_run(event, age_s, error.message)
-            return
+            return None
         if self.stopping and result.function_error is not None:
             raise _NotNowError  # who knows whether it would have failed: a stop ends what runs too long
-        freed()
+        return result
+
+    async def _conclude(self, event: Event, function: Function, result: Result) -> None:
+        """Have an event that has run end, or run again later."""
         if result.function_error is None:
             await self._succeed(event, function, result)
         elif event.attempts >= function.maximum_retry_attempts:
@@ -446,6 +469,21 @@ class _Lane:
         self.paused = False
         self.backoff_s = 0.0
         self.told = ""
+        self._results: dict[int, Result] = {}
+        self._results_bytes = 0
+
+    def keep_result(self, event: Event, result: Result) -> None:
+        """What an event came to could not be stored: it need not run again, as far as there is memory for that."""
+        if self._results_bytes + len(result.payload) <= _RESULTS_BYTES:
+            self._results[event.id] = result
+            self._results_bytes += len(result.payload)
+
+    def take_result(self, event: Event) -> Result | None:
+        """What it came to, where that is known."""
+        result = self._results.pop(event.id, None)
+        if result is not None:
+            self._results_bytes -= len(result.payload)
+        return result
 
     def add(self, event: Event) -> None:
         """An event that is leased is to run, after those before it."""

@@ -86,28 +86,9 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
     return msgspec.json.encode({"Records": [record]})
 
 
-def matches(pattern: str, event_name: str) -> bool:
-    """Whether an event type as configured, for example ``s3:ObjectCreated:*``, covers an event name."""
-    wanted = pattern.removeprefix("s3:")
-    if wanted.endswith("*"):
-        return event_name.startswith(wanted[:-1])
-    return wanted == event_name
-
-
 def functions_for(notifications: Sequence[Notification], *, key: bytes, event_name: str) -> list[str]:
-    """The functions to invoke, each once even when several of its notifications match, in the order of configuration.
-
-    Prefixes and suffixes are compared with the key as it is, not URL-encoded.
-    """
-    found: dict[str, None] = {}
-    for notification in notifications:
-        if (
-            any(matches(pattern, event_name) for pattern in notification.events)
-            and key.startswith(notification.prefix.encode())
-            and key.endswith(notification.suffix.encode())
-        ):
-            found[notification.function] = None
-    return list(found)
+    """The functions to invoke, each once however many of its notifications match, in the order of configuration."""
+    return list(dict.fromkeys(one.function for one in notifications if one.wants(event_name, key)))
 
 
 def row_key(key: bytes) -> str:

@@ -213,7 +213,7 @@ class Dispatcher:
         return entry
 
     def asynchronous(self, name: str, qualifier: str | None) -> Function:
-        """The function as asynchronous invocations of `qualifier` see it: retries, age, destinations.
+        """The function as asynchronous invocations of `qualifier` see it: retries, age, destinations, its limit.
 
         Raises:
             ResourceNotFoundException: there is none (404).
@@ -221,8 +221,9 @@ class Dispatcher:
         family = self._family(name, qualifier)
         changes = family.asynchronous.get(qualifier or LATEST, {})
         # Source: Lambda developer guide, "Adding a dead-letter queue": versions use that of $LATEST.
-        dead_letter = family.latest.function.dead_letter
-        return msgspec.structs.replace(self.entry(name, qualifier).function, dead_letter=dead_letter, **changes)
+        latest = family.latest.function
+        own = {"dead_letter": latest.dead_letter, "reserved_concurrency": latest.reserved_concurrency}
+        return msgspec.structs.replace(self.entry(name, qualifier).function, **own, **changes)
 
     def versions(self) -> list[Version]:
         """Versions that serve, or retire and still have environments."""
@@ -386,7 +387,7 @@ class Dispatcher:
         return _not_found(entry.function.name, entry.number)
 
     def _retire(self, pool: Pool) -> None:
-        self._node.retire(pool.version)
+        self._node.retire(pool.version, for_good=not self.stopping)
         pool.retire()
         self._retiring.add(pool)
         self._spawn_task(self._bury(pool))

@@ -30,6 +30,9 @@ from thawd.telemetry.logs import FunctionLog, LogStream
 # After strays were killed: look again, to reap them and to find what they had started meanwhile.
 _SWEEP_AGAIN_S = 1.0
 _LAST_SWEEPS = 50
+# So long after a process has ended, what it left behind is looked for and removed, together with that of others: in the
+# moments before that, another may be starting in its place, and somebody waits for it.
+_TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
 # Source: Lambda quotas, "File descriptors".
 _OPEN_FILES = 1024
@@ -81,6 +84,7 @@ class Launcher:
         self._logs: dict[str, FunctionLog] = {}
         self._alive: set[str] = set()
         self._with_folder: set[str] = set()
+        self._to_tidy: list[str] = []
         self._sweeping = False
 
     def log(self, function: Function) -> FunctionLog:
@@ -142,7 +146,7 @@ class Launcher:
     def abandon(self, start: Start) -> None:
         """No process came of it."""
         start.ends.close()
-        self._remove_folder(start.identifier)
+        self._remove_folders([start.identifier])
 
     def expect(self, start: Start) -> None:
         """Its processes are no strays from now on, though the one to be watched has not been started."""
@@ -152,7 +156,7 @@ class Launcher:
         """No process to be watched came of it, and the platform's ends are closed already."""
         self._alive.discard(start.identifier)
         start.ends.close_theirs()
-        self._remove_folder(start.identifier)
+        self._remove_folders([start.identifier])
 
     def execute(self, version: Version, mode: str, start: Start) -> Child:
         """Execute the runtime and follow the process. Abandons the start when it fails.
@@ -230,23 +234,33 @@ class Launcher:
         return self.watch(pid, start.identifier)
 
     def watch(self, pid: int, identifier: str) -> Child:
-        """Follow the process; when it ends, what it left behind outside its process group ends too."""
+        """Follow the process; soon after it has ended, what it left behind outside its process group ends too."""
         child = self.children.watch(pid)
         self._alive.add(identifier)
 
         def forget(_: object) -> None:
             self._alive.discard(identifier)
-            asyncio.get_running_loop().call_soon(self.sweep)
-            self._remove_folder(identifier)
+            if not self._to_tidy:
+                asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
+            self._to_tidy.append(identifier)
 
         child.ended.add_done_callback(forget)
         return child
 
-    def _remove_folder(self, identifier: str) -> None:
-        """The process has ended: its temporary folder goes. What a stop leaves behind, the next start removes."""
-        if self.disks is not None and identifier in self._with_folder:
-            self._with_folder.discard(identifier)
-            asyncio.get_running_loop().run_in_executor(None, self.disks.remove, identifier)
+    def _tidy(self) -> None:
+        """Remove what processes left behind that have ended."""
+        ended, self._to_tidy = self._to_tidy, []
+        if ended:
+            self.sweep()
+            self._remove_folders(ended)
+
+    def _remove_folders(self, identifiers: list[str]) -> None:
+        """The processes have ended: their temporary folders go. What a stop leaves behind, the next start removes."""
+        disks = self.disks
+        theirs = self._with_folder.intersection(identifiers)
+        self._with_folder -= theirs
+        if disks is not None and theirs:
+            asyncio.get_running_loop().run_in_executor(None, _remove_all, disks, theirs)
 
     def sweep(self) -> None:
         """Kill what functions left behind outside their process groups."""
@@ -257,6 +271,7 @@ class Launcher:
 
     async def sweep_out(self) -> None:
         """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
+        self._tidy()
         for _ in range(_LAST_SWEEPS):
             if not self.children.kill_strays(lambda identifier: False, spare_unknown=self.helpers > 0):
                 return
@@ -265,6 +280,11 @@ class Launcher:
     def _sweep_again(self) -> None:
         self._sweeping = False
         self.sweep()
+
+
+def _remove_all(disks: Disks, identifiers: set[str]) -> None:
+    for identifier in identifiers:
+        disks.remove(identifier)
 
 
 def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:

@@ -92,8 +92,13 @@ class Node(Protocol):
             ServiceException: the machine could not start a process.
         """
 
-    def retire(self, version: Version) -> None:
-        """Start no more environments of `version`; those there are live on."""
+    def retire(self, version: Version, *, for_good: bool = False) -> None:
+        """Start no more environments of `version`; those there are live on.
+
+        Args:
+            version: it.
+            for_good: it exists no more; else the server stops, and the next one may have it again.
+        """
 
     def origin(self, version: Version) -> Origin:
         """How environments of `version` start."""
@@ -244,9 +249,9 @@ class LocalNode:
         """See `Node.prepare`."""
         await self.spawner.prepare(version)
 
-    def retire(self, version: Version) -> None:
+    def retire(self, version: Version, *, for_good: bool = False) -> None:
         """See `Node.retire`."""
-        self.spawner.retire(version)
+        self.spawner.retire(version, for_good=for_good)
 
     def origin(self, version: Version) -> Origin:
         """See `Node.origin`."""

@@ -51,6 +51,7 @@ class Origin:
         thawing: thaws under way.
         environments: those alive.
         calm_until_s: no template is started before, ``time.monotonic()`` seconds.
+        superseded: whether it is retired because the version exists no more, not because the server stops.
         told: reasons that were reported already.
     """
 
@@ -70,6 +71,7 @@ class Origin:
         self.thawing = 0
         self.environments = 0
         self.retired = False
+        self.superseded = False
         self.calm_until_s = 0.0
         self.told: set[str] = set()
         self._deaths = 0

@@ -31,6 +31,8 @@ _BACKOFF_LAST_S = 60.0
 _EXPIRY_RECHECK_S = 0.5
 _UNUSED_DEATHS = 3
 _TIMER_EARLY_S = 0.001
+# A start that has been given room begins in the loop's next turn, and comes to its spawn in that one.
+_TURNS_TO_SPAWN = 2
 
 
 class PoolRetiredError(Exception):
@@ -267,7 +269,7 @@ class Pool:
         """See `Tenant`."""
         oldest = next((e for e in self._idle if not e.provisioned), None)
         if oldest is not None:
-            self._end(oldest)
+            self._end(oldest, after_turns=_TURNS_TO_SPAWN)
 
     def _missing_provisioned(self) -> int:
         alive = sum(environment.provisioned for environment in self.all())
@@ -356,13 +358,20 @@ class Pool:
             elif self._reaper is None:  # else it looks sooner: this one is due after all others
                 self._schedule_reaping()
 
-    def _end(self, environment: Environment) -> None:
-        """End an environment; its room is free at once, not only when the kernel is done with it."""
+    def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
+        """End an environment; its room is free at once, not only when the kernel is done with it.
+
+        Args:
+            environment: it.
+            after_turns: of the loop it is killed. While the kernel takes its memory down, one that is to take its
+                place waits for a processor, a thaw for as long as it takes itself; so that one is spawned first.
+        """
         if environment in self._idle:
             self._idle.remove(environment)
         self._busy.discard(environment)
         self._dying.add(environment)
-        environment.kill()
+        environment.dying = True
+        _kill_after(environment, after_turns)
         self._node.release(self)
 
     def _on_end(self, environment: Environment) -> None:
@@ -437,6 +446,14 @@ class Pool:
             return
         if self._node.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
+
+
+def _kill_after(environment: Environment, turns: int) -> None:
+    """Kill it now, or when the loop has turned so often."""
+    if turns:
+        asyncio.get_running_loop().call_soon(_kill_after, environment, turns - 1)
+    else:
+        environment.kill()
 
 
 def _throttled(why: str) -> TooManyRequestsException:

@@ -20,11 +20,15 @@ from thawd.execution.programs import (
     runs_a_program,
     variables_of_program,
 )
+from thawd.execution.requirements import remove_unused
 from thawd.execution.version import Version, variables_of
 from thawd.resources import LATEST, Bucket, Function
 from thawd.state.packages import PackageStore
 
 Progress = Callable[[str], None]
+
+# So long an environment is kept that no version uses: it takes minutes to make, and hundreds of megabytes.
+_ENVIRONMENT_UNUSED_S = 7 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -175,7 +179,9 @@ class Publisher:
         return last is not None and last[1] is version
 
     def clean(self, in_use: Collection[Version], *, keep: Callable[[], set[str]] = set) -> None:
-        """Remove packages that no version uses. Blocking; only while nothing is being built.
+        """Remove packages that no version uses, and environments that none has used for a week.
+
+        Blocking; only while nothing is being built.
 
         Args:
             in_use: versions that still have environments; those published last are kept besides.
@@ -184,6 +190,9 @@ class Publisher:
         latest = [version for _, version in self._published.values()]
         used = {version.task_root.name for version in (*latest, *in_use)}
         self._packages.remove_except(lambda name: name in used or name in keep())
+        pythons = [version.python for version in (*latest, *in_use)]
+        environments = {python.parent.parent.name for python in pythons if python.is_relative_to(self._environments)}
+        remove_unused(self._environments, environments, unused_s=_ENVIRONMENT_UNUSED_S)
 
     async def _environment(self, function: Function, interpreter: Interpreter, progress: Progress) -> Path:
         assert function.requirements is not None

@@ -9,6 +9,7 @@ user's settings for pip apply.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import hashlib
 import os
@@ -18,8 +19,9 @@ import shutil
 import signal
 import sysconfig
 import tempfile
+import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -77,6 +79,7 @@ class Installation:
             EnvironmentBuildError: it cannot be made.
         """
         if self._is_complete():
+            self._is_used()
             return self._python
         try:
             self._root.mkdir(parents=True, exist_ok=True)
@@ -101,6 +104,10 @@ class Installation:
     def _is_complete(self) -> bool:
         # The interpreter, too: it is a link, and what it leads to may have been removed from the machine.
         return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
+
+    def _is_used(self) -> None:
+        with contextlib.suppress(OSError):  # a data folder that is only read still serves
+            os.utime(self._folder / _MARKER)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
@@ -208,6 +215,35 @@ class Installation:
         # Those too that a process left which died at this point.
         for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+
+
+def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None:
+    """Remove environments that nobody has asked for in so many seconds. Blocking.
+
+    Args:
+        root: folder of all environments.
+        used: names of those that stay, whatever their age.
+        unused_s: younger ones stay, too: who goes back to an older requirements file finds its environment.
+    """
+    for folder in root.glob("[0-9a-f]*/"):
+        marker = folder / _MARKER
+        try:
+            age_s = time.time() - (marker if marker.exists() else folder).stat().st_mtime
+            if folder.name in used or age_s < unused_s:
+                continue
+            lock = os.open(root / f"{folder.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            continue
+        try:
+            if _try_lock(lock):
+                aside = Path(tempfile.mkdtemp(prefix=f"{_DISCARDED}{folder.name}-", dir=root))
+                folder.rename(aside / "environment")
+                shutil.rmtree(aside, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
 
 
 def _try_lock(lock: int) -> bool:

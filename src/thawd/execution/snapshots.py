@@ -7,6 +7,7 @@ version has no image is told as a reason, never raised: it is then forked or sta
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import itertools
 import os
@@ -276,6 +277,12 @@ class Snapshots:
     async def release(self, frozen: Frozen) -> None:
         """The image is not used any more, for now."""
         await asyncio.to_thread(frozen.lease.release)
+
+    async def supersede(self, frozen: Frozen) -> None:
+        """Its version exists no more: the image goes, unless an equal version, here or in another server, has it."""
+        await asyncio.to_thread(frozen.lease.release)
+        with contextlib.suppress(ThawdError):
+            await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
 
     async def discard(self, frozen: Frozen) -> None:
         """The image is of no use."""

@@ -134,14 +134,20 @@ class Spawner:
         except OSError as error:
             raise ServiceException(f"the template could not be started: {error}") from error
 
-    def retire(self, version: Version) -> None:
-        """End the version's template and give its image up; its environments live on."""
+    def retire(self, version: Version, *, for_good: bool = False) -> None:
+        """End the version's template and give its image up; its environments live on.
+
+        Args:
+            version: it.
+            for_good: it exists no more, and its image goes; else that is there for the next server.
+        """
         key = (version.function.name, version.generation)
         origin = self._origins.pop(key, None)
         self._retired.add(key)
         if origin is None:
             return
         origin.retire()
+        origin.superseded = for_good
         for task in (origin.starting, origin.freezing):
             if task is not None:
                 task.cancel()
@@ -154,7 +160,8 @@ class Spawner:
         frozen, origin.frozen = origin.frozen, None
         if frozen is not None:
             assert self._snapshots is not None
-            self._in_background(self._snapshots.release(frozen))
+            let_go = self._snapshots.supersede if origin.superseded else self._snapshots.release
+            self._in_background(let_go(frozen))
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """Start one environment and wait until it can serve.

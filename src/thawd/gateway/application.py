@@ -21,9 +21,7 @@ from thawd.gateway.control_api import CODE_PREFIX, ControlApi
 from thawd.gateway.cors import allows, is_preflight, is_this_machine
 from thawd.gateway.function_url import FunctionUrlApi
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, header, respond, respond_error, respond_json
-from thawd.gateway.invoke import PREFIX, SUFFIX, InvokeApi
-from thawd.gateway.invoke_stream import PREFIX as STREAM_PREFIX
-from thawd.gateway.invoke_stream import SUFFIX as STREAM_SUFFIX
+from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import TARGET_PREFIX, LogsApi
 from thawd.gateway.objects import ObjectApi
@@ -34,6 +32,8 @@ from thawd.gateway.sources_api import PREFIX as SOURCES_PREFIX
 from thawd.gateway.sources_api import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
+
+_INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix)
 
 
 @dataclass(slots=True)
@@ -104,9 +104,9 @@ class Application:
             if admitted is None:
                 return
             receive = admitted
-        if path.startswith(PREFIX) and path.endswith(SUFFIX):
+        if InvokeApi.claims(path):
             await parts.invoke(scope, receive, send)
-        elif path.startswith(STREAM_PREFIX) and path.endswith(STREAM_SUFFIX) and parts.invoke_stream is not None:
+        elif parts.invoke_stream is not None and InvokeStreamApi.claims(path):
             await parts.invoke_stream(scope, receive, send)
         elif parts.control.claims(path):
             await parts.control(scope, receive, send)
@@ -145,14 +145,14 @@ class Application:
         path: str = scope["path"]
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
-        is_lambda = path.startswith((PREFIX, STREAM_PREFIX)) or self.parts.control.claims(path)
+        is_lambda = path.startswith(_INVOKING) or self.parts.control.claims(path)
         return is_lambda or (header(scope, b"x-amz-target") or b"").startswith(b"Logs_")
 
     def _shared(self, scope: Scope) -> Cors | None:
         """What pages of other origins may do, if the request is one for the routes."""
         cors = self.parts.routes.http.cors
         path: str = scope["path"]
-        if cors is None or path.startswith((PREFIX, STREAM_PREFIX, "/_thawd/")) or path == "/metrics":
+        if cors is None or path.startswith((*_INVOKING, "/_thawd/")) or path == "/metrics":
             return None
         parts, objects = self.parts, self.parts.objects
         is_others = (

@@ -20,6 +20,7 @@ from thawd.errors import ThawdError
 from thawd.gateway.http import Receive, Scope, Send, header, read_body, respond
 from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import Invocation, new_request_id
+from thawd.resources import Notification
 
 _XML = (b"content-type", b"application/xml")
 _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
@@ -39,25 +40,16 @@ class Rule:
 
     Attributes:
         identifier: of the configuration.
-        arn: of the function.
-        events: event types, for example ``s3:ObjectCreated:*``.
-        prefix: only keys that begin so.
-        suffix: only keys that end so.
+        notification: which events invoke which function, by its ARN.
     """
 
     identifier: str
-    arn: str
-    events: tuple[str, ...]
-    prefix: str = ""
-    suffix: str = ""
+    notification: Notification
 
-    def wants(self, event_name: str, key: str) -> bool:
-        """Whether an event of the name, for example ``ObjectCreated:Put``, is asked for."""
-        return (
-            any(_covers(pattern, event_name) for pattern in self.events)
-            and key.startswith(self.prefix)
-            and key.endswith(self.suffix)
-        )
+    @property
+    def arn(self) -> str:
+        """Of the function."""
+        return self.notification.function
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,7 +145,7 @@ class BucketNotifications:
         configuration = self._by_bucket.get(bucket)
         if name is None or configuration is None:
             return
-        wanted = [rule for rule in configuration.rules if rule.wants(name, key)]
+        wanted = [rule for rule in configuration.rules if rule.notification.wants(name, key.encode())]
         if not wanted:
             return
         found = None
@@ -174,7 +166,7 @@ class BucketNotifications:
             if _local(element.tag) == "Deleted":
                 key = next((child.text or "" for child in element if _local(child.tag) == "Key"), "")
                 for rule in configuration.rules:
-                    if rule.wants(name, key):
+                    if rule.notification.wants(name, key.encode()):
                         await self._fire(rule, name, bucket, key, None)
 
     async def _fire(self, rule: Rule, name: str, bucket: str, key: str, found: tuple[int, str] | None) -> None:
@@ -250,16 +242,17 @@ def _rule(element: ElementTree.Element, index: int) -> Rule:
     if set(filters) - {"prefix", "suffix"}:
         raise S3Error(400, "InvalidArgument", "filter rule name must be either prefix or suffix")
     identifier = (texts.get("Id") or [f"thawd-{index}"])[0]
-    return Rule(identifier, arns[0], tuple(texts["Event"]), filters.get("prefix", ""), filters.get("suffix", ""))
+    notification = Notification(
+        function=arns[0],
+        events=tuple(texts["Event"]),
+        prefix=filters.get("prefix", ""),
+        suffix=filters.get("suffix", ""),
+    )
+    return Rule(identifier, notification)
 
 
 def _local(tag: str) -> str:
     return tag.rpartition("}")[2]
-
-
-def _covers(pattern: str, name: str) -> bool:
-    wanted = pattern.removeprefix("s3:")
-    return name.startswith(wanted[:-1]) if wanted.endswith("*") else wanted == name
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:

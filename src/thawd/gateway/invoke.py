@@ -1,59 +1,24 @@
 """The Invoke API: ``POST /2015-03-31/functions/{name}/invocations``.
 
-Source: AWS Lambda API reference, "Invoke"; limits from "Lambda quotas".
+Source: AWS Lambda API reference, "Invoke".
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
-import re
-import time
 from collections.abc import Awaitable, Callable
-from urllib.parse import parse_qs, unquote
 
-import msgspec
-
-from thawd.errors import (
-    InvalidParameterValueException,
-    InvalidRequestContentException,
-    ResourceNotFoundException,
-    ThawdError,
-)
 from thawd.execution.dispatcher import Dispatcher
-from thawd.gateway.http import (
-    JSON,
-    Budget,
-    ClientGoneError,
-    Receive,
-    Scope,
-    Send,
-    header,
-    read_body,
-    respond,
-    respond_error,
-    trace_of,
-)
+from thawd.gateway.http import JSON, Budget, Scope, Send, respond
+from thawd.gateway.invoke_request import InvokeOperation
 from thawd.gateway.timing import timing
-from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
-from thawd.resources import ACCOUNT_ID, LATEST, REGION
-
-PREFIX = "/2015-03-31/functions/"
-SUFFIX = "/invocations"
-# Source: API reference, Invoke, X-Amz-Client-Context: "up to 3,583 bytes of base64-encoded data".
-MAX_CLIENT_CONTEXT_BYTES = 3583
-# Source: API reference, Invoke, FunctionName: name, partial ARN, full ARN, each with an optional qualifier.
-_NAME = re.compile(
-    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:[a-z0-9-]*:)?(?:(?P<account>\d{12}):)?(?:function:)?"
-    r"(?P<name>[a-zA-Z0-9-_]{1,64})(?::(?P<qualifier>\$LATEST|[a-zA-Z0-9-_]+))?"
-)
-_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+from thawd.invocation import Invocation
 
 Accept = Callable[[Invocation], Awaitable[None]]
 """Stores an asynchronous invocation durably; returns when it is."""
 
 
-class InvokeApi:
+class InvokeApi(InvokeOperation):
     """Serves Invoke.
 
     Args:
@@ -63,44 +28,14 @@ class InvokeApi:
         budget: memory for bodies.
     """
 
+    title = "InvokeFunction"
+    prefix = "/2015-03-31/functions/"
+    suffix = "/invocations"
+    kinds = ("RequestResponse", "Event", "DryRun")
+
     def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float, budget: Budget) -> None:
-        self._dispatcher = dispatcher
+        super().__init__(dispatcher, queue_timeout_s=queue_timeout_s, budget=budget)
         self._accept = accept
-        self._queue_timeout_s = queue_timeout_s
-        self._budget = budget
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Serve one request; errors are answered, not raised."""
-        request_id = new_request_id()
-        try:
-            await self._serve(scope, receive, send, request_id)
-        except ThawdError as error:
-            await respond_error(send, error, request_id=request_id)
-        except ClientGoneError:
-            return
-
-    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
-        if scope["method"] != "POST":
-            raise ResourceNotFoundException(f"Invoke takes POST, not {scope['method']}")
-        function, qualifier = resolve(scope)
-        kind = one_of(scope, b"x-amz-invocation-type", "invocationType", ("RequestResponse", "Event", "DryRun"))
-        log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
-        self._dispatcher.entry(function, qualifier)
-        limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
-        with self._budget.hold(scope, most_bytes=limit_bytes):
-            body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="InvokeFunction")
-            invocation = Invocation(
-                function,
-                check_json(body) if body else b"{}",
-                time.monotonic() + self._queue_timeout_s,
-                request_id,
-                client_context=client_context(scope),
-                trace_id=trace_of(scope),
-                want_log_tail=log_type == "Tail" and kind == "RequestResponse",
-                asynchronous=kind == "Event",
-                qualifier=qualifier,
-            )
-            await self._run(scope, send, invocation, kind)
 
     async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
         id_header = (b"x-amzn-requestid", invocation.request_id.encode())
@@ -123,88 +58,3 @@ class InvokeApi:
         if invocation.want_log_tail:
             headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
         await respond(send, 200, headers, result.payload)
-
-
-def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
-    """The value of a header that has few; the first of `allowed` when it is missing.
-
-    Raises:
-        InvalidParameterValueException: it has another one (400).
-    """
-    given = header(scope, name)
-    if given is None:
-        return allowed[0]
-    value = given.decode("latin-1")
-    if value in allowed:
-        return value
-    raise InvalidParameterValueException(
-        f"1 validation error detected: Value '{value}' at '{field}' failed to satisfy constraint: "
-        f"Member must satisfy enum value set: [{', '.join(allowed)}]"
-    )
-
-
-def resolve(scope: Scope) -> tuple[str, str | None]:
-    """The function's name and the qualifier, if any, of an Invoke request; see `resolve_name`."""
-    return resolve_name(scope, scope["path"][len(PREFIX) : -len(SUFFIX)])
-
-
-def resolve_name(scope: Scope, encoded: str) -> tuple[str, str | None]:
-    """The function's name and the qualifier, if any, from their part of the path and ``Qualifier``.
-
-    Raises:
-        InvalidParameterValueException: it is no function name (400).
-        ResourceNotFoundException: it is of another account (404).
-    """
-    given = unquote(encoded)
-    match = _NAME.fullmatch(given)
-    if match is None:
-        raise InvalidParameterValueException(
-            f"1 validation error detected: Value '{given}' at 'functionName' failed to satisfy constraint: "
-            "Member must be a function name, a partial ARN or a full ARN"
-        )
-    qualifier = match["qualifier"]
-    if scope["query_string"]:
-        asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[-1]
-        if asked and qualifier and asked != qualifier:
-            raise InvalidParameterValueException(
-                f"The derived qualifier from the function name ({qualifier}) does not match the specified qualifier."
-            )
-        qualifier = asked or qualifier
-    name: str = match["name"]
-    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID:
-        arn = f"arn:aws:lambda:{REGION}:{match['account'] or ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
-        raise ResourceNotFoundException(f"Function not found: {arn}")
-    return name, qualifier
-
-
-def check_json(body: bytes) -> bytes:
-    """`body`, which is JSON text in UTF-8.
-
-    Raises:
-        InvalidRequestContentException: it is not (400).
-    """
-    try:
-        body.decode()
-        _decode_raw(body)
-    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
-        raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
-    return body
-
-
-def client_context(scope: Scope) -> str | None:
-    """The caller's client context as JSON text, or None.
-
-    Raises:
-        InvalidRequestContentException: it is none, or too large (400).
-    """
-    encoded = header(scope, b"x-amz-client-context")
-    if encoded is None:
-        return None
-    try:
-        if len(encoded) > MAX_CLIENT_CONTEXT_BYTES:
-            raise InvalidRequestContentException(f"Client context must be at most {MAX_CLIENT_CONTEXT_BYTES} bytes.")
-        text = base64.b64decode(encoded, validate=True).decode()
-        msgspec.json.decode(text, type=dict)
-    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
-        raise InvalidRequestContentException("Client context must be a valid Base64-encoded JSON object.") from None
-    return text

@@ -32,6 +32,10 @@ _PARTIAL_KEPT_S = 86_400.0
 _CHUNK_BYTES = 1 << 20
 
 
+RECORDED = ("text", "etag", "version", "size", "sha256")
+"""What the index tells of an object."""
+
+
 class Seen(NamedTuple):
     """What tells a file that was not touched."""
 
@@ -98,8 +102,7 @@ class Cache:
 
     def __init__(self, folder: Optional[str] = None, *, most_bytes: Optional[int] = None) -> None:
         self.folder = os.path.abspath(folder or os.environ.get("MODEL_CACHE") or _default_folder())
-        given_mb = os.environ.get("MODEL_CACHE_MB")
-        self.most_bytes = most_bytes or (int(given_mb) << 20 if given_mb else _DEFAULT_MOST_BYTES)
+        self.most_bytes = most_bytes or _given_bytes() or _DEFAULT_MOST_BYTES
 
     def place(self, kind: str, name: str) -> str:
         """Path of `name` in the folder `kind`, which is made when it is missing."""
@@ -109,7 +112,8 @@ class Cache:
 
     def recorded(self, key: str) -> Optional[Dict[str, Any]]:
         """What is recorded under a key of the index; None where there is nothing that can be read."""
-        return _read(self.place("index", key + ".json"))
+        record = _read(self.place("index", key + ".json"))
+        return record if isinstance(record, dict) and set(RECORDED) <= set(record) else None
 
     def use(self, kind: str, name: str) -> Optional[Use]:
         """Hold on to a blob or something derived; None where it is not there (any more)."""
@@ -292,6 +296,18 @@ def _size(path: str) -> int:
         return os.stat(path).st_size
     except FileNotFoundError:
         return 0
+
+
+def _given_bytes() -> int:
+    """The variable ``MODEL_CACHE_MB``, in bytes; 0: it says nothing.
+
+    Raises:
+        ModelError: it is no number.
+    """
+    given = os.environ.get("MODEL_CACHE_MB") or "0"
+    if not given.isdecimal():
+        raise ModelError(f"the variable MODEL_CACHE_MB is {given!r}; it takes a whole number of MiB, such as 20480")
+    return int(given) << 20
 
 
 def _default_folder() -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import time
 from typing import Any, Callable, Dict, List, Optional, Tuple
 
@@ -16,6 +17,7 @@ Progress = Callable[[str, int, int], None]
 """Called with the key, the bytes that are there and the bytes that there will be, some ten times a second."""
 
 _TRIES = 3
+_SHA256 = re.compile("[0-9a-fA-F]{64}")
 
 
 class Model:
@@ -108,26 +110,38 @@ def open(
     Raises:
         ModelNotFoundError: there is nothing at the address.
         ModelChangedError: what is there is not what a pin says.
-        ModelError: the store failed, or the address is none.
+        ModelError: the store or the disk failed, or the address or a pin is none.
     """
     where = parse(address)
     model = Model(where, cache or Cache())
     model.pinned = sha256 is not None
+    if sha256 is not None and not _SHA256.fullmatch(sha256):
+        raise ModelError(f"{address}: {sha256!r} is no SHA-256, which has 64 hexadecimal digits")
     begun_s = time.perf_counter()
-    is_folder = address.partition("?")[0].endswith("/")
-    if is_folder and (sha256 or etag or version):
-        raise ModelError(f"{address} is a folder; a pin is for one file: sha256, etag and version")
-    if where.path:
-        if etag or version:
-            raise ModelError(f"{address} is a file, which has no ETag and no version; pin it by sha256")
-        _open_here(model, sha256)
-    elif is_folder:
-        _open_folder(model, where, progress)
-    else:
-        _open_object(model, where, _Pins(sha256, etag, version), progress)
+    try:
+        _open(model, where, _Pins(sha256, etag, version), progress)
+    except OSError as error:
+        what = f"{error.filename}: {error.strerror}" if error.filename else str(error)
+        raise ModelError(f"{address}: {what}; models are kept in {model.cache.folder}") from error
     note = f"{model.origin}, {model.size / 2**20:.1f} MiB"
     model.steps.append(("open", (time.perf_counter() - begun_s) * 1000, note))
     return model
+
+
+def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progress]) -> None:
+    """Fill `model`."""
+    address = where.text
+    is_folder = address.partition("?")[0].endswith("/")
+    if is_folder and (pins.sha256 or pins.etag or pins.version):
+        raise ModelError(f"{address} is a folder; a pin is for one file: sha256, etag and version")
+    if where.path:
+        if pins.etag or pins.version:
+            raise ModelError(f"{address} is a file, which has no ETag and no version; pin it by sha256")
+        _open_here(model, pins.sha256)
+    elif is_folder:
+        _open_folder(model, where, progress)
+    else:
+        _open_object(model, where, pins, progress)
 
 
 class _Pins:
@@ -150,9 +164,9 @@ def _open_here(model: Model, sha256: Optional[str]) -> None:
     model.size, model.identity = _stamp(model.path, model.address)
     if sha256 is not None:
         seen = model.cache.place("index", key_of(model.path) + ".seen")
-        if not has_sha256(model.path, sha256.lower(), seen=seen):
+        if not has_sha256(model.path, sha256, seen=seen):
             raise ModelChangedError(f"{model.address}: its SHA-256 is not {sha256}")
-        model.sha256 = sha256.lower()
+        model.sha256 = sha256
 
 
 def _stamp(path: str, address: str) -> Tuple[int, str]:
@@ -258,7 +272,7 @@ def _open_folder(model: Model, address: Address, progress: Optional[Progress]) -
         raise ModelNotFoundError(f"{address.text}: no object's key begins so")
     files: Dict[str, str] = {}
     for found in objects:
-        part = address._replace(text=address.text.partition("?")[0] + found["key"], key=found["key"])
+        part = address._replace(text=f"s3://{address.bucket}/{found['key']}", key=found["key"])
         recorded = _hold(model, part, _Pins(None, None, None), found, progress)
         files[found["key"][len(address.key) :]] = recorded["sha256"]
         model.size += recorded["size"]

@@ -19,6 +19,7 @@ from thawd.models.opening import open as open_model
 class _Resident:
     loaded: Loaded
     checked_s: float
+    refused: str = ""  # identity of the one that was to replace it, and could not be loaded
 
 
 class Residents:
@@ -34,7 +35,8 @@ class Residents:
         hits: how often a model was there.
         misses: how often it was loaded, since it was not there.
         replaced: how often it was loaded, since the store has another one.
-        failure: why the store could not be asked when last it was to be, and what is there is served on; else None.
+        failure: why what is there is served on: the store could not be asked when last it was to be, or the model that
+            it has by now cannot be loaded; else None.
     """
 
     def __init__(
@@ -62,16 +64,14 @@ class Residents:
         """
         with self._lock:
             resident = self._residents.get(address)
-            if resident is not None and not self._is_replaced(resident):
-                self._residents.move_to_end(address)
-                self.hits += 1
-                return resident.loaded
             if resident is None:
                 self.misses += 1
-            else:
-                self.replaced += 1
-                del self._residents[address]
-            return self._bring(address)
+                return self._bring(address)
+            self._residents.move_to_end(address)
+            if not self._is_replaced(resident):
+                self.hits += 1
+                return resident.loaded
+            return self._replace(address, resident)
 
     def sizes(self) -> Dict[str, int]:
         """Bytes of each model that is there, the least recently used one first."""
@@ -88,12 +88,41 @@ class Residents:
         except ModelError as error:
             self.failure = str(error)
             return False
-        self.failure = None
+        if current or not resident.refused:
+            self.failure = None
         return not current
 
+    def _replace(self, address: str, old: _Resident) -> Loaded:
+        """The model that the store has by now, or the old one again where that is broken and the old one is kept."""
+        try:
+            model = open_model(address, cache=self._cache)
+        except ModelError as error:
+            self.failure = str(error)
+            self.hits += 1
+            return old.loaded
+        if model.identity == old.refused:
+            self.hits += 1
+            return old.loaded
+        del self._residents[address]  # before another one is loaded, so that the bound holds
+        try:
+            loaded = self._admit(address, model)
+        except Exception as error:  # a loader is anybody's code
+            if old.loaded.model.origin == "in place":  # its file is the broken one
+                raise
+            self.failure = str(error)
+            loaded = self._admit(address, old.loaded.model)
+            self._residents[address].refused = model.identity
+            return loaded
+        self.failure = None
+        self.replaced += 1
+        old.loaded.model.close()
+        return loaded
+
     def _bring(self, address: str) -> Loaded:
+        return self._admit(address, open_model(address, cache=self._cache))
+
+    def _admit(self, address: str, model: Model) -> Loaded:
         begun_s = time.monotonic()
-        model = open_model(address, cache=self._cache)
         held = sum(resident.loaded.model.size for resident in self._residents.values())
         while (
             self._residents and held + model.size > self._most_bytes

@@ -17,10 +17,11 @@ import json
 import os
 import sys
 import time
-from typing import Any, Dict, Iterator, Optional
+from typing import Any, Dict, Iterator, List, Optional
 
 _CHUNK_BYTES = 1 << 20
 _PROGRESS_S = 0.1
+_RECORDED = ("text", "etag", "version", "size", "sha256")
 _MISSING, _CHANGED, _FAILED = "missing", "changed", "failed"
 
 
@@ -43,7 +44,7 @@ def main() -> None:
             _say({"error": _first_line(error), "kind": _MISSING})
         except Exception as error:
             kind = _CHANGED if type(error).__name__ == "PreconditionError" else _FAILED
-            _say({"error": _first_line(error), "kind": kind})
+            _say({"error": _first_line(error) + _where(error, request), "kind": kind})
 
 
 def _say(answer: Dict[str, Any]) -> None:
@@ -54,6 +55,13 @@ def _say(answer: Dict[str, Any]) -> None:
 def _first_line(error: BaseException) -> str:
     """The first line says it; after it comes obstore's inner life."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
+
+
+def _where(error: BaseException, request: Dict[str, Any]) -> str:
+    """Of what the disk refuses, such as a file on a full one, where that is."""
+    if not isinstance(error, OSError) or error.errno is None or "partial" not in request:
+        return ""
+    return f"; models are kept in {os.path.dirname(os.path.dirname(request['partial']))}. What has come stays there"
 
 
 def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
@@ -119,7 +127,17 @@ def _list(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
     import obstore
 
     pages = obstore.list(_store(request, stores), prefix=request["key"])
-    return sorted((_described(meta) for page in pages for meta in page), key=lambda found: found["key"])
+    found = sorted((_described(meta) for page in pages for meta in page), key=lambda found: found["key"])
+    return [one for one in found if not _is_marker(one, request["key"], found)]
+
+
+def _is_marker(one: Dict[str, Any], folder: str, found: List[Dict[str, Any]]) -> bool:
+    """Whether an object stands for a folder only, as the S3 console makes one: empty, its key with a slash at the end.
+
+    obstore tells keys without that slash.
+    """
+    inside = one["key"].rstrip("/") + "/"
+    return one["size"] == 0 and (inside == folder or any(other["key"].startswith(inside) for other in found))
 
 
 def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
@@ -147,7 +165,7 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
             raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, and {request['sha256']} was asked for")
         os.fchmod(file.fileno(), 0o444)
         blob = os.path.join(request["blobs"], sha256)
-        recorded = {name: request[name] for name in ("text", "etag", "version", "size")}
+        recorded = {name: request[name] for name in _RECORDED if name != "sha256"}
         recorded["sha256"] = sha256
         # First: from the moment the partial download has another name, nobody waits for it, and all find the blob.
         _write(index, recorded)
@@ -183,6 +201,8 @@ def _recorded(index: str, blobs: str) -> Optional[Dict[str, Any]]:
         with open(index) as file:
             recorded: Dict[str, Any] = json.load(file)
     except (OSError, ValueError):
+        return None
+    if not isinstance(recorded, dict) or not set(_RECORDED) <= set(recorded):
         return None
     return recorded if os.path.exists(os.path.join(blobs, recorded["sha256"])) else None
 

@@ -135,15 +135,6 @@ def distrust_folder(folder: Path, status: os.stat_result) -> str | None:
     return None
 
 
-def sync(path: Path) -> None:
-    """Have the kernel write a file or folder to the disk."""
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
-
-
 def stored_bytes(path: Path) -> int:
     """Disk space that a file, or all in a folder, takes: holes count nothing. What is not there takes none."""
     try:

@@ -17,6 +17,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Self
 
+from thawd import folders
 from thawd.errors import StoreError
 from thawd.snapshot.store_files import (
     Hold,
@@ -26,7 +27,6 @@ from thawd.snapshot.store_files import (
     hold,
     open_as_is,
     remove_tree,
-    sync,
     using,
 )
 from thawd.snapshot.store_records import (
@@ -162,7 +162,7 @@ class ImageFolder:
             ):
                 with contextlib.suppress(FileNotFoundError):
                     source.rename(target)
-            sync(self.path)
+            folders.sync(self.path)
 
     def install_sidecar(self, draft: Draft, sidecar: Sidecar) -> None:
         """Put a sidecar in its place, whole.

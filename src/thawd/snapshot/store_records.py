@@ -12,7 +12,8 @@ from pathlib import Path
 
 import msgspec
 
-from thawd.snapshot.store_files import distrust, sync
+from thawd import folders
+from thawd.snapshot.store_files import distrust
 
 IMAGE = ".img"
 SIDECAR = ".json"
@@ -143,7 +144,7 @@ def write_sidecar(path: Path, sidecar: Sidecar) -> None:
     """
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(sidecar)) + b"\n")
-    sync(path)
+    folders.sync(path)
 
 
 def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:

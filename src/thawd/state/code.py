@@ -24,6 +24,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
+from thawd import folders
 from thawd.errors import InvalidParameterValueException, StoreError
 from thawd.state.trees import storing
 
@@ -108,9 +109,10 @@ class CodeStore:
         self._recent[name] = time.monotonic()
         unzipped_bytes = self._unpack(content, name)
         with storing(self._zips):
-            self._zips.mkdir(mode=0o700, parents=True, exist_ok=True)
+            folders.make(self._zips, mode=0o700)
             if not self.zip_path(name).exists():
                 _write(self.zip_path(name), content)
+            folders.sync(self._zips)
         return Code(base64.b64encode(digest.digest()).decode(), len(content), name, unzipped_bytes)
 
     def ensure(self, name: str) -> Path:
@@ -284,7 +286,7 @@ def _write(path: Path, content: bytes) -> None:
 
 
 def _sync(folder: Path) -> None:
-    """Have everything on the disk before the folder gets its name."""
+    """Have everything in the folder on the disk, names too, before it gets its own."""
     if sum(len(names) for _, _, names in os.walk(folder)) > _MANY_FILES:
         os.sync()  # one for all is sooner done than one for each
         return
@@ -294,3 +296,4 @@ def _sync(folder: Path) -> None:
             if not path.is_symlink():
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
+        folders.sync(Path(place))

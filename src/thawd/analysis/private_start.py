@@ -1,0 +1,121 @@
+"""Starting a private server for a measurement: a process and a data folder of its own, of which nothing is left."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import msgspec
+
+from thawd.config import Settings
+from thawd.errors import StoreError
+
+_LOOK_S = 0.02
+_TOLD_BYTES = 3000
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """What every private server is told.
+
+    Attributes:
+        config: the configuration, absolute.
+        data: its data folder, absolute.
+        ready_file: written when it serves.
+        parent: process id of who starts it.
+    """
+
+    config: str
+    data: str
+    ready_file: str
+    parent: int
+
+
+class PrivateServer(msgspec.Struct, frozen=True):
+    """A server that runs.
+
+    Attributes:
+        url: of it.
+        pid: of its process.
+    """
+
+    url: str
+    pid: int
+
+
+@contextlib.contextmanager
+def private_server(
+    settings: Settings, *, purpose: str, conditions: Callable[[Place], msgspec.Struct]
+) -> Iterator[PrivateServer]:
+    """A server in a data folder of its own, which is removed afterwards.
+
+    The folder lies in the configured data folder, so on the same disk; environments of requirements are shared.
+
+    Args:
+        settings: the configuration.
+        purpose: ``bench`` or ``tune``; the program is ``thawd.PURPOSE_server``.
+        conditions: what the program is told.
+
+    Raises:
+        StoreError: it could not start, or the folder cannot be made.
+    """
+    data = settings.server.data
+    try:
+        data.mkdir(parents=True, exist_ok=True)
+        _clean(data, purpose)
+        folder = Path(tempfile.mkdtemp(prefix=f"{purpose}-{os.getpid()}-", dir=data))
+        (data / "environments").mkdir(exist_ok=True)
+        (folder / "data").mkdir()
+        (folder / "data" / "environments").symlink_to(data / "environments")
+    except OSError as error:
+        raise StoreError(f"a folder for the private server cannot be made in {data}: {error.strerror}") from error
+    place = Place(
+        config=str(settings.path),
+        data=str(folder / "data"),
+        ready_file=str(folder / "ready.json"),
+        parent=os.getpid(),
+    )
+    told = msgspec.json.encode(conditions(place)).decode()
+    try:
+        with (folder / "server.log").open("wb") as log:
+            # In a session of its own: Ctrl-C is for this process, which may want its last answers, and ends it.
+            process = subprocess.Popen(
+                [sys.executable, "-m", f"thawd.{purpose}_server", told],
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            yield _await_ready(process, folder)
+        finally:
+            process.terminate()
+            process.wait()
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+
+
+def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> PrivateServer:
+    while True:
+        with contextlib.suppress(FileNotFoundError, ValueError):
+            ready = json.loads((folder / "ready.json").read_text())
+            return PrivateServer(ready["url"], ready["pid"])
+        if process.poll() is not None:
+            said = (folder / "server.log").read_bytes()[-_TOLD_BYTES:].decode(errors="replace").strip()
+            raise StoreError(f"the private server ended with status {process.returncode}:\n{said}")
+        time.sleep(_LOOK_S)
+
+
+def _clean(data: Path, purpose: str) -> None:
+    """Remove folders that measurements left which were killed."""
+    for folder in data.glob(f"{purpose}-*-*"):
+        owner = folder.name.split("-")[1]
+        if owner.isdigit() and not Path(f"/proc/{owner}").exists():
+            shutil.rmtree(folder, ignore_errors=True)

@@ -1,0 +1,62 @@
+"""What a server keeps of its own and what it reaches elsewhere, opened together: state file, tables, buckets by URL."""
+
+from __future__ import annotations
+
+import contextlib
+
+from thawd import folders
+from thawd.claims import StartError
+from thawd.config import Settings
+from thawd.state.bucket_store import BucketStores, require_library
+from thawd.state.objects import ObjectCatalog
+from thawd.state.schema import open_state
+from thawd.state.tables import AwsAccess, Tables, require_libraries
+
+
+class StoresRoom:
+    """The stores of one server; opening them makes the folders that are missing.
+
+    Args:
+        settings: the configuration.
+        closing: closes what is open at the end.
+
+    Attributes:
+        state: the state file.
+        objects: the catalog of the buckets that are folders.
+        tables: tables, wherever they are.
+        buckets: the buckets that are elsewhere.
+
+    Raises:
+        StartError: a folder cannot be made.
+        StoreError: a store cannot be used, or a library for it is not installed.
+    """
+
+    def __init__(self, settings: Settings, *, closing: contextlib.ExitStack) -> None:
+        data = settings.server.data
+        for folder in (data / "logs", data / "tables", *(bucket.path for bucket in settings.buckets.values())):
+            try:
+                folders.make(folder)
+            except OSError as error:
+                raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        self.state = open_state(data / "thawd.db")
+        closing.callback(self.state.close)
+        self.objects = ObjectCatalog(self.state)
+        require_libraries(settings.tables)
+        self.tables = Tables(settings.tables)
+        closing.callback(self.tables.close)
+        require_library(settings.remote_buckets)
+        self.buckets = BucketStores(settings.remote_buckets)
+        closing.callback(self.buckets.close)
+
+    def use_aws(self, access: AwsAccess) -> None:
+        """Reach tables and buckets of AWS by `access`, those whose own URL does not say how."""
+        self.tables.aws = self.buckets.aws = access
+
+    async def count_table(self, name: str) -> int:
+        """Number of items in a table.
+
+        Raises:
+            ResourceNotFoundException: there is no such table (404).
+            StoreError: it cannot be read.
+        """
+        return await (await self.tables.get(name)).count()
