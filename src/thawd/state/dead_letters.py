@@ -51,7 +51,8 @@ class Selection(msgspec.Struct, forbid_unknown_fields=True):
 
 _SELECT = (
     f"SELECT {COLUMNS}, e.error, e.condition, e.available_at, "
-    "EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id), length(p.body) FROM events e JOIN payloads p ON p.event = e.id"
+    "EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id), length(p.body) "
+    "FROM events e JOIN payloads p ON p.event = e.id"
 )
 # SQLite knows a payload's length without reading it.
 _SELECT_WITHOUT = _SELECT.replace("p.body,", "x'',", 1)
