@@ -21,7 +21,7 @@ class Queue:
 
     Attributes:
         trouble: what every call fails with; None: they succeed.
-        refused: handles that deletion fails for, each once.
+        refused: handles that deletion and extension fail for, each once.
         calls: what was asked of it besides receiving.
     """
 
@@ -61,8 +61,10 @@ class Queue:
 
     async def set_visibility(self, handles: Sequence[str], wait_s: int) -> list[str]:
         self._fail()
+        failed = [handle for handle in handles if handle in self.refused]
+        self.refused -= set(failed)
         self.calls.append(("visibility", tuple(handles), wait_s))
-        return []
+        return failed
 
     async def look(self) -> QueueLook:
         self._fail()
@@ -315,6 +317,23 @@ def test_a_batch_that_takes_long_is_held_again_and_again(monkeypatch: Any) -> No
         house.receiver.stop()
         await running
         assert len(house.queue.calls) == seen
+
+    asyncio.run(scenario())
+
+
+def test_a_message_whose_hold_was_refused_is_held_at_the_next_look(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sqs_receiver, "_SHORTEST_HOLD_S", 0)
+    monkeypatch.setattr(sqs_receiver, "_HOLD_S", 1000)
+    monkeypatch.setattr(sqs_receiver, "_RECHECK_S", 0.01)
+
+    async def scenario() -> None:
+        async with working() as house:
+            house.queue.visibility_s = 0
+            house.queue.refused = {"h-b"}
+            house.gate.clear()
+            house.queue.put("a", "b")
+            await house.until(lambda: len(house.queue.calls) == 2)
+            assert [handles for _, handles, _ in house.queue.calls] == [("h-a", "h-b"), ("h-b",)]
 
     asyncio.run(scenario())
 

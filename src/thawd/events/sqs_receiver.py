@@ -273,8 +273,8 @@ class Receiver:
             if not due or batch.over.is_set():
                 continue
             with contextlib.suppress(SourceError):  # tried again at once; at worst a message comes twice
-                await self._queue.set_visibility([letter.handle for letter in due], hold_s)
-                for letter in due:
+                refused = set(await self._queue.set_visibility([letter.handle for letter in due], hold_s))
+                for letter in (one for one in due if one.handle not in refused):
                     letter.held_until, letter.hold_s = now + hold_s, hold_s
 
     async def _deal(self, batch: Batch) -> None:
