@@ -38,6 +38,9 @@ SINGLE = "single"
 LATEST = "$LATEST"
 RUNTIME = f"python{sys.version_info.major}.{sys.version_info.minor}"
 STOP_S = 60.0
+# Of ResNet-18; its optimised copy is as large. A snapshot has neither.
+MODEL_BYTES = 45e6
+SNAPSHOT_BYTES = 30e6
 FOLLOWED_WITHIN_S = 30.0
 SHOWN_S3 = 5
 
@@ -87,7 +90,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
     parser.add_argument("--models", type=int, default=100)
     parser.add_argument("--requests", type=int, default=400)
-    parser.add_argument("--width", type=int, default=32)
+    parser.add_argument("--width", type=int, default=64, help="channels of the first layer: 64 is ResNet-18")
     parser.add_argument("--side", type=int, default=224)
     parser.add_argument("--keep", action="store_true", help="keep the versions of `single` and their snapshots")
     given = parser.parse_args()
@@ -133,8 +136,20 @@ def run(given: argparse.Namespace) -> None:
 
 
 def make_models(store: Path, given: argparse.Namespace) -> None:
-    """Have the models in the store, of which each is a file."""
+    """Have the models in the store, of which each is a file.
+
+    Raises:
+        DemoError: they would not fit the disk.
+    """
     begun_s = time.monotonic()
+    needed = int(given.models * (2 * MODEL_BYTES * (given.width / 64) ** 2 + SNAPSHOT_BYTES))
+    store.mkdir(parents=True, exist_ok=True)
+    there = sum(file.stat().st_size for file in store.glob("*.onnx"))
+    if (free := shutil.disk_usage(store).free) < needed - 2 * there:
+        raise DemoError(
+            f"{given.models} models, their optimised copies and snapshots take {needed / 1e9:.1f} GB, and "
+            f"{free / 1e9:.1f} GB are free in {store}: fewer by --models, or smaller by --width 32"
+        )
     options = ["--count", str(given.models), "--width", str(given.width), "--side", str(given.side)]
     subprocess.run([sys.executable, HERE / "make_models.py", store, *options], check=True)
     files = sorted(store.glob("*.onnx"))
@@ -188,7 +203,9 @@ def running() -> Iterator[Server]:
         # `single` is made through the API and so has a runtime of Lambda's: this interpreter, which has the packages.
         configuration = HERE / ".served.toml"
         runtime = f'\n[runtimes]\n"{RUNTIME}" = {json.dumps(sys.executable)}\n'
-        configuration.write_text((HERE / "thawd.toml").read_text() + runtime)
+        text = (HERE / "thawd.toml").read_text()
+        ten_mb = 10 * max(file.stat().st_size for file in (HERE / "store").glob("*.onnx")) / 2**20
+        configuration.write_text(text.replace('MEMORY_MB = "430"', f'MEMORY_MB = "{ten_mb + 1:.0f}"') + runtime)
         with log.open("wb") as output:
             process = subprocess.Popen(
                 [*command, "--config", str(configuration)],
