@@ -6,6 +6,7 @@ import asyncio
 import sqlite3
 import threading
 import time
+import tracemalloc
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 
@@ -115,6 +116,25 @@ def test_an_id_is_never_used_again(queue: EventQueue) -> None:
         assert await queue.depth() == {"f": Depth(queued=1)}
 
     asyncio.run(scenario())
+
+
+def test_dead_letters_are_listed_without_reading_their_payloads(queue: EventQueue, db: Database) -> None:
+    async def work() -> None:
+        # Given more bytes of dead letters than a list of them is worth
+        for number in range(20):
+            await queue.put([NewEvent(function="f", payload=b"x" * 1_000_000, request_id=f"id-{number}")])
+            (leased,) = await queue.lease("f", limit=1)
+            await queue.bury(leased.id, error="e", condition="c")
+        tracemalloc.start()
+        try:
+            letters = await DeadLetters(db).page("f", payloads=False)
+            _, most = tracemalloc.get_traced_memory()
+        finally:
+            tracemalloc.stop()
+        assert [(len(letter.payload), letter.payload_bytes) for letter in letters] == [(0, 1_000_000)] * 20
+        assert most < 5_000_000
+
+    asyncio.run(work())
 
 
 def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQueue, db: Database) -> None:

@@ -8,6 +8,8 @@ import threading
 from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any
 
+import pytest
+
 from thawd.events import sqs_receiver
 from thawd.events.sqs_batch import Batching, Letter, Progress
 from thawd.events.sqs_client import QueueLook, RawMessage, SourceError
@@ -19,7 +21,7 @@ class Queue:
 
     Attributes:
         trouble: what every call fails with; None: they succeed.
-        refused: handles that deletion fails for, each once.
+        refused: handles that deletion and extension fail for, each once.
         calls: what was asked of it besides receiving.
     """
 
@@ -59,8 +61,10 @@ class Queue:
 
     async def set_visibility(self, handles: Sequence[str], wait_s: int) -> list[str]:
         self._fail()
+        failed = [handle for handle in handles if handle in self.refused]
+        self.refused -= set(failed)
         self.calls.append(("visibility", tuple(handles), wait_s))
-        return []
+        return failed
 
     async def look(self) -> QueueLook:
         self._fail()
@@ -199,16 +203,25 @@ def test_a_batch_is_no_larger_than_an_event_may_be() -> None:
     asyncio.run(scenario())
 
 
-def test_what_does_not_fit_goes_back_where_the_queue_keeps_an_order() -> None:
+@pytest.mark.parametrize("fails", [False, True])
+def test_what_does_not_fit_waits_where_the_queue_keeps_an_order_and_goes_back_after_a_failure(fails: bool) -> None:
     async def scenario() -> None:
         async with working(most_bytes=8, ordered=True) as house:
             # Given a batch of a FIFO queue that is at work on its first messages
             house.gate.clear()
-            house.queue.put("aaa", "bbb", "ccc", "ddd")
-            await house.until(lambda: house.queue.released)
-            # Then the ones behind are not handled beside it: they go back, to come once it has ended
-            assert house.queue.released == ["ccc", "ddd"]
+            house.outcome = lambda ids: {"bbb"} & set(ids) if fails else set()
+            house.queue.put("aaa", "bbb", "ccc", "ddd", "eee")
+            await house.until(lambda: house.receiver._under_way == 3)
             assert house.batches == [["aaa", "bbb"]]
+            house.gate.set()
+            # Then those behind are handled once it has succeeded, and not at all when it has failed
+            if fails:
+                await house.until(lambda: len(house.queue.released) == 3)
+                assert sorted(house.queue.released) == ["ccc", "ddd", "eee"]
+                assert house.batches == [["aaa", "bbb"]]
+            else:
+                await house.until(lambda: len(house.queue.deleted()) == 5)
+                assert house.batches == [["aaa", "bbb"], ["ccc", "ddd"], ["eee"]]
 
     asyncio.run(scenario())
 
@@ -304,6 +317,23 @@ def test_a_batch_that_takes_long_is_held_again_and_again(monkeypatch: Any) -> No
         house.receiver.stop()
         await running
         assert len(house.queue.calls) == seen
+
+    asyncio.run(scenario())
+
+
+def test_a_message_whose_hold_was_refused_is_held_at_the_next_look(monkeypatch: Any) -> None:
+    monkeypatch.setattr(sqs_receiver, "_SHORTEST_HOLD_S", 0)
+    monkeypatch.setattr(sqs_receiver, "_HOLD_S", 1000)
+    monkeypatch.setattr(sqs_receiver, "_RECHECK_S", 0.01)
+
+    async def scenario() -> None:
+        async with working() as house:
+            house.queue.visibility_s = 0
+            house.queue.refused = {"h-b"}
+            house.gate.clear()
+            house.queue.put("a", "b")
+            await house.until(lambda: len(house.queue.calls) == 2)
+            assert [handles for _, handles, _ in house.queue.calls] == [("h-a", "h-b"), ("h-b",)]
 
     asyncio.run(scenario())
 

@@ -45,7 +45,7 @@ class QueueDesk:
             limit: most of them, 1 to `MAX_PAGE`.
         """
         limit = max(1, min(limit, MAX_PAGE))
-        letters = await self._dead_letters.page(function, after=after, limit=limit)
+        letters = await self._dead_letters.page(function, after=after, limit=limit, payloads=False)
         following = letters[-1].id if len(letters) == limit else None
         return {"dead_letters": [_summary(letter) for letter in letters], "next": following}
 
@@ -103,7 +103,7 @@ def _summary(letter: DeadLetter) -> dict[str, Any]:
         "accepted_at": _time(letter.accepted_at),
         "buried_at": _time(letter.buried_at),
         "outcome_kept": letter.has_outcome,
-        "payload_bytes": len(letter.payload),
+        "payload_bytes": letter.payload_bytes,
     }
 
 

@@ -47,7 +47,7 @@ class Batching:
         most: messages of a batch.
         window_s: how long to gather, seconds from the first message; 0: what comes first goes.
         most_bytes: of the contents of a batch together; a message that is larger goes alone.
-        ordered: whether what does not fit has to wait until the batch before it has ended: the queue is FIFO.
+        ordered: whether what does not fit has to wait until the batch before it has succeeded: the queue is FIFO.
     """
 
     most: int = MOST_AT_ONCE
@@ -86,17 +86,31 @@ class Progress:
 class Batch:
     """Messages that go together.
 
+    Args:
+        before: the one that has to succeed first; None: there is none.
+
     Attributes:
         letters: they, in the order of their reception.
+        succeeded: whether all of them were handled, and deleted.
         over: set when nobody needs to hold them any more.
         holding: what holds them.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, before: Batch | None = None) -> None:
         self.letters: list[Letter] = []
+        self.succeeded = False
         self.over = asyncio.Event()
         self.holding: asyncio.Task[None] | None = None
         self._size_bytes = 0
+        self._before = before
+
+    async def may_begin(self) -> bool:
+        """Wait for the one before it; whether that has succeeded."""
+        before, self._before = self._before, None
+        if before is None:
+            return True
+        await before.over.wait()
+        return before.succeeded
 
     def takes(self, content: bytes, batching: Batching) -> bool:
         """Whether there is room for one more."""

@@ -179,8 +179,8 @@ class Receiver:
             batch.over.set()
         return len(batch.letters) >= self._batching.most or bool(self._behind)
 
-    def _new_batch(self, batches: asyncio.TaskGroup) -> Batch:
-        batch = Batch()
+    def _new_batch(self, batches: asyncio.TaskGroup, *, before: Batch | None = None) -> Batch:
+        batch = Batch(before)
         batch.holding = batches.create_task(self._hold(batch))
         return batch
 
@@ -214,15 +214,12 @@ class Receiver:
             held_until = time.monotonic() + hold_s
             self._received(messages)
             unwanted = []
-            for place, (message, content) in enumerate(await self._contents(messages)):
+            for message, content in await self._contents(messages):
                 if content is None:
                     unwanted.append(str(message["ReceiptHandle"]))
                     continue
                 if not last.takes(content, batching):
-                    if batching.ordered:
-                        self._give_back(messages[place:])
-                        break
-                    last = self._new_batch(batches)
+                    last = self._new_batch(batches, before=last if batching.ordered else None)
                     self._behind.append(last)
                 last.add(Letter(message, content, held_until=held_until, hold_s=hold_s))
             if unwanted:
@@ -276,16 +273,21 @@ class Receiver:
             if not due or batch.over.is_set():
                 continue
             with contextlib.suppress(SourceError):  # tried again at once; at worst a message comes twice
-                await self._queue.set_visibility([letter.handle for letter in due], hold_s)
-                for letter in due:
+                refused = set(await self._queue.set_visibility([letter.handle for letter in due], hold_s))
+                for letter in (one for one in due if one.handle not in refused):
                     letter.held_until, letter.hold_s = now + hold_s, hold_s
 
     async def _deal(self, batch: Batch) -> None:
         """Have a batch handled, delete what was, let go of what was not."""
         letters = batch.letters
         try:
+            if not await batch.may_begin():
+                await batch.let_go()
+                self._give_back([letter.raw for letter in letters])
+                return
             failed = await self._handle(letters)
             await self._delete([letter for letter in letters if letter.id not in failed])
+            batch.succeeded = not failed
             await batch.let_go()
             self._throttle_s = 0.0
             self.progress.failed += len(failed)

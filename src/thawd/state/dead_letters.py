@@ -25,12 +25,14 @@ class DeadLetter(Event, frozen=True, kw_only=True):
         condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
         buried_at: when it was given up, seconds since the epoch.
         has_outcome: whether it had run, and it is its outcome that did not get to its destination.
+        payload_bytes: size of its payload, which may have been left out.
     """
 
     error: str
     condition: str
     buried_at: float
     has_outcome: bool = False
+    payload_bytes: int = 0
 
 
 class Selection(msgspec.Struct, forbid_unknown_fields=True):
@@ -48,9 +50,12 @@ class Selection(msgspec.Struct, forbid_unknown_fields=True):
 
 
 _SELECT = (
-    f"SELECT {COLUMNS}, e.error, e.condition, e.available_at, EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id) "
+    f"SELECT {COLUMNS}, e.error, e.condition, e.available_at, "
+    "EXISTS (SELECT 1 FROM deliveries d WHERE d.event = e.id), length(p.body) "
     "FROM events e JOIN payloads p ON p.event = e.id"
 )
+# SQLite knows a payload's length without reading it.
+_SELECT_WITHOUT = _SELECT.replace("p.body,", "x'',", 1)
 _WIDTH = COLUMNS.count(",") + 1
 
 
@@ -60,9 +65,15 @@ class DeadLetters:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def page(self, function: str | None = None, *, after: int = 0, limit: int = 100) -> list[DeadLetter]:
-        """Dead letters in the order of acceptance, from after the id `after`; None: of all functions."""
-        return await self._db.read(lambda connection: _page(connection, function, after, limit))
+    async def page(
+        self, function: str | None = None, *, after: int = 0, limit: int = 100, payloads: bool = True
+    ) -> list[DeadLetter]:
+        """Dead letters in the order of acceptance, from after the id `after`; None: of all functions.
+
+        Without `payloads` these are empty, and memory does not grow with them.
+        """
+        select = _SELECT if payloads else _SELECT_WITHOUT
+        return await self._db.read(lambda connection: _page(connection, select, function, after, limit))
 
     async def find(self, ids: Iterable[int]) -> list[DeadLetter]:
         """Those with these ids, in the order given; others are left out."""
@@ -128,7 +139,9 @@ def _functions(connection: sqlite3.Connection, function: str | None) -> list[str
     return [row[0] for row in rows]
 
 
-def _page(connection: sqlite3.Connection, function: str | None, after: int, limit: int) -> list[DeadLetter]:
+def _page(
+    connection: sqlite3.Connection, select: str, function: str | None, after: int, limit: int
+) -> list[DeadLetter]:
     ids: list[int] = []
     for name in _functions(connection, function):
         rows = connection.execute(
@@ -137,7 +150,7 @@ def _page(connection: sqlite3.Connection, function: str | None, after: int, limi
         )
         ids += [row[0] for row in rows]
     return [
-        _letter(connection.execute(f"{_SELECT} WHERE e.id = ?", (number,)).fetchone()) for number in sorted(ids)[:limit]
+        _letter(connection.execute(f"{select} WHERE e.id = ?", (number,)).fetchone()) for number in sorted(ids)[:limit]
     ]
 
 
@@ -169,11 +182,12 @@ def _parts(ids: Iterable[int]) -> list[list[int]]:
 
 
 def _letter(row: Sequence[Any]) -> DeadLetter:
-    error, condition, buried_at, has_outcome = row[_WIDTH:]
+    error, condition, buried_at, has_outcome, payload_bytes = row[_WIDTH:]
     return DeadLetter(
         **msgspec.structs.asdict(event_of(row)),
         error=error,
         condition=condition,
         buried_at=buried_at,
         has_outcome=bool(has_outcome),
+        payload_bytes=payload_bytes,
     )
