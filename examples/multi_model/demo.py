@@ -179,7 +179,7 @@ def direct(store: Path, names: list[str]) -> dict[str, npt.NDArray[np.float32]]:
         path = store / f"{name}.onnx"
         scores[name] = onnxruntime.InferenceSession(path).run(["scores"], {"image": picture(0)})[0]
         made += any(s.note == "made now" for s in models.load_onnx(models.open(f"file:{path}")).steps)
-    step("optimise", f"{made} models optimised for this CPU, {len(names) - made} were, after {taken(begun_s)}")
+    step("optimise", f"{made} models optimised for this CPU, {len(names) - made} found so, after {taken(begun_s)}")
     return scores
 
 
