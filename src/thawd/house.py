@@ -1,7 +1,7 @@
 """The composition root: builds the rooms of one server from its settings, in the order in which they need each other.
 
 Stores, what runs functions, other AWS services, asynchronous events, buckets, the control plane, sources, and the HTTP
-application that stands before them all. Nothing here starts or stops anything by itself: that is `thawd.server`.
+application that stands before them all. What they do, and when, is the business of `thawd.server`.
 """
 
 from __future__ import annotations

@@ -18,6 +18,7 @@ from xml.etree import ElementTree
 
 from thawd.errors import ThawdError
 from thawd.gateway.http import Receive, Scope, Send, header, raw_path_of, read_body, respond
+from thawd.gateway.invoke import Accept
 from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import Invocation, new_request_id
 from thawd.resources import Notification
@@ -27,7 +28,6 @@ _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 _TAGS = ("CloudFunctionConfiguration", "LambdaFunctionConfiguration")
 MAX_BYTES = 1 << 20
 
-Accept = Callable[[Invocation], Awaitable[None]]
 PassOn = Callable[[Scope, bytes, Send], Awaitable[int]]
 Head = Callable[[str, Scope], Awaitable[tuple[int, str] | None]]
 Encode = Callable[["ObjectHappening"], bytes]
