@@ -46,10 +46,10 @@ def main(names: Sequence[str]) -> int:
         print(f"\n{name}", flush=True)
         try:
             asked = tomllib.loads((EXAMPLES / name / "yardstick.toml").read_text())
+            if "target" in asked:
+                measured.append(_measure(name, asked))
             if "command" in asked:
                 told.append(_told(name, asked))
-            else:
-                measured.append(_measure(name, asked))
         except Skipped as reason:
             print(f"  left out: {reason}", flush=True)
             left_out[name] = str(reason)
@@ -79,7 +79,8 @@ def _measure(name: str, asked: dict[str, Any]) -> Workload:
     folder = EXAMPLES / name
     _check_libraries(folder)
     environment = {**os.environ, "PYTHONPATH": str(EXAMPLES)}
-    _run([sys.executable, str(folder / "run.py"), "prepare"], folder, environment)
+    program, *arguments = asked.get("prepare", ["run.py", "prepare"])
+    _run([sys.executable, str(folder / program), *arguments], folder, environment)
     local = folder / "local-thawd.toml"
     config = local if local.exists() and "BENCH_LIBRARIES_PYTHON" in os.environ else folder / "thawd.toml"
     result = OUTPUT / f"{name}.json"
