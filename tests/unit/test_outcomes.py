@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -64,6 +65,34 @@ def test_the_record_and_the_dead_letter_of_an_event_go_their_ways_whatever_the_o
             (letter,) = await post.dead_letters.page("f")
             assert (letter.condition, letter.attempts) == ("RetriesExhausted", 1)
             assert letter.error.count("never") == (NO in hook) + (NO in dead)
+            assert len(post.dispatcher.got) == 1
+
+    claim(work)
+
+
+@pytest.mark.parametrize("tries", [[NO], [AWAY, NO], [AWAY, AWAY, NO]])
+@pytest.mark.parametrize("dead", [[], [AWAY], [NO]])
+def test_a_success_that_is_refused_at_once_or_later_is_told_as_a_failure(
+    tmp_path: Path, tries: list[Callable[[], Exception]], dead: list[Callable[[], Exception]]
+) -> None:
+    async def work() -> None:
+        async with Post(
+            tmp_path,
+            stores=Scripted,
+            on_success=HOOK,
+            on_failure=Destination("sns", "arn:aws:sns:us-east-1:000000000000:failed"),
+            dead_letter=QUEUE,
+        ) as post:
+            post.stores.script = {"http": [make() for make in tries], "sqs": [make() for make in dead]}
+            await post.accept()
+            await post.settled(dead=1)
+            expected = ["sns", "sqs"] if NO not in dead else ["sns"]
+            assert [made.destination.kind for made in post.stores.taken] == expected
+            about = json.loads(post.stores.taken[0].body)["requestContext"]
+            assert (about["condition"], about["approximateInvokeCount"]) == ("DestinationRefused", 1)
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.condition, letter.attempts) == ("DestinationRefused", 1)
+            assert letter.error.count("never") == 1 + (NO in dead)
             assert len(post.dispatcher.got) == 1
 
     claim(work)

@@ -18,7 +18,7 @@ from collections import deque
 from collections.abc import Callable
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
-from thawd.events.destinations import Destinations
+from thawd.events.destinations import Delivery, Destinations
 from thawd.events.outcomes import Burial, Outcome, Outcomes, RefusedError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result, in_a_line
@@ -396,9 +396,16 @@ class AsyncInvoker:
         if function.on_success is None:
             await self._queue.done([event.id])
             return
+
+        def if_refused() -> list[Delivery]:
+            attempts = event.attempts + 1
+            return self._stores.failures(
+                function, event, condition="DestinationRefused", result=result, attempts=attempts
+            )
+
         try:
             delivery = self._stores.success(function.on_success, event, result, arn=function.arn)
-            await self._outcomes.settle(event.id, Outcome(delivery))
+            await self._outcomes.settle(event.id, Outcome(delivery), if_refused=if_refused)
         except StoreError:
             raise
         except (RefusedError, ThawdError) as error:

@@ -44,11 +44,13 @@ class Outcome(msgspec.Struct, frozen=True):
         delivery: what is to be delivered first.
         burial: how the event is given up; None: it is done.
         rest: what is to be delivered after that; functions come last, as they are told when the event ends.
+        if_refused: what is to be delivered instead when the destination of an event that is done refuses it.
     """
 
     delivery: Delivery
     burial: Burial | None = None
     rest: tuple[Delivery, ...] = ()
+    if_refused: tuple[Delivery, ...] = ()
 
     def after(self, why: str | None = None) -> Outcome | None:
         """What is left of it once its first delivery has ended; None when nothing is.
@@ -107,13 +109,21 @@ class Outcomes:
         self.under_way = 0
         self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
 
-    async def settle(self, event_id: int, outcome: Outcome, *, counts: bool = True) -> None:
+    async def settle(
+        self,
+        event_id: int,
+        outcome: Outcome,
+        *,
+        counts: bool = True,
+        if_refused: Callable[[], list[Delivery]] = list,
+    ) -> None:
         """Deliver the outcome of a leased event and end it, or keep the outcome for later.
 
         Args:
             event_id: the event.
             outcome: of it.
             counts: whether it is of an attempt made since the event was leased.
+            if_refused: what is to be delivered when the destination refuses it later; asked if it is kept for later.
 
         Raises:
             RefusedError: the destination refuses the answer; the event is as before.
@@ -126,7 +136,8 @@ class Outcomes:
                 follow_ups = await self._bring(outcome.delivery)
             except ThawdError as error:
                 if error.retryable:
-                    await self._keep(event_id, outcome, error, counts=counts)
+                    kept = msgspec.structs.replace(outcome, if_refused=tuple(if_refused()))
+                    await self._keep(event_id, kept, error, counts=counts)
                     return
                 if outcome.burial is None:
                     raise RefusedError(error.message) from error
@@ -240,6 +251,10 @@ class Outcomes:
             await self._outbox.advance(waiting.id, _encode(left))
         elif outcome.burial is not None:
             await self._end(waiting.id, outcome.ending(why), [], counts=False)
+        elif outcome.if_refused and clock.now() - waiting.since <= _PATIENCE_S:
+            first, *others = outcome.if_refused
+            instead = Outcome(first, Burial(why, "DestinationRefused"), rest=tuple(others))
+            await self._outbox.advance(waiting.id, _encode(instead))
         else:
             away = clock.now() - waiting.since > _PATIENCE_S
             condition = "DestinationFailed" if away else "DestinationRefused"
