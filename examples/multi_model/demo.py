@@ -164,7 +164,7 @@ def make_models(store: Path, given: argparse.Namespace) -> None:
         )
     options = ["--count", str(given.models), "--width", str(given.width), "--side", str(given.side)]
     subprocess.run([sys.executable, HERE / "make_models.py", store, *options], check=True)
-    files = sorted(store.glob("*.onnx"))
+    files = sorted(store.glob("*.onnx"))[: given.models]
     size = sum(file.stat().st_size for file in files) / 2**20
     step("models", f"{len(files)} in examples/multi_model/store, {size:,.0f} MiB, after {taken(begun_s)}")
 
@@ -216,7 +216,7 @@ def running() -> Iterator[Server]:
         configuration = HERE / ".served.toml"
         runtime = f'\n[runtimes]\n"{RUNTIME}" = {json.dumps(sys.executable)}\n'
         text = (HERE / "thawd.toml").read_text()
-        ten_mb = 10 * max(file.stat().st_size for file in (HERE / "store").glob("*.onnx")) / 2**20
+        ten_mb = 10 * (HERE / "store" / "model-000.onnx").stat().st_size / 2**20
         configuration.write_text(text.replace('MEMORY_MB = "430"', f'MEMORY_MB = "{ten_mb + 1:.0f}"') + runtime)
         with log.open("wb") as output:
             process = subprocess.Popen(
