@@ -101,7 +101,6 @@ class Result:
         init_ms: time from spawning the environment to its being ready when this invocation was its first, else None;
             for a thawed one that is the time of the restore.
         prepare_ms: what of `init_ms` went by inside the process: init, fork or restore, with the after-restore hooks.
-        max_memory_mib: peak resident memory of the environment so far, MiB.
         log_tail: last 4 KiB of this invocation's log, when wanted.
         content_type: what a streaming handler said its answer is; None for ordinary handlers.
     """
@@ -113,6 +112,5 @@ class Result:
     duration_ms: float = 0.0
     init_ms: float | None = None
     prepare_ms: float = 0.0
-    max_memory_mib: int = 0
     log_tail: bytes = b""
     content_type: str | None = None

@@ -7,11 +7,10 @@ set, a machine that slept make no difference but for as long as they last.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 
 from thawd.errors import ResourceNotFoundException
-from thawd.events.schedules import Clock, SystemClock
+from thawd.events.schedules import Clock, SystemClock, sleep_or
 from thawd.execution.provisioned_plan import ProvisionedPlan
 from thawd.telemetry.console import say
 
@@ -71,12 +70,4 @@ class ProvisionedSchedules:
         now = self._clock.now()
         times = [at for plan in self._plans.values() if (at := plan.next_change(now)) is not None]
         wait_s = min([_LONGEST_SLEEP_S, *(max(0.0, at - now) for at in times)])
-        sleeping = asyncio.ensure_future(self._clock.sleep(wait_s))
-        changed = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait({sleeping, changed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            changed.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sleeping
+        await sleep_or(self._changed, wait_s, clock=self._clock)

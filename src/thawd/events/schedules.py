@@ -62,6 +62,19 @@ class SystemClock:
         await asyncio.sleep(wait_s)
 
 
+async def sleep_or(changed: asyncio.Event, wait_s: float, *, clock: Clock) -> None:
+    """Sleep by the clock, seconds, or until the event is set."""
+    sleeping = asyncio.ensure_future(clock.sleep(wait_s))
+    waiting = asyncio.ensure_future(changed.wait())
+    try:
+        await asyncio.wait({sleeping, waiting}, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        sleeping.cancel()
+        waiting.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            await sleeping
+
+
 class Schedules:
     """All schedules.
 
@@ -144,7 +157,7 @@ class Schedules:
                 if error.message != self._told:
                     self._report(f"thawd: schedules wait: {error.message}")
                 self._told, wait_s = error.message, _STORE_RETRY_S
-            await self._sleep(wait_s)
+            await sleep_or(self._changed, wait_s, clock=self._clock)
 
     async def catch_up(self) -> None:
         """Run what has come due by now.
@@ -224,17 +237,6 @@ class Schedules:
     def _until_due_s(self) -> float:
         times = [at for name in self._declared if (at := self.next_run(name)) is not None]
         return min([_LONGEST_SLEEP_S, *(max(0.0, at - self._clock.now()) for at in times)])
-
-    async def _sleep(self, wait_s: float) -> None:
-        sleeping = asyncio.ensure_future(self._clock.sleep(wait_s))
-        changed = asyncio.ensure_future(self._changed.wait())
-        try:
-            await asyncio.wait({sleeping, changed}, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            sleeping.cancel()
-            changed.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await sleeping
 
 
 def _parse(schedule: Declared) -> schedule_expressions.Schedule:

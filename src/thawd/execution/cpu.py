@@ -13,7 +13,15 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-from thawd.execution.memory import Cgroup, MemoryLimit, MemoryLimiter, own_group, remove_group, with_descendants
+from thawd.execution.memory import (
+    Cgroup,
+    MemoryLimit,
+    MemoryLimiter,
+    own_group,
+    remove_group,
+    with_descendants,
+    works,
+)
 from thawd.resources import MEMORY_MB_PER_VCPU
 
 _CPU_V1 = Path("/sys/fs/cgroup/cpu")
@@ -101,20 +109,4 @@ def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
     if own is None or not (_CPU_V1 / own).is_dir():
         return None
     limiter = CpuLimiter(memory, _CPU_V1 / own)
-    return limiter if _works(limiter) else None
-
-
-def _works(limiter: CpuLimiter) -> bool:
-    """Whether a group can be made and limited here; removes what earlier servers left."""
-    try:
-        for left_over in limiter.parent.glob("thawd-[0-9]*"):
-            if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():
-                left_over.rmdir()
-        probe = limiter.parent / f"thawd-{os.getpid()}-probe"
-        try:
-            limiter.make(probe, PERIOD_US)
-        finally:
-            probe.rmdir()
-    except OSError:
-        return False
-    return True
+    return limiter if works(limiter.parent, lambda probe: limiter.make(probe, PERIOD_US)) else None

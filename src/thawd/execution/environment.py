@@ -271,7 +271,6 @@ class Environment:
             duration_ms=outcome.duration_ms,
             init_ms=init_ms,
             prepare_ms=self.prepare_ms,
-            max_memory_mib=outcome.memory_mib,
             log_tail=self.stream.end_tail() if invocation.want_log_tail else b"",
             content_type=content_type,
         )

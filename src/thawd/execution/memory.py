@@ -12,6 +12,7 @@ import signal
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 _CGROUPS = Path("/sys/fs/cgroup")
@@ -180,7 +181,7 @@ def private_bytes(pid: int) -> int:
 def find_limiter() -> MemoryLimiter:
     """The best way this process may use: cgroup v2, cgroup v1, else watching."""
     for limiter in (_cgroup_v2(), _cgroup_v1()):
-        if limiter is not None and _works(limiter):
+        if limiter is not None and works(limiter.parent, partial(limiter.make, limit_bytes=64 * MIB)):
             return limiter
     return MemoryLimiter()
 
@@ -239,15 +240,15 @@ def _cgroup_v1() -> Cgroup | None:
     return Cgroup(group, v2=False) if group.is_dir() else None
 
 
-def _works(limiter: Cgroup) -> bool:
-    """Whether a group can be made and limited here; removes what earlier servers left."""
+def works(parent: Path, make: Callable[[Path], object]) -> bool:
+    """Whether `make` can make a group below `parent`, and limit it; removes what earlier servers left there."""
     try:
-        for left_over in limiter.parent.glob("thawd-[0-9]*"):
+        for left_over in parent.glob("thawd-[0-9]*"):
             if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():
                 left_over.rmdir()
-        probe = limiter.parent / f"thawd-{os.getpid()}-probe"
+        probe = parent / f"thawd-{os.getpid()}-probe"
         try:
-            limiter.make(probe, 64 * MIB)
+            make(probe)
         finally:
             probe.rmdir()
     except OSError:

@@ -83,10 +83,6 @@ class Suspender:
         self._idle.pop(environment, None)
         self._stopped.pop(environment, None)
 
-    def is_stopped(self, environment: Suspendable) -> bool:
-        """Whether it is stopped now."""
-        return environment in self._stopped
-
     def _look(self) -> None:
         """Stop those that have been idle for long enough; look again while there are others."""
         self._timer = None
