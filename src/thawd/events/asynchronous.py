@@ -346,7 +346,7 @@ class AsyncInvoker:
             await self._give_up(event, function, condition="EventAgeExceeded", result=None)
             return None
         if function.reserved_concurrency == 0:
-            # Source: Lambda developer guide, "Configuring reserved concurrency for a function": no retries then.
+            # Source: Lambda developer guide, "Capturing records of Lambda asynchronous invocations": no retries then.
             freed()
             error_text = "the function's reserved concurrency is 0"
             await self._give_up(event, function, condition="ZeroReservedConcurrency", result=None, error=error_text)
