@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import contextlib
 import hashlib
+import itertools
 import os
 import shutil
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -255,7 +256,7 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
                 f"{taken[0]}: is there already, and {len(taken) - 1} more; nothing was restored. "
                 "Give --replace to have what is there moved aside"
             )
-        stamp = time.strftime("%Y%m%d-%H%M%S")
+        stamp = _stamp(taken)
         unfinished = settings.server.data / UNFINISHED
         with _explained(unfinished):
             unfinished.write_bytes(os.fsencode(folder))
@@ -335,10 +336,23 @@ def _stage(source: Path, target: Path) -> Path:
     return staged
 
 
+def _stamp(taken: Sequence[Path]) -> str:
+    """The time, and a number where something was moved aside in this second already: that is not to be replaced."""
+    now = time.strftime("%Y%m%d-%H%M%S")
+    for stamp in itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2))):
+        if not any(os.path.lexists(path) for target in taken for path in _with_logs(_aside(target, stamp))):
+            return stamp
+    raise AssertionError("there is always another number")
+
+
+def _aside(target: Path, stamp: str) -> Path:
+    return target.with_name(f"{target.name}.before-restore-{stamp}")
+
+
 def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
     folders.sync_all(staged)
     if _is_taken(target):
-        aside = target.with_name(f"{target.name}.before-restore-{stamp}")
+        aside = _aside(target, stamp)
         say(f"{target} -> {aside}")
         for path, new in zip(_with_logs(target), _with_logs(aside), strict=True):
             if path.exists():

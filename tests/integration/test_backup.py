@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -117,6 +118,21 @@ def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> 
     assert not (lively.root / "uploads" / "later.txt").exists()
     (aside,) = lively.root.glob("uploads.before-restore-*")
     assert (aside / "later.txt").read_text() == "later"
+
+
+def test_what_a_restore_of_the_same_second_moved_aside_stays(lively: Project) -> None:
+    backup = fill(lively)
+    names = [time.strftime("%Y%m%d-%H%M%S", time.localtime(time.time() + ahead)) for ahead in range(120)]
+    for name in names:
+        (lively.root / f"uploads.before-restore-{name}").mkdir()
+        (lively.root / f"uploads.before-restore-{name}" / "kept").touch()
+        (lively.root / ".thawd" / f"thawd.db.before-restore-{name}").write_text("kept")
+    replaced = lively.command("restore", str(backup), "--replace")
+    assert replaced.returncode == 0, replaced.stderr
+    assert len(list(lively.root.glob("uploads.before-restore-*/kept"))) == len(names)
+    assert len(list(lively.root.glob("uploads.before-restore-*"))) == len(names) + 1
+    kept = [path for path in (lively.root / ".thawd").glob("thawd.db.before-restore-*") if path.stat().st_size == 4]
+    assert len(kept) == len(names)
 
 
 def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Project) -> None:
