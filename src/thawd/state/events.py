@@ -99,19 +99,7 @@ class Flow:
 
 def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
     """The event as it stands in the queue once it has been accepted."""
-    return Event(
-        id=event_id,
-        function=event.function,
-        accepted_at=accepted_at,
-        attempts=0,
-        request_id=event.request_id,
-        source=event.source,
-        row_key=event.row_key,
-        client_context=event.client_context,
-        trace_id=event.trace_id,
-        payload=event.payload,
-        qualifier=event.qualifier,
-    )
+    return Event(id=event_id, accepted_at=accepted_at, attempts=0, **msgspec.structs.asdict(event))
 
 
 def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
