@@ -544,3 +544,13 @@ def test_environments_that_nobody_has_used_for_long_are_removed(tmp_path: Path) 
 
     assert sorted(left(root)) == sorted(folder.name for folder in (used, young, built))
     remove_unused(tmp_path / "nothing-here", set(), unused_s=0)
+
+
+def test_a_measurement_removes_no_environment_of_the_server_it_shares_them_with(tmp_path: Path) -> None:
+    shared = tmp_path / "environments"
+    made = prepare(requirements_file(tmp_path), shared, python=installer(tmp_path)).parent.parent
+    os.utime(made / ".thawd-complete", (0, 0))
+    (tmp_path / "of-a-bench").symlink_to(shared)
+
+    remove_unused(tmp_path / "of-a-bench", set(), unused_s=0)
+    assert left(shared) == [made.name]

@@ -221,11 +221,11 @@ def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None
     """Remove environments that nobody has asked for in so many seconds. Blocking.
 
     Args:
-        root: folder of all environments.
+        root: folder of all environments; one that is a link is another server's, who knows what it uses.
         used: names of those that stay, whatever their age.
         unused_s: younger ones stay, too: who goes back to an older requirements file finds its environment.
     """
-    for folder in root.glob("[0-9a-f]*/"):
+    for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
         marker = folder / _MARKER
         try:
             age_s = time.time() - (marker if marker.exists() else folder).stat().st_mtime
