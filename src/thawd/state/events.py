@@ -16,9 +16,9 @@ import msgspec
 from thawd.state import clock
 from thawd.state.schema import QUEUED
 
-# What one reading takes of payloads at most, so that large ones do not pile up in memory.
-# Rows of one statement: with nine values each they are fewer values than any SQLite allows, 999.
+# Rows of one statement: with eight values each they are fewer values than any SQLite allows, 999.
 _AT_ONCE = 100
+# Payloads are read with their rows, some at a time, and no more of them than this, so that large ones do not pile up.
 _READ_AT_ONCE = 16
 _READ_BYTES = 4 * 1024 * 1024
 # What is kept of an error, in characters; a handler may raise one of megabytes, at each attempt.
