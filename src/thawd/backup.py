@@ -21,7 +21,7 @@ import msgspec
 from thawd import __version__, folders
 from thawd.claims import lock
 from thawd.config import Settings
-from thawd.errors import StoreError
+from thawd.errors import NothingStored, StoreError
 from thawd.state import backup, schema, table_sqlite
 from thawd.state.database import APPLICATION_ID
 
@@ -123,16 +123,16 @@ def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
     )
     (staged / "tables").mkdir(mode=0o700)
     for name, path in _embedded(settings).items():
-        if not path.exists():
-            say(f"table {name}: has no item yet")
-            continue
         say(f"table {name}")
-        backup.copy_database(
-            path,
-            staged / "tables" / f"{name}.db",
-            application_id=table_sqlite.APPLICATION_ID,
-            newest_version=table_sqlite.SCHEMA_VERSION,
-        )
+        try:
+            backup.copy_database(
+                path,
+                staged / "tables" / f"{name}.db",
+                application_id=table_sqlite.APPLICATION_ID,
+                newest_version=table_sqlite.SCHEMA_VERSION,
+            )
+        except NothingStored:  # no file, or one that the server is making at this moment
+            say(f"table {name}: has no item yet")
 
 
 def _embedded(settings: Settings) -> dict[str, Path]:

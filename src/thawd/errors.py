@@ -156,6 +156,10 @@ class StoreError(ThawdError):
     type = "ServiceException"
 
 
+class NothingStored(StoreError):
+    """A store that is made when the first item is put has none yet; who only reads may take it for an empty one."""
+
+
 class StoreFullError(StoreError):
     """The disk under the data folder is full; nothing was accepted (HTTP 503)."""
 

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from thawd.errors import ThawdError
+from thawd.errors import NothingStored, ThawdError
 from thawd.table_export import FORMATS, Row, Spool, export, write_csv, write_json_lines
 from thawd.terminal import item_row, print_text
 from thawd.verbs import config_option, fail, load
@@ -72,13 +72,17 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
         fail(str(error))
 
 
-def _found(of: Table, key: str | None) -> Iterable[tuple[str, bytes]]:
+def _found(of: Table, key: str | None) -> Iterator[tuple[str, bytes]]:
+    """Keys and items; none of a table that is made when the first item is put, which is said."""
     from thawd.state.tables import read_item, read_table
 
-    if key is None:
-        return read_table(of)
-    item = read_item(of, key)
-    return [] if item is None else [(key, item)]
+    try:
+        if key is None:
+            yield from read_table(of)
+        elif (item := read_item(of, key)) is not None:
+            yield key, item
+    except NothingStored as none:
+        click.echo(f"note: no items yet: {none}", err=True)
 
 
 def _print(rows: Iterable[Row], kind: str | None, *, key_name: str) -> None:

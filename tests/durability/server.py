@@ -170,8 +170,6 @@ class Server:
         done = subprocess.run(
             [sys.executable, "-m", "thawd", "table", table, "--json"], cwd=self.root, capture_output=True, text=True
         )
-        if done.returncode != 0 and "there is no such file" in done.stderr:
-            return {}
         assert done.returncode == 0, done.stderr
         items = [json.loads(line) for line in done.stdout.splitlines()]
         keys = [item["_key"] for item in items]

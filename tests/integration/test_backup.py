@@ -220,6 +220,19 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
             assert waiting >= count
 
 
+def test_a_backup_takes_a_table_that_is_being_made_for_an_empty_one(lively: Project) -> None:
+    with lively.up():
+        pass
+    file = lively.data / "tables" / "kept.db"
+    assert not file.exists()
+    file.parent.mkdir(exist_ok=True)
+    file.touch()
+    made = lively.command("backup", str(lively.root / "the-backup"))
+    assert made.returncode == 0, made.stderr
+    assert "kept: has no item yet" in made.stdout + made.stderr
+    assert not (lively.root / "the-backup" / "tables" / "kept.db").exists()
+
+
 def test_a_backup_may_be_made_into_the_folder_one_is_in(lively: Project) -> None:
     with lively.up():
         pass

@@ -51,6 +51,24 @@ def fill(path: Path, items: dict[str, bytes]) -> None:
     store.close()
 
 
+@pytest.mark.parametrize("being_made", [False, True])
+def test_a_table_that_is_not_made_yet_has_no_items(filled: Project, being_made: bool) -> None:
+    # Given a table whose file is made when the first item is put, or one that a server is making at this moment
+    file = filled.data / "tables" / "labels.db"
+    file.unlink()
+    if being_made:
+        file.touch()
+    # Then there are no items, which is said beside them
+    for asked in ((), ("--key", "a.png")):
+        done = filled.command("table", "labels", "--json", *asked)
+        assert (done.returncode, done.stdout) == (0, "")
+        assert done.stderr.startswith("note: no items yet: ") and str(file) in done.stderr
+    done = filled.command("table", "labels", "--format", "csv", "--output", "out.csv")
+    assert done.returncode == 0, done.stderr
+    assert (filled.root / "out.csv").read_text() == "key\n"
+    assert file.exists() == being_made
+
+
 def test_json_lines_and_csv_are_what_is_printed(filled: Project) -> None:
     for kind, flag in (("jsonl", "--json"), ("csv", "--csv")):
         done = filled.command("table", "labels", "--format", kind, "--output", f"out.{kind}")

@@ -21,7 +21,7 @@ import pytest
 
 from tests.integration.conftest import Project, eventually
 from tests.integration.postgresql import PASSWORD, Postgresql
-from thawd.errors import StoreError
+from thawd.errors import NothingStored, StoreError
 from thawd.resources import StoreUrl, Table
 from thawd.state import table_postgresql, table_threads
 from thawd.state.table_postgresql import SCHEMA_VERSION
@@ -285,7 +285,7 @@ def test_a_table_that_was_dropped_is_made_again(
 
 
 def test_the_reader_makes_no_table(server: Postgresql, sql: psycopg.Connection[tuple[object, ...]]) -> None:
-    with pytest.raises(StoreError, match="has no table unmade"):
+    with pytest.raises(NothingStored, match="has no table unmade"):
         list(read_table(table_of(server, "unmade")))
     assert sql.execute("SELECT to_regclass('unmade')").fetchone() == (None,)
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from thawd.errors import ResourceNotFoundException, StoreError
+from thawd.errors import NothingStored, ResourceNotFoundException, StoreError
 from thawd.resources import Table
 from thawd.state.schema import open_state
 from thawd.state.table_sqlite import SqliteTable, read_file
@@ -109,7 +109,7 @@ def test_what_a_killed_server_had_accepted_is_read(tmp_path: Path) -> None:
 
 
 def test_the_reader_tells_at_once_what_is_wrong_with_a_file(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match="there is no such file"):
+    with pytest.raises(NothingStored, match="there is no such file"):
         read_file(tmp_path / "missing.db")
     with pytest.raises(StoreError, match="is not a file"):
         read_file(tmp_path)
@@ -131,7 +131,7 @@ def test_the_reader_tells_at_once_what_is_wrong_with_a_file(tmp_path: Path) -> N
     with pytest.raises(StoreError, match="damaged"):
         read_file(damaged)
     (tmp_path / "empty.db").touch()
-    with pytest.raises(StoreError, match="holds no table yet"):
+    with pytest.raises(NothingStored, match="holds no table yet"):
         read_file(tmp_path / "empty.db")
     assert not (tmp_path / "missing.db").exists()
     assert (tmp_path / "empty.db").read_bytes() == b""

@@ -14,7 +14,7 @@ from pathlib import Path
 from urllib.parse import quote
 
 from thawd import folders
-from thawd.errors import StoreError, StoreFullError
+from thawd.errors import NothingStored, StoreError, StoreFullError
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
 _MAGIC = b"SQLite format 3\x00"
@@ -83,11 +83,12 @@ def open_foreign(path: Path, *, application_id: int, newest_version: int, busy_t
     """Open a file that another process may be writing, read-only, without making or changing anything.
 
     Raises:
-        StoreError: it is missing, no database, of another program, newer than this thawd, or cannot be read.
+        NothingStored: it is missing, or another process is just making it.
+        StoreError: it is no database, of another program, newer than this thawd, or cannot be read.
     """
     try:
         if not path.exists():
-            raise StoreError(f"{path}: there is no such file; a table's file is made when the first item is put")
+            raise NothingStored(f"{path}: there is no such file; it is made when something is first stored")
         _require_header(path)
     except OSError as error:
         raise unusable(path, error) from error
@@ -211,7 +212,7 @@ def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id:
 
 def _require_content(connection: sqlite3.Connection, path: Path) -> None:
     if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
-        raise StoreError(f"{path}: holds no table yet; put an item first")
+        raise NothingStored(f"{path}: holds no table yet; it is made when something is first stored")
 
 
 def _require_log(connection: sqlite3.Connection, path: Path) -> None:

@@ -17,7 +17,7 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
-from thawd.errors import InvalidParameterValueException, StoreError, StoreFullError
+from thawd.errors import InvalidParameterValueException, NothingStored, StoreError, StoreFullError
 from thawd.resources import StoreUrl
 
 if TYPE_CHECKING:
@@ -228,7 +228,7 @@ class PostgresqlTable:
             self._make(connection)
             found = self._comment(connection)
         if found is None:
-            raise StoreError(
+            raise NothingStored(
                 f"table {self._name}: {self._url} has no table {'.'.join(self._path)}; it is made when the first "
                 "item is put"
             )

@@ -80,7 +80,8 @@ def read_file(path: Path) -> Iterator[tuple[str, bytes]]:
     slow reader holds nothing up; what is put meanwhile behind the place reached is seen.
 
     Raises:
-        StoreError: there is no such file, it is no table, or it cannot be read. Raised at once, not at the first item.
+        NothingStored: there is no such file, or it is just being made.
+        StoreError: it is no table, or it cannot be read. Both are raised at once, not at the first item.
     """
     _open_foreign(path).close()
     return _pages(path)

@@ -137,8 +137,8 @@ def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
     what is put meanwhile behind the place reached is seen.
 
     Raises:
-        StoreError: there is no such table, or it cannot be read. For a SQLite file that is raised at once, not at the
-            first item.
+        NothingStored: the table is made when the first item is put, and none was.
+        StoreError: it cannot be read. For a SQLite file both are raised at once, not at the first item.
     """
     if table.path is not None:
         return table_sqlite.read_file(table.path)
