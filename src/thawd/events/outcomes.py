@@ -106,6 +106,7 @@ class Outcomes:
         self._store_trouble = ""  # of the state file, that has been told
         self._backoff_s = 0.0  # how long is waited for it; 0 once it has taken something since
         self._resume_s = 0.0
+        self._stopping = False
         self.under_way = 0
         self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
 
@@ -168,7 +169,7 @@ class Outcomes:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._awake.clear()
-                most = 1 if self._backoff_s else _AT_ONCE
+                most = 0 if self._stopping else 1 if self._backoff_s else _AT_ONCE
                 for waiting in await self._lease(most - self.under_way) if self.under_way < most else []:
                     self.under_way += 1
                     tasks.create_task(self._carry(waiting))
@@ -178,6 +179,11 @@ class Outcomes:
                         await self._awake.wait()
                 except TimeoutError:
                     continue
+
+    def break_off(self) -> None:
+        """Keep what is on its way to its destination at this moment, and take nothing there any more: thawd stops."""
+        self._stopping = True
+        self._destinations.break_off()
 
     def wake(self) -> None:
         """There may be outcomes that are due."""

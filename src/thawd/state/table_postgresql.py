@@ -111,7 +111,7 @@ class PostgresqlTable:
         return int(rows[0][0])
 
     def break_off(self) -> None:
-        """Have what is under way fail at once, and what comes from now on, too."""
+        """Have what is under way fail soon, and what comes from now on; a connection being made is waited for."""
         self._ending = True
 
     def close(self) -> None:
