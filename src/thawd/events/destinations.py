@@ -22,7 +22,7 @@ from thawd.destination_names import function_of
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreError, ThawdError
 from thawd.events import destinations_lineage as lineage
 from thawd.events.destinations_aws import Aws
-from thawd.events.destinations_record import as_item, attributes, check_json, object_key, record
+from thawd.events.destinations_record import as_item, attributes, check_json, object_key, record, with_condition
 from thawd.events.destinations_slots import Slots
 from thawd.events.destinations_webhook import Webhooks
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
@@ -289,6 +289,13 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
                 way_out = f"which is not installed; install it with: pip install 'thawd[{extra}]'"
                 lines.setdefault(library, f"{function.name}: its destination {destination} needs {library}, {way_out}")
     return list(lines.values())
+
+
+def told_as(delivery: Delivery, condition: str) -> Delivery:
+    """The delivery of a failure, under another condition; a dead letter has none in it."""
+    if delivery.attributes:
+        return delivery
+    return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))
 
 
 def _delivery(destination: Destination, event: Event, body: bytes, *, success: bool) -> Delivery:
