@@ -18,8 +18,10 @@ from thawd.state.database import Database
 from thawd.state.dead_letters import DeadLetters
 from thawd.state.events import Depth, Event, Flow, NewEvent, as_accepted, insert
 from thawd.state.marks import SLOTS, Marks
+from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
 from thawd.state.outbox import Outbox
 from thawd.state.queue import EventQueue
+from thawd.state.schedules import ScheduleState, ScheduleStore
 from thawd.state.schema import MIGRATIONS, open_state
 
 
@@ -419,6 +421,45 @@ def test_a_full_queue_takes_no_more_until_something_is_done(tmp_path: Path) -> N
 
     reopened(tmp_path, fills, max_queued=3)
     reopened(tmp_path, after, max_queued=3)
+
+
+def test_a_queue_that_is_filled_from_all_sides_at_once_takes_as_many_as_it_may(tmp_path: Path) -> None:
+    def changed(key: str) -> ObjectChange:
+        made = ObjectRecord(key=key.encode(), inode=1, size=1, mtime_ns=1, ctime_ns=1, etag="")
+        return ObjectChange(key=made.key, expected=0, now=made, announce=True)
+
+    async def by_many(queue: EventQueue, _: Database) -> None:
+        given = [queue.put([new(number)] * (1 + number % 2)) for number in range(9)]
+        ids = await asyncio.gather(*given, return_exceptions=True)
+        # Events that come together are accepted in their order, as far as there is room
+        assert ids[:3] == [[1], [2, 3], [4]]
+        assert ids[4] == [5]
+        assert {type(one) for one in (ids[3], *ids[5:])} == {TooManyRequestsException}
+        assert (await queue.depth())["f"].queued == 5
+        assert await queue.put([], now=1.0) == []
+
+    async def by_others(queue: EventQueue, db: Database) -> None:
+        objects, dead, schedules = ObjectCatalog(db), DeadLetters(db), ScheduleStore(db)
+        assert queue.full
+        for event in await queue.lease("f", limit=2):
+            await queue.bury(event.id, error="x", condition="RetriesExhausted")
+        assert not queue.full
+        # When events come of an object, of a schedule, of a redrive
+        await objects.apply("b", [changed("one")], events_for=lambda _, __: [new(7)])
+        assert not queue.full
+        await schedules.advance(None, ScheduleState("s", "rate(1 minute)", 0.0, 0.0), [new(8)])
+        # Then that is known at once
+        assert queue.full
+        with pytest.raises(TooManyRequestsException, match=r"^5 asynchronous events wait"):
+            await queue.put([new(9)])
+        await queue.done([event.id for event in await queue.lease("f", limit=9)])
+        await queue.put([new(number) for number in range(4)])
+        assert not queue.full
+        await dead.redrive((await dead.ids())[:1])
+        assert queue.full
+
+    reopened(tmp_path, by_many, max_queued=5)
+    reopened(tmp_path, by_others, max_queued=5)
 
 
 def test_no_event_waits_for_a_time_that_a_clock_set_back_has_made_far(tmp_path: Path) -> None:

@@ -61,6 +61,7 @@ class Database:
 
     Attributes:
         path: the file.
+        gauged: what `gauge` has read in the last transaction that was committed, whoever wrote it; 0 before the first.
     """
 
     def __init__(
@@ -70,6 +71,7 @@ class Database:
         migrations: Sequence[str],
         application_id: int = APPLICATION_ID,
         busy_timeout_s: float = 5.0,
+        gauge: Work[int] | None = None,
     ) -> None:
         """Open the file, making it when missing. Blocks for a few milliseconds.
 
@@ -78,12 +80,15 @@ class Database:
             migrations: SQL scripts that lead from an empty file to today's schema; append only.
             application_id: marks the kind of file.
             busy_timeout_s: how long to wait for a lock that another process holds, seconds.
+            gauge: reads a number at the end of each transaction, quickly; None: nothing is read.
 
         Raises:
             StoreError: the file cannot be used; the message says why and what to do.
             StoreFullError: the disk is full.
         """
         self.path = path
+        self.gauged = 0
+        self._gauge = gauge
         connection = sqlite_file.open_writer(
             path, migrations=migrations, application_id=application_id, busy_timeout_s=busy_timeout_s
         )
@@ -164,7 +169,9 @@ class Database:
             else:
                 outcomes = [self._step(connection, job) for job in jobs]
             if len(jobs) > 1 or outcomes[0].error is None:
+                gauged = self._read_gauge(connection)
                 connection.execute("COMMIT")
+                self.gauged = gauged  # before anyone is told
         except BaseException as error:
             # A full disk may cost the whole transaction, whoever caused it: see sqlite.org/lang_transaction.html,
             # "Response To Errors Within A Transaction".
@@ -176,6 +183,14 @@ class Database:
             return outcomes
         self._make_room(connection)
         return [outcome for job in jobs for outcome in self._commit(connection, [job], last_try=True)]
+
+    def _read_gauge(self, connection: sqlite3.Connection) -> int:
+        if self._gauge is None:
+            return 0
+        try:
+            return self._gauge(connection)
+        except sqlite3.Error:  # a damaged page that no work needed: they must not fail for that
+            return self.gauged
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
         """Fold the log into the file, so that it is written from its beginning again.

@@ -12,7 +12,7 @@ Whom to invoke, when to retry and when to give up is the invoker's business; thi
 
 from __future__ import annotations
 
-import itertools
+import math
 import sqlite3
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
@@ -37,7 +37,7 @@ from thawd.state.events import (
 )
 from thawd.state.leases import Leases
 from thawd.state.marks import Marks
-from thawd.state.schema import DEAD, DELIVERING, QUEUED
+from thawd.state.schema import DEAD, DELIVERING, QUEUED, count_waiting
 
 # Nobody waits for an acknowledgement: many are written together. If the process dies meanwhile, they run once more.
 _DONE_PATIENCE_S = 0.005
@@ -58,7 +58,6 @@ class EventQueue:
         self._db = db
         self._marks = marks
         self._max_queued = max_queued
-        self._held = 0  # events that wait, as of the last look, and what was put and done since
         self._leases = Leases()
         self._puts = Batches(self._put_all)
         self._dones = Batches(self._done_all, patience_s=_DONE_PATIENCE_S)
@@ -66,7 +65,7 @@ class EventQueue:
     @property
     def full(self) -> bool:
         """Whether no more events are to be accepted, as too many wait."""
-        return self._max_queued is not None and self._held >= self._max_queued
+        return self._max_queued is not None and self._db.gauged >= self._max_queued
 
     async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> list[int]:
         """Accept `events`, all or none; when this returns they are durable. Their ids, in this order.
@@ -77,23 +76,33 @@ class EventQueue:
         """
         if not events:
             return []
-        if self._max_queued is not None and self._held + len(events) > self._max_queued:
+        first_id = None
+        if not self.full:  # else those who come meanwhile cost the disk nothing
+            first_id = await self._puts.add((events, clock.now() if now is None else now))
+        if first_id is None:
             raise TooManyRequestsException(
-                f"{self._held} asynchronous events wait, and server.max_queued is {self._max_queued}; try again later",
+                f"{self._db.gauged} asynchronous events wait, and server.max_queued is {self._max_queued}; "
+                "try again later",
                 reason="CallerRateLimitExceeded",
             )
-        self._held += len(events)
-        try:
-            first_id = await self._puts.add((events, clock.now() if now is None else now))
-        except BaseException:
-            self._held -= len(events)
-            raise
         return list(range(first_id, first_id + len(events)))
 
-    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int]:
-        pairs = [(event, at) for events, at in given for event in events]
-        first_id = await self._db.write(lambda connection: insert_all(connection, pairs))
-        return list(itertools.accumulate((len(events) for events, _ in given[:-1]), initial=first_id))
+    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
+        """Accept what there is room for, in this order; the first id of each, None where there was none."""
+
+        def work(connection: sqlite3.Connection) -> list[int | None]:
+            room = math.inf if self._max_queued is None else self._max_queued - count_waiting(connection)
+            numbers: list[int | None] = []  # by which each follows the first
+            pairs: list[tuple[NewEvent, float]] = []
+            for events, at in given:
+                fits = len(pairs) + len(events) <= room
+                numbers.append(len(pairs) if fits else None)
+                if fits:
+                    pairs += [(event, at) for event in events]
+            first_id = insert_all(connection, pairs)
+            return [None if number is None else first_id + number for number in numbers]
+
+        return await self._db.write(work)
 
     def take(self, event: Event) -> bool:
         """Lease an event that has just been put, without reading it; whether it is leased by this.
@@ -179,7 +188,6 @@ class EventQueue:
         """
         keys = list(ids)
         await self._dones.add((keys, follow_ups))
-        self._held += len(follow_ups) - len(keys)
         for event_id in keys:
             self._leases.remove(event_id)
 
@@ -266,7 +274,6 @@ class EventQueue:
                     connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
 
         await self._end_lease(event_id, work)
-        self._held += len(follow_ups) - 1
 
     async def bury_older(self, function: str, before: float, *, error: str, condition: str) -> int:
         """Give up the events of a function that were accepted before that time and are not leased; how many.
@@ -332,7 +339,7 @@ class EventQueue:
         ran = self._marks.left_over if self._marks is not None else []
         now = clock.now()
 
-        def work(connection: sqlite3.Connection) -> tuple[int, int]:
+        def work(connection: sqlite3.Connection) -> int:
             interrupted = sum(
                 connection.execute(
                     "UPDATE events SET interruptions = interruptions + 1 WHERE id = ? AND state = ?", (number, QUEUED)
@@ -345,9 +352,9 @@ class EventQueue:
                         "UPDATE events SET available_at = ? WHERE function = ? AND state = ? AND available_at > ?",
                         (now, function, state, now + longest_wait_s),
                     )
-            return interrupted, _held(connection)
+            return interrupted
 
-        interrupted, self._held = await self._db.write(work)
+        interrupted = await self._db.write(work)
         if self._marks is not None:
             self._marks.clear()
         return interrupted
@@ -362,7 +369,6 @@ class EventQueue:
         rows = await self._db.read(
             lambda connection: connection.execute("SELECT function, state, count FROM depths").fetchall()
         )
-        self._held = sum(count for _, state, count in rows if state != DEAD)
         for function, state, count in rows:
             if count:
                 counts.setdefault(function, {})[state] = count
@@ -451,8 +457,3 @@ class EventQueue:
     async def _end_lease(self, event_id: int, work: Callable[[sqlite3.Connection], None]) -> None:
         await self._db.write(work)
         self._leases.remove(event_id)
-
-
-def _held(connection: sqlite3.Connection) -> int:
-    (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
-    return int(count)

@@ -6,6 +6,7 @@ migrations, never change one that has been released.
 
 from __future__ import annotations
 
+import sqlite3
 from pathlib import Path
 
 from thawd.state.database import Database
@@ -125,10 +126,16 @@ CREATE TABLE schedules (
 MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
+def count_waiting(connection: sqlite3.Connection) -> int:
+    """How many events there are that are not dead. The cost grows with functions only."""
+    (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
+    return int(count)
+
+
 def open_state(path: Path) -> Database:
-    """Open ``thawd.db``, making it when missing.
+    """Open ``thawd.db``, making it when missing; it gauges `count_waiting`.
 
     Raises:
         StoreError: the file cannot be used.
     """
-    return Database(path, migrations=MIGRATIONS)
+    return Database(path, migrations=MIGRATIONS, gauge=count_waiting)
