@@ -133,7 +133,8 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             let_go_of_output()
         if store_threads.are_left():
             os._exit(status)  # Python would wait for them, and they for an endpoint that does not answer
-        sys.exit(status)
+        if status:
+            sys.exit(status)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

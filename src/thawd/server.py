@@ -37,8 +37,9 @@ from thawd.web import configured, quieten_uvicorn
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
 # How long a stop waits for the outcomes of events to be taken to their destinations, once nothing runs any more, and
-# then for those that were not to be stored.
+# then for those that were not to be stored: a commit, unless the disk stands still.
 _SETTLE_S = 2.0
+_KEEP_S = 10.0
 # How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
 # the rate of durable events.
 _SWITCH_S = 0.0001
@@ -119,7 +120,7 @@ class Server:
             task.cancel()
         house.events.break_off()
         await house.execution.end(_KILL_WAIT_S)
-        await house.events.settled(_SETTLE_S)
+        await house.events.settled(_KEEP_S)
         await house.events.close()
         for task in lasting:
             task.cancel()

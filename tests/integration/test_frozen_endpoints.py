@@ -24,11 +24,12 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAU
 PATIENT = """#!{python}
 import sys
 from thawd import cli
-from thawd.events import destinations, destinations_aws
+from thawd.events import destinations, destinations_aws, sqs_client
 from thawd.state import bucket_store, table_dynamodb, table_postgresql
 
 bucket_store._CLIENT["timeout"] = "24h"
 table_dynamodb._READ_TIMEOUT_S = table_postgresql._ANSWER_S = destinations_aws.READ_S = 86400.0
+sqs_client._ANSWER_S = 86400
 destinations.LIMIT_S = dict.fromkeys(destinations.LIMIT_S, 86400.0)
 cli.main(sys.argv[3:])
 """
@@ -214,12 +215,20 @@ def test_a_handler_that_waits_for_a_frozen_store_is_given_the_grace_time_and_run
         eventually(cloud.stored, what="what the handler stores")
 
 
-def test_a_bucket_that_is_frozen_while_it_is_listed_does_not_hold_up_the_end(
-    project: Project, cloud: Cloud, patient: str
+@pytest.mark.parametrize(
+    "source",
+    [
+        '[buckets.listed]\nurl = "s3://there/?endpoint={between}"\nnotify = [{{ function = "f" }}]\n',
+        '[[functions.f.sources]]\nsqs = "{between}/123456789012/told"\n',
+    ],
+    ids=["bucket", "queue"],
+)
+def test_a_source_that_is_frozen_while_it_is_read_does_not_hold_up_the_end(
+    project: Project, cloud: Cloud, patient: str, source: str
 ) -> None:
     environ = configure(project, cloud)
     with open(project.root / "thawd.toml", "a") as config:
-        config.write('notify = [{ function = "f" }]\n')
+        config.write(source.format(between=cloud.between.url))
     with cloud.between.frozen():
         with project.up(environ=environ, python=patient) as running:
             eventually(cloud.between.held.is_set, what="what is asked of the endpoint")
