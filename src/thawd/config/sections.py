@@ -26,17 +26,15 @@ from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.resources import (
     MAX_ENVIRONMENT_BYTES,
     PROVIDED_RUNTIMES,
-    RESERVED_VARIABLES,
     RUNTIMES,
     Bucket,
     Function,
     Notification,
     RemoteBucket,
     Table,
+    reserved_variables,
 )
 
-# Besides Lambda's reserved names: those that it may come to set, and thawd's own.
-_RESERVED_PREFIXES = ("AWS_LAMBDA_", "THAWD_")
 # SQLite puts "-journal" behind the name of the file, and Linux allows names of 255 bytes.
 _LONGEST_TABLE_FILE = 255 - len("-journal")
 
@@ -212,9 +210,10 @@ def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
 
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:
     variables = {}
+    reserved = reserved_variables(table)
     for name, value in table.items():
-        if name in RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
-            allowed = "names that neither Lambda (AWS_LAMBDA_*, AWS_REGION, _HANDLER, ...) nor thawd (THAWD_*) sets"
+        if name in reserved:
+            allowed = "names that neither Lambda (AWS_REGION, LAMBDA_TASK_ROOT, ...) nor thawd (THAWD_*) reserves"
             reader.findings.add((*path, name), found="a reserved name", allowed=allowed)
         elif not options.VARIABLE_NAME.accepts(name):
             found = f"the name {kinds.spell(name)}"
