@@ -10,7 +10,7 @@ from typing import Any
 
 from thawd.config import Settings
 from thawd.control.configured import Configured
-from thawd.control.deployments import Deployments, Surroundings
+from thawd.control.deployments import BuildContext, Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceNotFoundException
@@ -145,9 +145,9 @@ class ControlRoom:
             return None
         return {**described(settings), "Url": f"{self._url()}{PATH_PREFIX}{url_id(name)}/"}
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> BuildContext:
         settings = self._settings()
-        return Surroundings(settings.path.parent, settings.buckets, settings.not_code())
+        return BuildContext(settings.path.parent, settings.buckets, settings.not_code())
 
     async def _read_object(self, bucket: str, key: str) -> bytes:
         known = self._settings().buckets.get(bucket)

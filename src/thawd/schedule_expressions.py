@@ -29,7 +29,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ScheduleExpression:
     """When something is to be done."""
 
     def after(self, moment: float, *, anchor: float) -> float | None:
@@ -43,7 +43,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate(Schedule):
+class _Rate(ScheduleExpression):
     period_s: int
 
     def after(self, moment: float, *, anchor: float) -> float | None:
@@ -51,7 +51,7 @@ class _Rate(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class _At(Schedule):
+class _At(ScheduleExpression):
     at: float
 
     def after(self, moment: float, *, anchor: float) -> float | None:
@@ -59,7 +59,7 @@ class _At(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class _Cron(Schedule):
+class _Cron(ScheduleExpression):
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     days: _Days
@@ -143,7 +143,7 @@ class _Days:
         return frozenset(days)
 
 
-def parse(expression: str, *, zone: ZoneInfo) -> Schedule:
+def parse(expression: str, *, zone: ZoneInfo) -> ScheduleExpression:
     """The schedule that an expression stands for.
 
     Args:
@@ -160,7 +160,7 @@ def parse(expression: str, *, zone: ZoneInfo) -> Schedule:
     return {"rate": _rate, "cron": _cron, "at": _at}[kind](inner, zone)
 
 
-def _rate(inner: str, zone: ZoneInfo) -> Schedule:
+def _rate(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     match = _RATE.fullmatch(inner)
     if match is None or (match[1] == "1") is bool(match[3]):
         raise ScheduleError('a rate is "1 minute", "5 minutes", "1 hour", "2 hours", "1 day", "3 days" and so on')
@@ -170,7 +170,7 @@ def _rate(inner: str, zone: ZoneInfo) -> Schedule:
     return _Rate(period_s)
 
 
-def _at(inner: str, zone: ZoneInfo) -> Schedule:
+def _at(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     try:
         wall = datetime.strptime(inner, _AT).replace(tzinfo=zone)
     except ValueError:
@@ -178,7 +178,7 @@ def _at(inner: str, zone: ZoneInfo) -> Schedule:
     return _At(wall.timestamp())
 
 
-def _cron(inner: str, zone: ZoneInfo) -> Schedule:
+def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     fields = inner.split()
     if len(fields) != 6:
         names = "minutes hours day-of-month month day-of-week year"

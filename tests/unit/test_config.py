@@ -53,7 +53,7 @@ def test_the_smallest_file_gets_every_default(tmp_path: Path) -> None:
     settings = load(tmp_path, HELLO)
 
     assert settings.path == tmp_path / "thawd.toml"
-    assert settings.server == config.Server(data=tmp_path / ".thawd")
+    assert settings.server == config.ServerSettings(data=tmp_path / ".thawd")
     assert settings.functions == {"hello": Function(name="hello", handler="hello.handler", code=tmp_path)}
     assert (settings.buckets, settings.tables, settings.routes) == ({}, {}, ())
 

@@ -20,7 +20,7 @@ from thawd.config import kinds, options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
-from thawd.config.settings import Server
+from thawd.config.settings import ServerSettings
 from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.resources import (
@@ -103,7 +103,7 @@ class Reader:
             yield name, value
 
 
-def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> Server:
+def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> ServerSettings:
     """The ``[server]`` table, with what the environment overrides."""
     values = reader.table(document.get("server", {}), path=("server",), known=options.SERVER)
     kind_of = {option.name: option.kind for option in options.SERVER}
@@ -118,7 +118,7 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
             reader.findings.add_environment(variable, found=found, allowed=allowed)
     data = reader.absolute(values.pop("data", ".thawd"))
     values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
-    server = Server(data=data, **values)
+    server = ServerSettings(data=data, **values)
     given = document.get("server")
     has_key = environ.get("THAWD_KEY") or (isinstance(given, dict) and "key" in given)
     if not has_key and not kinds.is_loopback(server.host):

@@ -13,7 +13,7 @@ import msgspec
 
 from thawd.control.destinations import check_dead_letter
 from thawd.control.names import parse_layer
-from thawd.control.records import SNAP_START_ON, LayerUse, Record
+from thawd.control.records import SNAP_START_ON, LayerUse, VersionRecord
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables
@@ -66,7 +66,7 @@ def refuse_unsupported(given: Mapping[str, Any]) -> None:
         )
 
 
-def apply(record: Record, given: Mapping[str, Any], find_layer: FindLayer) -> Record:
+def apply(record: VersionRecord, given: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
     """`record` with the parameters that were given, checked; those not given stay.
 
     Raises:

@@ -18,12 +18,12 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from thawd.errors import ThawdError
+from thawd.errors import SerializationException, ThawdError
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, header, read_body, respond
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID, REGION
 from thawd.telemetry import log_filter
-from thawd.telemetry.log_events import LogEvent, LogEvents, Place
+from thawd.telemetry.log_events import LogEvent, LogEvents, LogPosition
 from thawd.telemetry.log_groups import group_names, path_of_group
 from thawd.telemetry.log_streams import StreamSummary, streams_by_name, streams_by_time
 
@@ -54,14 +54,6 @@ class LogsNotFoundException(ThawdError):
     """The log group or log stream does not exist; AWS answers 400 here where the Lambda API answers 404."""
 
     type = "ResourceNotFoundException"
-    status = 400
-    retryable = False
-
-
-class SerializationException(ThawdError):
-    """The request is no JSON object, or a field is of another type (HTTP 400)."""
-
-    type = "SerializationException"
     status = 400
     retryable = False
 
@@ -296,7 +288,7 @@ class LogsApi:
         if found:
             first, last = found[0].begin, found[-1].end
         else:
-            first = last = Place(0, 0) if begin is None else begin[1]
+            first = last = LogPosition(0, 0) if begin is None else begin[1]
         return {
             "events": [_event(event) for event in found],
             # Either, given back, goes on from here; one that brings nothing new comes back as it is.
@@ -320,7 +312,7 @@ class LogsApi:
         prefix = (request.log_stream_name_prefix or "").encode()
         begin = _place(request.next_token)
         page = _Page(limit)
-        place: Place | None = None  # where to go on; None: at the end
+        place: LogPosition | None = None  # where to go on; None: at the end
         with LogEvents(self._log(group)) as events:
             for event in events.forward(begin and begin[1], start_ms=start_ms):
                 if events.read_bytes > _SCAN_BYTES or page.is_full(event):
@@ -429,17 +421,17 @@ def _whole(text: str) -> int:
     return int(text)
 
 
-def _place_token(direction: str, place: Place) -> str:
+def _place_token(direction: str, place: LogPosition) -> str:
     return f"{direction}/{place.file:020d}{place.offset:020d}"
 
 
-def _place(token: str | None) -> tuple[str, Place] | None:
+def _place(token: str | None) -> tuple[str, LogPosition] | None:
     if token is None:
         return None
     match = _TOKEN.fullmatch(token)
     if match is None:
         raise _invalid_token()
-    return match[1], Place(int(match[2]), int(match[3]))
+    return match[1], LogPosition(int(match[2]), int(match[3]))
 
 
 def _invalid_token() -> InvalidParameterException:
