@@ -70,7 +70,7 @@ class _Cron(ScheduleExpression):
     def after(self, moment: float, *, anchor: float) -> float | None:
         # A day earlier: on a day of 25 hours the wall shows an hour again that has been dealt with.
         day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
-        while day.year <= max(self.years, default=0):
+        while day.year <= max(self.years):
             if day.year in self.years and day.month in self.months:
                 if day.day in self.days.of(day.year, day.month):
                     found = self._on(day, moment)
@@ -186,7 +186,7 @@ def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     minutes, hours, of_month, months, of_week, years = (field.upper() for field in fields)
     if (of_month == "?") is (of_week == "?"):
         raise ScheduleError('one of day-of-month and day-of-week must be "?", and not both')
-    return _Cron(
+    cron = _Cron(
         minutes=tuple(sorted(_numbers(minutes, "minutes", 0, 59))),
         hours=tuple(sorted(_numbers(hours, "hours", 0, 23))),
         days=_days_of_month(of_month) if of_week == "?" else _days_of_week(of_week),
@@ -194,6 +194,9 @@ def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
         years=_numbers(years, "year", _FIRST_YEAR, _LAST_YEAR),
         zone=zone,
     )
+    if cron.after(datetime(min(cron.years), 1, 1, tzinfo=zone).timestamp() - 1, anchor=0.0) is None:
+        raise ScheduleError(f"{inner!r} never comes: there is no such day, or the clock skips that time on it")
+    return cron
 
 
 def _days_of_month(field: str) -> _Days:
