@@ -13,7 +13,7 @@ from thawd.state.schema import open_state
 from thawd.state.tables import AwsAccess, Tables, require_libraries
 
 
-class StoresRoom:
+class StoreSubsystem:
     """The stores of one server; opening them makes the folders that are missing.
 
     Args:

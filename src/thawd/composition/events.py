@@ -24,7 +24,7 @@ from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 
 
-class EventRoom:
+class EventSubsystem:
     """What belongs to asynchronous events in one server.
 
     Args:
