@@ -17,10 +17,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
+from tests.clients import client_of
 from tests.integration.served import Served
 
 DEADLINE_S = 60.0
@@ -52,10 +51,6 @@ def processes_of(data: Path) -> list[int]:
     return found
 
 
-_MAKING_CLIENTS = threading.Lock()
-"""boto3's default session is not for several threads at once."""
-
-
 @dataclass
 class Running:
     """A server that serves."""
@@ -67,28 +62,11 @@ class Running:
 
     def client(self, **config: Any) -> Any:
         """A boto3 Lambda client that does not retry; safe to ask for in any thread."""
-        with _MAKING_CLIENTS:
-            client = boto3.client(
-                "lambda",
-                endpoint_url=self.url,
-                region_name="us-east-1",
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-                config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
-            )
-            client.exceptions  # noqa: B018 - made on first use; two threads at once would make two sets of classes
-            return client
+        return client_of(self.url, "lambda", read_timeout=120, max_pool_connections=64, **config)
 
     def s3(self) -> Any:
         """A boto3 S3 client."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}),
-        )
+        return client_of(self.url, "s3")
 
     def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
         """Answer and FunctionError of one invocation."""
