@@ -20,6 +20,7 @@ from typing import Any
 import pytest
 
 from tests.clients import client_of
+from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
 
 DEADLINE_S = 60.0
@@ -187,3 +188,17 @@ def s3(served: Served) -> Iterator[Any]:
     """A boto3 S3 client of it, with its bucket empty."""
     with served.empty_client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[EmulatedAws]:
+    """AWS, emulated for the tests of one module."""
+    with EmulatedAws() as running:
+        yield running
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the usual AWS settings would have."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import io
 import re
 import signal
-import zipfile
 
 import pytest
 from botocore.exceptions import ClientError
+
+from tests.conformance.conftest import zipped
 
 from .conftest import Project, Running, eventually
 from .test_control_durability import ROLE, RUNTIME
@@ -46,15 +46,12 @@ def declare(project: Project, names: set[str]) -> None:
 
 def create(running: Running, name: str, names: set[str]) -> None:
     """Have the Lambda API make a function with these variables."""
-    buffer = io.BytesIO()
-    with zipfile.ZipFile(buffer, "w") as archive:
-        archive.writestr("app.py", CODE)
     running.client().create_function(
         FunctionName=name,
         Runtime=RUNTIME,
         Role=ROLE,
         Handler="app.handler",
-        Code={"ZipFile": buffer.getvalue()},
+        Code={"ZipFile": zipped(app__py=CODE)},
         Environment={"Variables": dict.fromkeys(names, "own")},
     )
     running.client().get_waiter("function_active_v2").wait(FunctionName=name, WaiterConfig={"Delay": 0.05})
