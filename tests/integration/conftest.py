@@ -23,7 +23,7 @@ from botocore.config import Config
 
 from tests.integration.served import Served
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:

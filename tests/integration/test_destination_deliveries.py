@@ -69,7 +69,7 @@ def run(work: Callable[[Destinations], Awaitable[Any]], folder: Path, outside: O
         (folder / "bucket").mkdir(exist_ok=True)
         destinations = Destinations(tables, {"out": Bucket(name="out", path=folder / "bucket")}, outside)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 return await work(destinations)
         finally:
             await destinations.close()

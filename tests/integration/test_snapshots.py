@@ -17,7 +17,7 @@ import pytest
 
 from thawd.snapshot.engine import unavailable
 
-from .conftest import Project, Running, eventually, processes_of
+from .conftest import DEADLINE_S, Project, Running, eventually, processes_of
 from .frozen_app import APP, CODE, inits, log, make, none_alive
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -299,7 +299,7 @@ def test_requests_that_come_while_a_function_is_frozen_wait_for_it(project: Proj
         assert running.function("app")["starts"].keys() == {"thaw"}
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(DEADLINE_S)
 
 
 def test_a_new_version_is_frozen_while_the_old_one_serves(app: Project) -> None:

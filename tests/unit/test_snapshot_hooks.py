@@ -34,7 +34,7 @@ def told(code: str, *, python: str = sys.executable, path: Path | None = None) -
         env={"PATH": os.environ["PATH"], "PYTHONPATH": os.pathsep.join(search)},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
     )
     assert done.returncode == 0, done.stderr
     assert not done.stderr

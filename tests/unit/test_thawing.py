@@ -71,7 +71,7 @@ def exchange_thaw(made: Platform, script: str) -> Origin:
 
 async def start_and_end(made: Platform) -> StartKind:
     """Start an environment, have it answer, end it; how it was started."""
-    environment = await within(made.spawner.start(made.version), deadline_s=20)
+    environment = await within(made.spawner.start(made.version))
     result = await environment.invoke(invocation(), init_ms=None)
     assert json.loads(result.payload) == environment.child.pid
     environment.kill()
@@ -184,7 +184,7 @@ def test_an_image_that_does_not_fit_any_more_is_made_anew(tmp_path: Path) -> Non
             (old,) = images(tmp_path)
             assert await start_and_end(made) == StartKind.COLD
             assert made.told == ["thawd: f: a thaw failed: cannot thaw here: the moon is full"]
-            await until(lambda: not origin.renewing, deadline_s=20)
+            await until(lambda: not origin.renewing)
             assert await start_and_end(made) == StartKind.THAW
             await until(lambda: old not in images(tmp_path))
 
@@ -199,7 +199,7 @@ def test_a_machine_on_which_no_image_fits_for_long_is_left_alone(tmp_path: Path)
             for _ in range(4):
                 exchange_thaw(made, "exit 120")
                 await start_and_end(made)
-                await until(lambda: not origin.renewing, deadline_s=20)
+                await until(lambda: not origin.renewing)
             assert origin.frozen is None
             assert await start_and_end(made) == StartKind.FORK
 
@@ -215,7 +215,7 @@ def test_an_image_in_use_by_another_server_is_not_removed(tmp_path: Path) -> Non
             with store.use(old):
                 origin = exchange_thaw(made, "exit 120")
                 await start_and_end(made)
-                await until(lambda: not origin.renewing, deadline_s=20)
+                await until(lambda: not origin.renewing)
                 assert old.path.exists()
             assert await start_and_end(made) == StartKind.THAW
 
@@ -228,7 +228,6 @@ def test_a_version_retired_while_it_is_frozen_leaves_nothing(tmp_path: Path) -> 
             preparing = asyncio.create_task(made.spawner.prepare(made.version))
             await until(
                 lambda: any(path.stat().st_size for draft in drafts(tmp_path) for path in draft.iterdir()),
-                deadline_s=20,
             )
             made.spawner.retire(made.version)
             with pytest.raises(asyncio.CancelledError):
@@ -302,7 +301,7 @@ def test_descriptors_arrive_under_their_numbers_whatever_numbers_they_had(
     tmp_path: Path, numbers: tuple[int, ...]
 ) -> None:
     """Each pipe holds its own place in the list; the last comes as the log, on standard output and error."""
-    subprocess.run([sys.executable, "-c", PLACED, *map(str, numbers)], cwd=tmp_path, timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", PLACED, *map(str, numbers)], cwd=tmp_path, timeout=300, check=True)
     pipes, *rest = (tmp_path / "found").read_text().splitlines()
     assert pipes == "01230"
     assert rest == ["1", "2", "3", "4", "5", "6"], "6 is that of ls, and no other is open"
