@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import IO
 
 DEADLINE_S = 300.0
-GRACE_S = 5.0  # until what was killed, or lost its parent, has ended
+GRACE_S = 120.0  # until what was killed, or lost its parent, has ended
 LOOK_AGAIN_S = 0.01
 MARK = "THAWD_TESTS_IN"
 

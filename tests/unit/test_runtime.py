@@ -24,6 +24,7 @@ from tests.unit.execution_fakes import until, within
 from tests.unit.interpreters_here import INTERPRETERS
 from thawd import wire
 from thawd.errors import ServiceException
+from thawd.execution import environment as environments
 from thawd.execution.children import Children
 from thawd.execution.ends import Ends
 from thawd.execution.environment import Environment
@@ -498,7 +499,7 @@ def test_starts_of_both_kinds_serve_and_leave_no_descriptor_open(tmp_path: Path)
                 assert json.loads(result.payload) == environment.child.pid  # type: ignore[union-attr]
                 environment.kill()
                 await within(environment.ended.wait())
-        assert descriptors() == before
+        await until(lambda: descriptors() == before)
 
     claim(work)
 
@@ -582,7 +583,7 @@ def test_an_interpreter_that_is_gone_is_a_service_exception_everywhere(tmp_path:
             if snapshot:
                 with pytest.raises(ServiceException):
                     await made.spawner.prepare(made.version)
-        assert descriptors() == before
+        await until(lambda: descriptors() == before)
 
     claim(work)
 
@@ -642,15 +643,17 @@ def test_last_words_without_a_newline_are_in_the_log(tmp_path: Path) -> None:
     claim(work)
 
 
-def test_an_environment_killed_while_it_is_idle_is_known_to_be_unusable_at_once(tmp_path: Path) -> None:
+def test_an_environment_killed_while_it_is_idle_is_known_to_be_unusable_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "_LAST_WORDS_S", 3600.0)  # it is not that patience which ends
+
     async def work() -> None:
         async with platform(tmp_path, "def handler(e, c): return 1") as made:
             environment = await within(made.spawner.start(made.version))
             assert environment.child is not None
             os.kill(environment.child.pid, signal.SIGKILL)
-            start_s = time.monotonic()
             await within(environment.ended.wait())
-            assert time.monotonic() - start_s < 0.4
 
     claim(work)
 
