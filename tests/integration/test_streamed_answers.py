@@ -88,7 +88,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         url = { auth_type = "NONE", invoke_mode = "RESPONSE_STREAM", cors = { allow_origins = ["https://a.example"] } }
         [functions.short]
         handler = "app.handler"
-        timeout_s = 1
+        timeout_s = 4
         url = { auth_type = "NONE", invoke_mode = "RESPONSE_STREAM" }
         [functions.whole]
         handler = "app.handler"
@@ -187,7 +187,7 @@ def test_a_failure_is_told_with_the_completion(running: Running, when: str, chun
 def test_a_timeout_and_an_exit_halfway_are_told_with_the_completion(running: Running) -> None:
     chunks, completion, _ = streamed(running, "short", {"parts": ["part"], "sleep": 30})
     assert (chunks, completion["ErrorCode"]) == ([b"part"], "Sandbox.Timedout")
-    assert "Task timed out after 1.00 seconds" in completion["ErrorDetails"]
+    assert "Task timed out after 4.00 seconds" in completion["ErrorDetails"]
     chunks, completion, _ = streamed(running, "stream", {"parts": ["part"], "exit": 3})
     assert (chunks, completion["ErrorCode"]) == ([b"part"], "Runtime.ExitError")
 

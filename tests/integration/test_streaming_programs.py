@@ -100,7 +100,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         handler = "any.thing"
         runtime = "provided.al2023"
         code = "program"
-        timeout_s = 1
+        timeout_s = 4
         """
     )
     with project.up() as server:
