@@ -2,7 +2,7 @@
 
 Order of a start: stores (a broken one is told before anything runs), the port (taken: told at once), functions,
 buckets, then the word that all is served. A stop goes the other way: no new work, wait for what runs at most the grace
-period, end the environments, close the stores.
+period, end the environments, keep the outcomes that have not got to their destinations, close the stores.
 """
 
 from __future__ import annotations
@@ -36,7 +36,8 @@ from thawd.web import configured, quieten_uvicorn
 
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
-# How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
+# How long a stop waits for the outcomes of events to be taken to their destinations, once nothing runs any more, and
+# then for those that were not to be stored.
 _SETTLE_S = 2.0
 # How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
 # the rate of durable events.
@@ -116,7 +117,9 @@ class Server:
         await self._drain()
         for task in (beginning, *feeding):
             task.cancel()
+        platform.events.break_off()
         await platform.execution.end(_KILL_WAIT_S)
+        await platform.events.settled(_SETTLE_S)
         await platform.events.close()
         for task in lasting:
             task.cancel()
@@ -159,8 +162,7 @@ class Server:
         left = await platform.execution.dispatcher.drain(grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {grace_s} s and are ended")
-        await platform.events.settled(_SETTLE_S)
-        await platform.sources.settled(_SETTLE_S)
+        await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
     async def _close(self, web: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         """Give up those who are still connected.
@@ -195,6 +197,8 @@ class Server:
         if self._stop.is_set():
             complain("thawd: stopping at once; what still runs is ended")
             self._platform.execution.spawner.children.kill_all()
+            self._platform.events.break_off()
+            self._platform.stores.patience_s = 0.0
         self._stop.set()
 
     def _on_reload_signal(self) -> None:

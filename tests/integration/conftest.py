@@ -13,6 +13,7 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,7 +24,7 @@ from tests.clients import client_of
 from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
@@ -84,6 +85,41 @@ class Running:
     def function(self, name: str) -> dict[str, Any]:
         """One function's part of it."""
         return self.status()["functions"][name]
+
+    def invoke_at_once(
+        self, function: str, count: int, event: dict[str, Any], *, gate: Path
+    ) -> list[tuple[Any, str | None]]:
+        """Answers and FunctionErrors of `count` invocations, of which none ends before all are under way.
+
+        Args:
+            function: its handler goes on when the file that its event names as ``gate`` is there.
+            count: how many.
+            event: of each.
+            gate: the file; made anew here.
+        """
+        gate.unlink(missing_ok=True)
+        client, payload = self.client(), json.dumps({**event, "gate": str(gate)})
+
+        def one(_: int) -> tuple[Any, str | None]:
+            answer = client.invoke(FunctionName=function, Payload=payload)
+            return json.loads(answer["Payload"].read()), answer.get("FunctionError")
+
+        with ThreadPoolExecutor(count) as threads:
+            asked = [threads.submit(one, number) for number in range(count)]
+            try:
+                eventually(
+                    lambda: (
+                        any(each.done() for each in asked) or self.function(function)["environments"]["busy"] == count
+                    ),
+                    what=f"{count} invocations at once",
+                )
+            finally:
+                gate.touch()
+            return [each.result() for each in asked]
+
+    def until_said(self, text: str) -> None:
+        """Wait until a line of its output has `text`: what it has written is read a moment later."""
+        eventually(lambda: any(text in line for line in self.output), what=f"the word {text!r}")
 
     def stop(self, *, number: int = signal.SIGTERM) -> int:
         """Signal it and wait for its end; its exit status."""

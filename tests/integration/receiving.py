@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import os
-import socket
 import subprocess
 import sys
 import threading
@@ -97,13 +96,6 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
             receiver.gate.set()
             server.shutdown()
             serving.join()
-
-
-def closed_port() -> int:
-    """A port that nobody listens on."""
-    with socket.socket() as once:
-        once.bind(("127.0.0.1", 0))
-        return int(once.getsockname()[1])
 
 
 class EmulatedAws:

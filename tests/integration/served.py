@@ -46,7 +46,7 @@ class Served:
 
     def __enter__(self) -> Served:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(300)
         if self._failure is not None:
             raise self._failure
         return self
@@ -128,7 +128,7 @@ class Served:
     def request(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()

@@ -11,9 +11,10 @@ from typing import Any
 import pytest
 
 from tests.conformance.conftest import ROLE, zipped
+from tests.ports import quiet_port
 
 from .conftest import Project, Running, eventually
-from .receiving import ACCOUNT, EmulatedAws, Receiver, closed_port, emulated_aws, receiving
+from .receiving import ACCOUNT, EmulatedAws, Receiver, emulated_aws, receiving
 
 ARN = f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:"
 CODE = """
@@ -330,7 +331,7 @@ def test_without_an_emulator_aws_is_found_by_its_usual_variables(project: Projec
 
 def test_what_a_destination_did_not_take_while_it_was_down_comes_when_it_is_up(project: Project) -> None:
     project.code(CODE)
-    port = closed_port()
+    port = quiet_port()
     project.config(f'[functions.f]\nhandler = "app.handler"\non_success = "http://127.0.0.1:{port}"\n')
     with project.up() as running:
         request_id = send(running, "f", {"n": 1})

@@ -22,7 +22,7 @@ import uvicorn
 from botocore.exceptions import ClientError
 
 from tests.clients import client_of
-from tests.integration.conftest import Project, eventually
+from tests.integration.conftest import DEADLINE_S, Project, eventually
 from thawd.gateway import logs_api
 from thawd.gateway.logs_api import LogsApi
 from thawd.telemetry.logs import rotated
@@ -340,5 +340,5 @@ def test_what_a_function_logged_is_there_when_its_answer_is(project: Project) ->
             *("--filter-pattern", "hello", "--start-time", str(since_ms), "--output", "json"),
             *("--endpoint-url", server.url, "--region", "us-east-1", "--no-sign-request"),
         ]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=DEADLINE_S, check=True)
         assert [event["message"] for event in json.loads(done.stdout)["events"]] == ["hello 7\n"]

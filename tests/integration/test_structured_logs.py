@@ -110,7 +110,7 @@ def test_records_of_logging_are_json_objects(project: Project, snapshots: str) -
 def test_the_platforms_lines_are_json_objects_by_level(project: Project) -> None:
     project.code(CODE)
     project.config(
-        config_of("debug", log_format="JSON", system_log_level="DEBUG", application_log_level="FATAL", timeout_s=1)
+        config_of("debug", log_format="JSON", system_log_level="DEBUG", application_log_level="FATAL", timeout_s=4)
         + config_of("info", log_format="JSON", application_log_level="TRACE")
         + config_of("warn", log_format="JSON", system_log_level="WARN")
     )

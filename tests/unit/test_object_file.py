@@ -27,7 +27,7 @@ def looker(folder: Path, *, leases: bool = True, settle_s: float = 0.1) -> Looke
 
 def look_rested(folder: Path, key: bytes, known: ObjectRecord | None = None) -> LookResult:
     """Look until the file has rested."""
-    deadline = time.monotonic() + 10
+    deadline = time.monotonic() + 120
     while True:
         finding = looker(folder).look(key, known=known)
         if finding.state is not FileState.UNFINISHED or time.monotonic() > deadline:
@@ -149,7 +149,7 @@ def test_without_leases_a_file_that_is_still_long_enough_is_complete(tmp_path: P
     patience = Patience()
     begun = time.monotonic()
     while (finding := without.look(b"k", patience=patience)).state is FileState.UNFINISHED:
-        assert time.monotonic() - begun < 10
+        assert time.monotonic() - begun < 120
     assert finding.state is FileState.CHANGED
     assert time.monotonic() - begun >= 0.2
 
@@ -195,7 +195,7 @@ def test_a_writer_that_comes_while_we_look_neither_kills_us_nor_waits_long(tmp_p
     )
     # When a writer comes
     done = subprocess.run(
-        [sys.executable, "-c", script], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=30
+        [sys.executable, "-c", script], env={"PYTHONPATH": str(SRC)}, capture_output=True, text=True, timeout=300
     )
     # Then the process lives, and the writer goes on as soon as the lease is given up
     assert done.stdout == "False (b'2\\n', None)\n", done.stderr

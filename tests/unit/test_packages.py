@@ -301,7 +301,7 @@ def test_publishers_of_the_same_folder_do_not_hinder_each_other(folder: Path, co
         assert publisher.stdin
         publisher.stdin.write("\n")
         publisher.stdin.flush()
-    digests = {publisher.communicate(timeout=60)[0].strip() for publisher in publishers}
+    digests = {publisher.communicate(timeout=300)[0].strip() for publisher in publishers}
 
     # Then they agree, and there is one package, whole
     [digest] = digests
@@ -372,7 +372,7 @@ def test_a_full_disk_is_told_and_nothing_is_kept(folder: Path, code: Path) -> No
     arguments += [sys.executable, "-c", program, str(folder / "disk"), str(code)]
 
     done = subprocess.run(
-        arguments, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)}, timeout=60
+        arguments, capture_output=True, text=True, env={**os.environ, "PYTHONPATH": str(SOURCES)}, timeout=300
     )
 
     if done.returncode in (1, 77) and not done.stdout:

@@ -45,7 +45,7 @@ def program(text: str) -> list[str]:
 def run(text: str, *arguments: str | Path, status: int = 0, before: tuple[str, ...] = ()) -> str:
     """Run one to its end; its output."""
     command = [*before, *program(text), *map(str, arguments)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.returncode == status, done.stdout + done.stderr
     return done.stdout
 

@@ -115,7 +115,7 @@ class House:
         return self.outcome(ids)
 
     async def until(self, condition: Callable[[], object]) -> None:
-        async with asyncio.timeout(60):
+        async with asyncio.timeout(300):
             while not condition():  # noqa: ASYNC110 - the things waited for are lists
                 await asyncio.sleep(0.005)
 

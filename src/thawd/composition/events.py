@@ -103,6 +103,10 @@ class EventSubsystem:
         """Wait until the outcomes of what ran are stored, at most `patience_s` seconds."""
         await self.invoker.settled(patience_s)
 
+    def break_off(self) -> None:
+        """Have outcomes that are on their way to their destinations stored at once, to be taken there another time."""
+        self._outcomes.break_off()
+
     async def close(self) -> None:
         """Drop connections to destinations."""
         await self._destinations.close()

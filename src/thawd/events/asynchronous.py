@@ -390,7 +390,7 @@ class AsyncInvoker:
             await self._queue.done([event.id])
             return
 
-        def if_refused() -> list[Delivery]:
+        def if_failed() -> list[Delivery]:
             attempts = event.attempts + 1
             return self._stores.failures(
                 function, event, condition="DestinationRefused", result=result, attempts=attempts
@@ -398,7 +398,7 @@ class AsyncInvoker:
 
         try:
             delivery = self._stores.success(function.on_success, event, result, arn=function.arn)
-            await self._outcomes.settle(event.id, Outcome(delivery), if_refused=if_refused)
+            await self._outcomes.settle(event.id, Outcome(delivery), if_failed=if_failed)
         except StoreError:
             raise
         except (RefusedError, ThawdError) as error:

@@ -22,7 +22,7 @@ from typing import Any
 
 from thawd.snapshot import engine
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 LOOK_AGAIN_S = 0.001
 _cases: dict[str, Callable[[], None]] = {}
 
