@@ -6,7 +6,6 @@ import contextlib
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import textwrap
@@ -16,10 +15,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
+from tests.clients import client_of
 from tests.integration.conftest import processes_of
+from tests.ports import quiet_port
 
 POLL_S = 0.01
 
@@ -29,13 +27,6 @@ def until(condition: Callable[[], Any]) -> Any:
     while not (value := condition()):
         time.sleep(POLL_S)
     return value
-
-
-def free_port() -> int:
-    """A port that nobody uses now; servers of one test all listen on it, as clients do not look for another."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 class Ended(Exception):
@@ -59,7 +50,8 @@ class Server:
         root.mkdir(parents=True, exist_ok=True)
         self.root = root
         self.data = root / ".thawd"
-        self.url = f"http://127.0.0.1:{(port := free_port())}"
+        # Servers of one test all listen on it, as clients do not look for another.
+        self.url = f"http://127.0.0.1:{(port := quiet_port())}"
         self.environ = environ or {}
         # Beside the project: they do not lie on the disk that the server uses.
         self.log = root.parent / "server.log"
@@ -86,14 +78,7 @@ class Server:
 
     def client(self, service: str) -> Any:
         """A boto3 client that asks once."""
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"total_max_attempts": 1}),
-        )
+        return client_of(self.url, service)
 
     def said(self) -> str:
         """All that the servers of this project have written so far."""

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 from tests import consoles
-from tests.durability.server import free_port
 from tests.integration.conftest import processes_of
+from tests.ports import quiet_port
 
 PAGE = consoles.DOCS / "pull-the-plug.md"
 pytestmark = pytest.mark.timeout(600)
@@ -25,7 +25,7 @@ def block(language: str) -> str:
 
 
 def test_every_command_prints_what_the_page_shows(tmp_path: Path) -> None:
-    port = str(free_port())
+    port = str(quiet_port())
     (tmp_path / "app.py").write_text(block("python"))
     (tmp_path / "thawd.toml").write_text(block("toml").replace("8350", port))
     try:

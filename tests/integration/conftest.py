@@ -13,17 +13,18 @@ import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
+from tests.clients import client_of
+from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
 
-DEADLINE_S = 60.0
+DEADLINE_S = 300.0
 
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
@@ -52,10 +53,6 @@ def processes_of(data: Path) -> list[int]:
     return found
 
 
-_MAKING_CLIENTS = threading.Lock()
-"""boto3's default session is not for several threads at once."""
-
-
 @dataclass
 class Running:
     """A server that serves."""
@@ -67,28 +64,11 @@ class Running:
 
     def client(self, **config: Any) -> Any:
         """A boto3 Lambda client that does not retry; safe to ask for in any thread."""
-        with _MAKING_CLIENTS:
-            client = boto3.client(
-                "lambda",
-                endpoint_url=self.url,
-                region_name="us-east-1",
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-                config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
-            )
-            client.exceptions  # noqa: B018 - made on first use; two threads at once would make two sets of classes
-            return client
+        return client_of(self.url, "lambda", read_timeout=120, max_pool_connections=64, **config)
 
     def s3(self) -> Any:
         """A boto3 S3 client."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}),
-        )
+        return client_of(self.url, "s3")
 
     def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
         """Answer and FunctionError of one invocation."""
@@ -105,6 +85,41 @@ class Running:
     def function(self, name: str) -> dict[str, Any]:
         """One function's part of it."""
         return self.status()["functions"][name]
+
+    def invoke_at_once(
+        self, function: str, count: int, event: dict[str, Any], *, gate: Path
+    ) -> list[tuple[Any, str | None]]:
+        """Answers and FunctionErrors of `count` invocations, of which none ends before all are under way.
+
+        Args:
+            function: its handler goes on when the file that its event names as ``gate`` is there.
+            count: how many.
+            event: of each.
+            gate: the file; made anew here.
+        """
+        gate.unlink(missing_ok=True)
+        client, payload = self.client(), json.dumps({**event, "gate": str(gate)})
+
+        def one(_: int) -> tuple[Any, str | None]:
+            answer = client.invoke(FunctionName=function, Payload=payload)
+            return json.loads(answer["Payload"].read()), answer.get("FunctionError")
+
+        with ThreadPoolExecutor(count) as threads:
+            asked = [threads.submit(one, number) for number in range(count)]
+            try:
+                eventually(
+                    lambda: (
+                        any(each.done() for each in asked) or self.function(function)["environments"]["busy"] == count
+                    ),
+                    what=f"{count} invocations at once",
+                )
+            finally:
+                gate.touch()
+            return [each.result() for each in asked]
+
+    def until_said(self, text: str) -> None:
+        """Wait until a line of its output has `text`: what it has written is read a moment later."""
+        eventually(lambda: any(text in line for line in self.output), what=f"the word {text!r}")
 
     def stop(self, *, number: int = signal.SIGTERM) -> int:
         """Signal it and wait for its end; its exit status."""
@@ -209,3 +224,17 @@ def s3(served: Served) -> Iterator[Any]:
     """A boto3 S3 client of it, with its bucket empty."""
     with served.empty_client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[EmulatedAws]:
+    """AWS, emulated for the tests of one module."""
+    with EmulatedAws() as running:
+        yield running
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the usual AWS settings would have."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

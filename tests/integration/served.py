@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import boto3
 import pytest
 import uvicorn
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.clients import client_of
 from thawd.events.buckets import BucketWatcher, install_lease_signal_handler
 from thawd.gateway.objects import ObjectApi
 from thawd.resources import Bucket, Notification
@@ -47,7 +46,7 @@ class Served:
 
     def __enter__(self) -> Served:
         self._thread.start()
-        assert self._ready.wait(20)
+        assert self._ready.wait(300)
         if self._failure is not None:
             raise self._failure
         return self
@@ -96,14 +95,7 @@ class Served:
         self.db.close()
 
     def client(self) -> Any:
-        return boto3.client(
-            "s3",
-            endpoint_url=f"http://127.0.0.1:{self.port}",
-            region_name="us-east-1",
-            aws_access_key_id="dummy",
-            aws_secret_access_key="dummy",
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-        )
+        return client_of(f"http://127.0.0.1:{self.port}", "s3")
 
     @contextlib.contextmanager
     def empty_client(self) -> Iterator[Any]:
@@ -136,7 +128,7 @@ class Served:
     def request(
         self, method: str, path: str, body: Any = None, headers: dict[str, str] | None = None
     ) -> tuple[int, dict[str, str], bytes]:
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=300)
         try:
             connection.request(method, path, body=body, headers=headers or {})
             response = connection.getresponse()

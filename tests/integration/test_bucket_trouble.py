@@ -315,7 +315,7 @@ def test_files_of_other_users_are_judged_by_stillness_and_unreadable_ones_report
         "    said = lambda line: print(line, flush=True)\n"
         "    watcher = BucketWatcher(bucket, objects=catalog, log=said, on_events=lambda f: None,\n"
         "                            settings=WatchSettings(settle_s=0.2, scan_interval_s=0.1, scan_share=0))\n"
-        "    async with asyncio.timeout(20), asyncio.TaskGroup() as group:\n"
+        "    async with asyncio.timeout(300), asyncio.TaskGroup() as group:\n"
         "        task = group.create_task(watcher.run())\n"
         "        await watcher.initial_scan_done.wait()\n"
         "        while await catalog.count('b') < 1: await asyncio.sleep(0.01)\n"

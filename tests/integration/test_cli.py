@@ -18,7 +18,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import Project, Running, eventually
+from .conftest import DEADLINE_S, Project, Running, eventually
 
 CODE = """
 import thawd
@@ -50,7 +50,7 @@ def served(project: Project) -> Iterator[Running]:
 def shell(project: Project, command: str) -> tuple[str, str, list[int]]:
     """Output, errors and the statuses of all parts of a pipe."""
     script = f'thawd() {{ "{sys.executable}" -m thawd "$@"; }}; {command}; echo "${{PIPESTATUS[*]}}" > statuses'
-    done = subprocess.run(["bash", "-c", script], cwd=project.root, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(["bash", "-c", script], cwd=project.root, capture_output=True, text=True, timeout=DEADLINE_S)
     return done.stdout, done.stderr, [int(number) for number in (project.root / "statuses").read_text().split()]
 
 
@@ -70,7 +70,7 @@ def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Ru
     caller.join()
     follower.send_signal(signal.SIGINT)
     follower.stdout.close()
-    assert follower.wait(30) == 0
+    assert follower.wait(DEADLINE_S) == 0
     assert errors.read_text() == ""
     assert [line for line in lines if line.startswith("line")] == [f"line {n:07}\n" for n in range(count)]
 
@@ -181,7 +181,7 @@ def test_an_interrupt_at_any_moment_of_the_start_ends_it_quietly(project: Projec
         up = subprocess.Popen([*THAWD, "up"], cwd=project.root, stdout=-1, stderr=-1, text=True)
         time.sleep(delay_s)
         up.send_signal(signal.SIGINT)
-        _, errors = up.communicate(timeout=30)
+        _, errors = up.communicate(timeout=DEADLINE_S)
         # By the signal itself or by its status: a shell shows 130 either way.
         assert up.returncode in (0, 130, -signal.SIGINT), (delay_s, errors)
         assert "Traceback" not in errors, delay_s
@@ -223,7 +223,7 @@ def test_a_server_whose_terminal_is_gone_serves_on_and_stops_well(project: Proje
     eventually(ready.exists, what="the start")
     assert project.command("invoke", "app").stdout == "null\n"
     up.terminate()
-    assert up.wait(30) == 0
+    assert up.wait(DEADLINE_S) == 0
 
 
 def test_status_reads_well(served: Running) -> None:

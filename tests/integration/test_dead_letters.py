@@ -15,8 +15,10 @@ from typing import Any
 
 import pytest
 
+from tests.ports import quiet_port
+
 from .conftest import DEADLINE_S, Project, Running, eventually
-from .receiving import closed_port, receiving
+from .receiving import receiving
 
 CODE = """
 import os
@@ -164,7 +166,7 @@ def test_more_letters_than_a_page_has_are_all_listed(failing: Project) -> None:
 
 def test_an_outcome_whose_destination_refused_it_later_shows_that_it_was_kept_and_why(project: Project) -> None:
     project.code("def handler(event, context):\n    return event\n")
-    port = closed_port()
+    port = quiet_port()
     project.config(f'[functions.f]\nhandler = "app.handler"\non_success = "http://127.0.0.1:{port}"\n')
     with project.up() as running:
         send(running, "f", {"n": 1})

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from tests.ports import quiet_port
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, ThawdError
 from thawd.events import destinations as module
 from thawd.events.destinations import LIMIT_S, Delivery, Destinations, Outside, missing_extras
@@ -28,7 +29,7 @@ from thawd.state.events import Event
 from thawd.state.tables import Tables
 from thawd.telemetry.metrics import Metrics
 
-from .receiving import ACCOUNT, EmulatedAws, Receiver, closed_port, emulated_aws, receiving
+from .receiving import ACCOUNT, EmulatedAws, Receiver, emulated_aws, receiving
 
 PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
 REQUEST_ID = "e4b46cbf-b738-4a2b-8880-a18cdf61200e"
@@ -69,7 +70,7 @@ def run(work: Callable[[Destinations], Awaitable[Any]], folder: Path, outside: O
         (folder / "bucket").mkdir(exist_ok=True)
         destinations = Destinations(tables, {"out": Bucket(name="out", path=folder / "bucket")}, outside)
         try:
-            async with asyncio.timeout(60):
+            async with asyncio.timeout(300):
                 return await work(destinations)
         finally:
             await destinations.close()
@@ -271,7 +272,7 @@ def test_what_is_not_there_refuses(aws: EmulatedAws, tmp_path: Path, to: Destina
 @pytest.mark.parametrize("to", [arn_of("sqs", "q.fifo"), arn_of("sns", "t.fifo")], ids=str)
 def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Destination) -> None:
     with pytest.raises(DestinationRefused, match="is FIFO"):
-        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{closed_port()}"))
+        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
 @pytest.mark.parametrize(("service", "most"), [("sqs", 1_048_576), ("sns", 262_144), ("events", 1_048_576)])
@@ -281,14 +282,14 @@ def test_a_record_that_is_too_large_is_refused_with_its_size(tmp_path: Path, ser
         with pytest.raises(DestinationRefused, match=rf"of {most:,} bytes, and this one has {len(made.body):,}"):
             await destinations.deliver(made)
 
-    run(work, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{closed_port()}"))
+    run(work, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
 @pytest.mark.parametrize("service", ["sqs", "sns", "events", "s3"])
 def test_an_aws_that_is_down_may_be_up_later(tmp_path: Path, service: str) -> None:
     to = Destination("s3", "elsewhere") if service == "s3" else arn_of(service, "event-bus/b")
     with pytest.raises(DestinationUnavailable, match="could not be reached"):
-        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{closed_port()}"))
+        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
 @pytest.mark.parametrize(
@@ -487,7 +488,7 @@ def test_answers_of_an_address_are_tried_again_or_not(
 
 def test_an_address_where_nobody_listens_may_be_up_later(tmp_path: Path) -> None:
     with pytest.raises(DestinationUnavailable, match="could not be reached"):
-        deliver(Destination("http", f"http://127.0.0.1:{closed_port()}/"), tmp_path)
+        deliver(Destination("http", f"http://127.0.0.1:{quiet_port()}/"), tmp_path)
 
 
 def test_an_answer_without_end_is_cut_off(receiver: Receiver, tmp_path: Path) -> None:
@@ -498,7 +499,7 @@ def test_an_answer_without_end_is_cut_off(receiver: Receiver, tmp_path: Path) ->
 def test_a_proxy_of_the_environment_is_not_used_for_this_machine(
     receiver: Receiver, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{closed_port()}")
+    monkeypatch.setenv("HTTP_PROXY", f"http://127.0.0.1:{quiet_port()}")
     deliver(Destination("http", receiver.url), tmp_path)
     assert len(receiver.got) == 1
 

@@ -62,7 +62,7 @@ def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
     shutil.copy(EXAMPLE / "train.py", folder)
     (folder / "function").mkdir()
     shutil.copy(EXAMPLE / "function" / "classify.py", folder / "function")
-    done = subprocess.run([sys.executable, folder / "train.py"], capture_output=True, text=True, timeout=120)
+    done = subprocess.run([sys.executable, folder / "train.py"], capture_output=True, text=True, timeout=300)
     assert done.returncode == 0, done.stderr
     return folder
 
@@ -121,7 +121,7 @@ def test_training_twice_makes_the_same_model(trained: Path) -> None:
     model = trained / "function" / "digits.onnx"
     first = model.read_bytes()
     # When it is trained again
-    subprocess.run([sys.executable, trained / "train.py"], check=True, capture_output=True, timeout=120)
+    subprocess.run([sys.executable, trained / "train.py"], check=True, capture_output=True, timeout=300)
     # Then the model is the same
     assert model.read_bytes() == first
 

@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Project, Running, eventually, processes_of
+from .conftest import DEADLINE_S, Project, Running, eventually, processes_of
 
 CODE = """
 import os, subprocess, sys, time
@@ -29,6 +29,8 @@ def handler(event, context):
     global COUNTER
     COUNTER += 1
     action = event.get("do")
+    while "gate" in event and not os.path.exists(event["gate"]):
+        time.sleep(0.005)
     if action == "sleep":
         time.sleep(event["s"])
     if action == "memory":
@@ -97,17 +99,22 @@ def burst(running: Running, count: int, event: dict[str, Any]) -> list[tuple[Any
         return list(threads.map(lambda _: running.invoke("app", event), range(count)))
 
 
+def together(running: Running, count: int) -> list[tuple[Any, str | None]]:
+    """`count` invocations that are all under way before the first one ends."""
+    return running.invoke_at_once("app", count, {}, gate=running.project.root / "gate")
+
+
 def test_one_environment_serves_one_invocation_at_a_time_and_keeps_its_state(running: Running) -> None:
     first, _ = running.invoke("app", {})
     second, _ = running.invoke("app", {})
     assert second["pid"] == first["pid"]
     assert second["counter"] == first["counter"] + 1
-    pids = {answer["pid"] for answer, _ in burst(running, 4, {"do": "sleep", "s": 0.5})}
+    pids = {answer["pid"] for answer, _ in together(running, 4)}
     assert len(pids) == 4
 
 
 def test_the_environment_used_last_is_used_first(running: Running) -> None:
-    burst(running, 3, {"do": "sleep", "s": 0.3})
+    together(running, 3)
     pids = {running.invoke("app", {})[0]["pid"] for _ in range(5)}
     assert len(pids) == 1
 
@@ -214,7 +221,7 @@ def test_a_burst_starts_as_many_environments_as_are_missing(project: Project) ->
     project.config('[functions.app]\nhandler = "app.handler"\n')
     with project.up() as running:
         running.invoke("app", {})
-        assert len({answer["pid"] for answer, _ in burst(running, 8, {"do": "sleep", "s": 1})}) == 8
+        assert len({answer["pid"] for answer, _ in together(running, 8)}) == 8
         assert sum(starts["count"] for starts in running.function("app")["starts"].values()) == 8
 
 
@@ -222,7 +229,7 @@ def test_idle_environments_end_down_to_none(project: Project) -> None:
     project.code(CODE)
     project.config('[functions.app]\nhandler = "app.handler"\nidle_timeout_s = 1\n')
     with project.up() as running:
-        burst(running, 3, {"do": "sleep", "s": 0.2})
+        together(running, 3)
         eventually(
             lambda: running.function("app")["environments"] == {"idle": 0, "busy": 0, "starting": 0}, what="none"
         )
@@ -246,15 +253,27 @@ def test_the_machines_limit_queues_requests_and_then_throttles(project: Project)
     project.config(
         'max_environments = 2\nqueue_timeout_s = 1\nmax_waiting = 3\n[functions.app]\nhandler = "app.handler"\n'
     )
+    gate = project.root / "gate"
+    throttled = threading.Semaphore(0)
     with project.up() as running, ThreadPoolExecutor(12) as threads:
+        client = running.client()
 
         def one(_: int) -> str:
             try:
-                return str(running.invoke("app", {"do": "sleep", "s": 3})[1])
-            except running.client().exceptions.TooManyRequestsException:
+                answer = client.invoke(FunctionName="app", Payload=json.dumps({"gate": str(gate)}))
+            except client.exceptions.TooManyRequestsException:
+                throttled.release()
                 return "throttled"
+            return str(answer.get("FunctionError"))
 
-        outcomes = list(threads.map(one, range(10)))
+        asked = [threads.submit(one, number) for number in range(10)]
+        # Those that got an environment keep it until all others have been told.
+        try:
+            for _ in range(8):
+                assert throttled.acquire(timeout=DEADLINE_S)
+        finally:
+            gate.touch()
+        outcomes = [each.result() for each in asked]
     assert outcomes.count("None") == 2
     assert outcomes.count("throttled") == 8
 
@@ -300,7 +319,7 @@ def test_an_init_error_is_told_once_and_does_not_loop(project: Project, kind: st
         assert running.invoke("good", {}) == (1, None)
         log = project.command("logs", "bad", "--raw").stdout
         assert log.count("INIT_START") <= 2  # at publication, and once more with the first invocation
-        assert any("init failed" in line for line in running.output)
+        running.until_said("init failed")
 
 
 @pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
@@ -350,7 +369,7 @@ def test_a_function_with_native_threads_falls_back_to_cold_and_says_why(project:
         assert function["start"] == "cold"
         assert "background" in function["start_reason"]
         assert running.invoke("app", {}) == (2, None)
-        assert any("started cold" in line for line in running.output)
+        running.until_said("started cold")
 
 
 def test_a_thread_pool_that_handles_forks_does_not_hinder_one(project: Project) -> None:
@@ -494,12 +513,13 @@ def test_a_function_that_floods_its_log_slows_nobody_else(project: Project) -> N
 
 
 def test_detached_processes_end_with_their_environment_or_at_the_next_start(project: Project) -> None:
+    seconds = 100_000 + os.getpid()  # no other run on this machine has processes that sleep for as long
     project.code(
-        """
+        f"""
         import os, subprocess
 
         def handler(event, context):
-            child = subprocess.Popen(["setsid", "-f", "sleep", "6543"], env={"PATH": os.environ["PATH"]})
+            child = subprocess.Popen(["setsid", "-f", "sleep", "{seconds}"], env={{"PATH": os.environ["PATH"]}})
             child.wait()
             if event.get("fork"):
                 between = os.fork()
@@ -508,7 +528,7 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
                     if os.fork():
                         os._exit(0)
                     import time
-                    time.sleep(6543)
+                    time.sleep({seconds})
                 os.waitpid(between, 0)
             return os.getpid()
         """
@@ -516,10 +536,11 @@ def test_detached_processes_end_with_their_environment_or_at_the_next_start(proj
     project.config('[functions.app]\nhandler = "app.handler"\n')
 
     def sleepers() -> list[str]:
+        """Also those that were stopped with their environment before setsid had become sleep."""
         found = []
         for entry in Path("/proc").glob("[0-9]*"):
             with contextlib.suppress(OSError):
-                if (entry / "cmdline").read_bytes() == b"sleep\x006543\x00":
+                if (entry / "cmdline").read_bytes().endswith(b"sleep\x00%d\x00" % seconds):
                     found.append(entry.name)
         return found
 

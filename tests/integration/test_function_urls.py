@@ -21,7 +21,7 @@ from botocore.credentials import Credentials
 
 from thawd.gateway.url_table import url_id
 
-from .conftest import Project, Running
+from .conftest import DEADLINE_S, Project, Running
 
 CODE = """
 import base64, json, os
@@ -208,7 +208,7 @@ def test_curl_signs_and_resolves_the_host(running: Running) -> None:
     done = subprocess.run(
         [*command, "--user", f"{KEY}:{SECRET}", "-d", "a=1", f"http://{host}:{port}/path?q=1"],
         capture_output=True,
-        timeout=60,
+        timeout=DEADLINE_S,
     )
     assert done.returncode == 0, done.stderr
     event = json.loads(done.stdout)

@@ -17,7 +17,7 @@ from typing import Any
 
 import pytest
 
-from tests.integration.conftest import eventually
+from tests.integration.conftest import DEADLINE_S, eventually
 from tests.integration.emulated import EmulatedAws
 from thawd import models
 
@@ -31,10 +31,7 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 @pytest.fixture(scope="module")
@@ -290,7 +287,7 @@ def test_a_download_that_is_killed_is_gone_on_with(tmp_path: Path) -> None:
         command = [sys.executable, "-c", OPENER, address, str(tmp_path)]
         first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         partial = tmp_path / "partial"
-        assert handler.half_sent.wait(60)
+        assert handler.half_sent.wait(DEADLINE_S)
         eventually(lambda: sum(path.stat().st_size for path in partial.iterdir()), what="a part on the disk")
         os.killpg(first.pid, signal.SIGKILL)
         first.communicate()

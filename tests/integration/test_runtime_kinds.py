@@ -28,7 +28,7 @@ HANDLERS = {"own": "app.handler", "awslambdaric": "app.handler", "node": "index.
 ERROR_KEYS = {"node": "trace", "own": "stackTrace", "awslambdaric": "stackTrace"}
 VARIANTS = {
     "": "",
-    "-short": "timeout_s = 1\n",
+    "-short": "timeout_s = 4\n",
     "-init": 'environment = { FAIL = "init" }\n',
     "-exit": 'environment = { FAIL = "exit" }\n',
 }
@@ -113,7 +113,7 @@ def test_a_handler_that_takes_too_long_is_ended_and_replaced(running: Running, k
 
     assert error == "Unhandled"
     assert document["errorType"] == "Sandbox.Timedout"
-    assert re.fullmatch(r"RequestId: [0-9a-f-]{36} Error: Task timed out after 1.00 seconds", document["errorMessage"])
+    assert re.fullmatch(r"RequestId: [0-9a-f-]{36} Error: Task timed out after 4.00 seconds", document["errorMessage"])
     assert running.invoke(name, {})[0]["counter"] == 1
 
 

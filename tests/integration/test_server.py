@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from .conftest import Project, Running, eventually, processes_of
+from .conftest import DEADLINE_S, Project, Running, eventually, processes_of
 
 ECHO = """
 import time
@@ -225,7 +225,7 @@ def test_watching_sees_renamed_files_new_functions_and_replaced_folders(project:
 def test_a_data_folder_that_is_taken_away_stops_the_server(echo: Project) -> None:
     with echo.up() as running:
         shutil.rmtree(echo.data)
-        assert running.process.wait(60) == 1
+        assert running.process.wait(DEADLINE_S) == 1
         assert any("was removed or replaced" in line for line in running.output)
 
 
@@ -436,7 +436,7 @@ def test_logs_follow(echo: Project) -> None:
             lines.append(follower.stdout.readline())
         follower.send_signal(signal.SIGINT)
         follower.stdout.close()
-        assert follower.wait(30) in (0, 1, -signal.SIGINT)
+        assert follower.wait(DEADLINE_S) in (0, 1, -signal.SIGINT)
         assert any("START RequestId" in line for line in lines)
 
 
@@ -473,7 +473,7 @@ def test_a_stop_during_a_long_start_ends_at_once(echo: Project) -> None:
     )
     eventually(lambda: processes_of(echo.data), what="the function's init")
     process.terminate()
-    assert process.wait(30) == 0
+    assert process.wait(DEADLINE_S) == 0
     assert not ready.exists()
     eventually(lambda: not processes_of(echo.data), what="the end of all processes")
 
@@ -587,7 +587,7 @@ def test_an_event_that_a_stop_ends_has_not_failed_and_runs_again(project: Projec
         eventually(lambda: "stopping" in running.output, what="the word that it stops")
         if signals == 2:
             running.process.terminate()
-        assert running.process.wait(60) == 0
+        assert running.process.wait(DEADLINE_S) == 0
     gate.touch()
     with project.up() as running:
         eventually(lambda: not waits_of(running, "queued", "leased"), what="the end of the event")

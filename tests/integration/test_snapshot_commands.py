@@ -13,9 +13,9 @@ from typing import Any
 import pytest
 
 from tests.unit.snapshot_images import whole
-from thawd.snapshot.store import Origin, Snapshot, SnapshotStore
+from thawd.snapshot.store import ImageOrigin, Snapshot, SnapshotStore
 
-from .conftest import Project
+from .conftest import DEADLINE_S, Project
 
 PROGRAM = "from thawd import cli, snapshot_commands as s; cli.main.add_command(s.group); cli.main(prog_name='thawd')"
 
@@ -27,7 +27,7 @@ def command(project: Project, *arguments: str | Path, status: int = 0, **kwargs:
         cwd=project.root,
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=DEADLINE_S,
         **kwargs,
     )
     assert done.returncode == status, done.stdout + done.stderr
@@ -41,7 +41,7 @@ def add(store: SnapshotStore, *, function: str = "classify", version: str = "1",
     image.string(f"{function}:{version}")  # so that no two are the same
     with store.begin() as draft:
         draft.image.write_bytes(content or image.image())
-        origin = Origin(
+        origin = ImageOrigin(
             function=function,
             version=version,
             key=f"key of {version}",

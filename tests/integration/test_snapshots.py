@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -17,7 +18,7 @@ import pytest
 
 from thawd.snapshot.engine import unavailable
 
-from .conftest import Project, Running, eventually, processes_of
+from .conftest import DEADLINE_S, Project, Running, eventually, processes_of
 from .frozen_app import APP, CODE, inits, log, make, none_alive
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -215,7 +216,7 @@ def test_an_image_that_is_gone_is_made_anew_while_requests_are_answered(app: Pro
         image.unlink()
         assert running.invoke("app", {})[1] is None
         assert running.function("app")["fallbacks_by_reason"]["thaw_failed"] >= 1
-        assert any("cannot thaw here" in line for line in running.output)
+        running.until_said("cannot thaw here")
         eventually(lambda: running.function("app")["start"] == "thaw", what="a new image")
         none_alive(running)
         thaws = running.function("app")["starts"]["thaw"]["count"]
@@ -254,19 +255,20 @@ for each in MAPPINGS:
 """
 
 
-@pytest.mark.parametrize("kinds", [{"thaw"}, {"thaw", "fork"}], ids=["quickly restored", "slowly restored"])
-def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, kinds: set[str]) -> None:
+@pytest.mark.parametrize("mappings", ["", MANY_MAPPINGS], ids=["quickly restored", "slowly restored"])
+def test_a_burst_comes_from_one_image_and_leaves_nothing_behind(app: Project, mappings: str) -> None:
     """Where a restore takes long, because there are thousands of mappings, most are forks of one thawed copy."""
-    if "fork" in kinds:
-        app.code(MANY_MAPPINGS + CODE)
-    with app.up() as running, ThreadPoolExecutor(12) as threads:
-        answers = [answer for answer, _ in threads.map(lambda _: running.invoke("app", {"s": 1}), range(12))]
+    app.code(mappings + CODE)
+    with app.up() as running:
+        answers = [answer for answer, _ in running.invoke_at_once("app", 12, {}, gate=app.root / "gate")]
         assert len({answer["pid"] for answer in answers}) == 12
         assert {answer["counter"] for answer in answers} == {1}
         assert {answer["variables"]["AWS_LAMBDA_INITIALIZATION_TYPE"] for answer in answers} == {"snap-start"}
         assert len({answer["stream"] for answer in answers}) == 12
         assert inits(app) == 1
-        assert running.function("app")["starts"].keys() == kinds
+        # On a machine that is busy any restore may take long.
+        kinds = running.function("app")["starts"].keys()
+        assert kinds == {"thaw", "fork"} or (kinds == {"thaw"} and not mappings)
         reports: list[str] = eventually(
             lambda: len(found := [text for _, text in log(app) if text.startswith("REPORT")]) == 12 and found,
             what="all reports",
@@ -299,7 +301,7 @@ def test_requests_that_come_while_a_function_is_frozen_wait_for_it(project: Proj
         assert running.function("app")["starts"].keys() == {"thaw"}
     finally:
         process.terminate()
-        process.wait(60)
+        process.wait(DEADLINE_S)
 
 
 def test_a_new_version_is_frozen_while_the_old_one_serves(app: Project) -> None:
@@ -324,12 +326,20 @@ def test_a_new_version_is_frozen_while_the_old_one_serves(app: Project) -> None:
 def test_a_server_killed_while_it_freezes_leaves_nothing(project: Project) -> None:
     project.code("X = bytearray(b'x') * (200 << 20)\ndef handler(event, context):\n    return len(X)\n")
     project.config(APP)
-    process = subprocess.Popen([sys.executable, "-m", "thawd", "up"], cwd=project.root, stdout=subprocess.DEVNULL)
     drafts = project.data / "snapshots"
-    eventually(lambda: list(drafts.glob(".new-*/*")), what="an image under way")
-    process.kill()
-    process.wait()
-    eventually(lambda: not processes_of(project.data), what="the end of all processes")
+
+    def under_way() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # it is complete just now
+            return any(drafts.glob(".new-*/*"))
+        return False
+
+    while not under_way():  # once more where the moment was missed
+        shutil.rmtree(project.data, ignore_errors=True)
+        process = subprocess.Popen([sys.executable, "-m", "thawd", "up"], cwd=project.root, stdout=subprocess.DEVNULL)
+        eventually(lambda: under_way() or list(drafts.glob("*.img")), what="an image")
+        process.kill()
+        process.wait()
+        eventually(lambda: not processes_of(project.data), what="the end of all processes")
     with project.up() as running:
         assert running.invoke("app", {}) == (200 << 20, None)
         assert running.function("app")["start"] == "thaw"

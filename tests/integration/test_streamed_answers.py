@@ -16,7 +16,7 @@ from botocore.exceptions import ClientError
 
 from thawd.gateway.url_table import url_id
 
-from .conftest import Project, Running, eventually
+from .conftest import DEADLINE_S, Project, Running, eventually
 
 CODE = """
 import hashlib, json, os, time
@@ -88,7 +88,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         url = { auth_type = "NONE", invoke_mode = "RESPONSE_STREAM", cors = { allow_origins = ["https://a.example"] } }
         [functions.short]
         handler = "app.handler"
-        timeout_s = 1
+        timeout_s = 4
         url = { auth_type = "NONE", invoke_mode = "RESPONSE_STREAM" }
         [functions.whole]
         handler = "app.handler"
@@ -187,7 +187,7 @@ def test_a_failure_is_told_with_the_completion(running: Running, when: str, chun
 def test_a_timeout_and_an_exit_halfway_are_told_with_the_completion(running: Running) -> None:
     chunks, completion, _ = streamed(running, "short", {"parts": ["part"], "sleep": 30})
     assert (chunks, completion["ErrorCode"]) == ([b"part"], "Sandbox.Timedout")
-    assert "Task timed out after 1.00 seconds" in completion["ErrorDetails"]
+    assert "Task timed out after 4.00 seconds" in completion["ErrorDetails"]
     chunks, completion, _ = streamed(running, "stream", {"parts": ["part"], "exit": 3})
     assert (chunks, completion["ErrorCode"]) == ([b"part"], "Runtime.ExitError")
 
@@ -380,7 +380,7 @@ def test_a_client_that_does_not_read_holds_the_function_up_and_no_memory(running
         assert len(post(running, STREAM, event)[2]) == 40 << 20
         assert not progress.exists()
         assert resident_kib(running.process.pid) - before_kib < 8192
-        client.settimeout(60)
+        client.settimeout(DEADLINE_S)
         left = 40 << 20
         while left > 0 and (data := client.recv(1 << 20)):
             left -= len(data)
@@ -420,4 +420,4 @@ def test_a_stop_lets_a_stream_finish(project: Project, tmp_path: Path) -> None:
         eventually(lambda: "stopping" in running.output, what="the word of the stop")
         go_on.touch()
         assert list(events) == [{"PayloadChunk": {"Payload": b"waited"}}, {"InvokeComplete": {}}]
-        assert running.process.wait(60) == 0
+        assert running.process.wait(DEADLINE_S) == 0

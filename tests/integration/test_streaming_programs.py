@@ -15,7 +15,7 @@ import pytest
 
 from thawd.gateway.url_table import url_id
 
-from .conftest import Project, Running, eventually
+from .conftest import DEADLINE_S, Project, Running, eventually
 
 NODE = """
 import fs from "node:fs";
@@ -100,7 +100,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         handler = "any.thing"
         runtime = "provided.al2023"
         code = "program"
-        timeout_s = 1
+        timeout_s = 4
         """
     )
     with project.up() as server:
@@ -210,7 +210,7 @@ def test_a_client_that_does_not_read_holds_the_program_up(running: Running, tmp_
         # Another client gets as much meanwhile, through to the end: the first was given its time.
         assert len(post(running, "program", event)[2]) == 40 << 20
         assert not progress.exists()
-        client.settimeout(60)
+        client.settimeout(DEADLINE_S)
         left = 40 << 20
         while left > 0 and (data := client.recv(1 << 20)):
             left -= len(data)

@@ -7,9 +7,10 @@ Source: the adapter's README, "How does it work?": an external extension, a read
 from __future__ import annotations
 
 import json
-import socket
 import sys
 import urllib.request
+
+from tests.ports import quiet_port
 
 from .conftest import Project, eventually
 
@@ -81,8 +82,7 @@ http.server.ThreadingHTTPServer(("127.0.0.1", int(os.environ["AWS_LWA_PORT"])), 
 
 
 def test_a_web_application_answers_through_an_adapter_that_is_an_extension(project: Project) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as free:
-        port = free.getsockname()[1]
+    port = quiet_port()
     for name, text in (("bootstrap", APPLICATION), ("extensions/lambda-adapter", ADAPTER)):
         path = project.root / "code" / name
         path.parent.mkdir(parents=True, exist_ok=True)

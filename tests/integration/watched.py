@@ -23,7 +23,7 @@ from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 
 SRC = Path(__file__).parents[2] / "src"
-DEADLINE_S = 30.0
+DEADLINE_S = 300.0
 CREATED, REMOVED = "ObjectCreated:Put", "ObjectRemoved:Delete"
 ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)
 

@@ -23,8 +23,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
 
-DEADLINE_S = 60.0
-GRACE_S = 5.0  # until what was killed, or lost its parent, has ended
+DEADLINE_S = 300.0
+GRACE_S = 120.0  # until what was killed, or lost its parent, has ended
 LOOK_AGAIN_S = 0.01
 MARK = "THAWD_TESTS_IN"
 

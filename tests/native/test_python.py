@@ -104,7 +104,7 @@ def test_a_copy_has_standard_streams_of_its_own(version: str, python_trial: Make
     one = frozen(version, "streams", python_trial)
     copies = [one.start_copy() for _ in range(3)]
     for number, copy in enumerate(copies):
-        output, errors = copy.communicate(f"first line\nsecond line\nline of {number}\n", timeout=60)
+        output, errors = copy.communicate(f"first line\nsecond line\nline of {number}\n", timeout=300)
         assert Outcome(copy.returncode, output, errors) == Outcome(
             0, f"echo line of {number}\npass\n", "to standard error\n"
         )

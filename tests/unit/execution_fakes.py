@@ -103,7 +103,7 @@ class FakeSpawner:
     def retire(self, version: Version, *, for_good: bool = False) -> None:
         return None
 
-    def origin(self, version: Version) -> Any:
+    def start_method(self, version: Version) -> Any:
         return SimpleNamespace(refused=None)
 
 
@@ -181,7 +181,7 @@ async def turns(number: int = 20) -> None:
         await asyncio.sleep(0)
 
 
-async def until(condition: Callable[[], object], *, deadline_s: float = 5.0) -> None:
+async def until(condition: Callable[[], object], *, deadline_s: float = 120.0) -> None:
     """Let the loop run until `condition` holds."""
     end_s = time.monotonic() + deadline_s
     while not condition():
@@ -189,7 +189,7 @@ async def until(condition: Callable[[], object], *, deadline_s: float = 5.0) -> 
         await asyncio.sleep(0.001)
 
 
-async def within(awaitable: Any, *, deadline_s: float = 5.0) -> Any:
+async def within(awaitable: Any, *, deadline_s: float = 120.0) -> Any:
     """The awaitable's result, which must come soon."""
     async with asyncio.timeout(deadline_s):
         return await awaitable

@@ -103,7 +103,7 @@ def play(scene: Callable[[House], Awaitable[None]], **house: Any) -> None:
     """Run `scene` with an endpoint that is closed afterwards."""
 
     async def main() -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(300):
             it = House(**house)
             await it.api.open()
             try:

@@ -93,7 +93,7 @@ def test_an_event_whose_lease_failed_is_tried_again_soon(tmp_path: Path) -> None
         async with Post(tmp_path, queue=FailingQueue) as post:
             post.queue.failing = ["lease"]  # type: ignore[attr-defined]
             await post.accept()
-            await until(lambda: post.dispatcher.got, deadline_s=3.0)
+            await until(lambda: post.dispatcher.got)
 
     claim(work)
 
@@ -112,7 +112,7 @@ def test_a_retry_that_comes_due_while_the_store_is_asked_is_not_overslept(tmp_pa
         async with Post(tmp_path, queue=EarlyQueue) as post:
             post.dispatcher.outcomes = [FAILED, Result(b"1")]
             await post.accept()
-            await until(lambda: len(post.dispatcher.got) == 2, deadline_s=3.0)
+            await until(lambda: len(post.dispatcher.got) == 2)
 
     claim(work)
 

@@ -67,10 +67,10 @@ def test_works_that_wait_together_are_one_transaction_and_one_wake_up(db: Databa
 
         def hold(_connection: sqlite3.Connection) -> None:
             held.set()
-            go.wait(10)
+            go.wait(120)
 
         first = asyncio.ensure_future(db.write(hold))
-        await asyncio.to_thread(held.wait, 10)
+        await asyncio.to_thread(held.wait, 120)
         wake_ups = 0
         before = commits()
         rest = [asyncio.ensure_future(db.write(insert(i))) for i in range(1000)]
@@ -113,9 +113,9 @@ def test_whatever_a_work_raises_the_database_lives_on(db: Database, raised: Base
 
     async def work() -> None:
         with pytest.raises((RuntimeError, ValueError)):
-            await asyncio.wait_for(db.write(bad), 10)
+            await asyncio.wait_for(db.write(bad), 120)
         with pytest.raises((RuntimeError, ValueError)):
-            await asyncio.wait_for(db.read(bad), 10)
+            await asyncio.wait_for(db.read(bad), 120)
 
     asyncio.run(work())
     db.write_now(insert(1))
@@ -149,11 +149,11 @@ def test_reads_do_not_wait_for_a_writer_and_see_a_snapshot(db: Database) -> None
     def slow(connection: sqlite3.Connection) -> None:
         connection.execute("INSERT INTO t VALUES (2)")
         writing.set()
-        go.wait(10)
+        go.wait(120)
 
     thread = threading.Thread(target=lambda: db.write_now(slow))
     thread.start()
-    assert writing.wait(10)
+    assert writing.wait(120)
     assert db.read_now(values) == [1]
     go.set()
     thread.join()

@@ -190,8 +190,8 @@ def test_it_ends_when_the_platform_is_gone_before_and_after_the_freeze(tmp_path:
     with running(tmp_path, CODE, mode="snapshot") as process:
         ready(process)
         process.control.shutdown(socket.SHUT_RDWR)
-        assert process.process.wait(20) == 0
+        assert process.process.wait(120) == 0
     with frozen(tmp_path, CODE) as (process, _):
         stages(process)
         process.control.shutdown(socket.SHUT_RDWR)
-        assert process.process.wait(20) == 0
+        assert process.process.wait(120) == 0

@@ -129,7 +129,7 @@ def test_a_reader_beside_a_busy_writer_sees_every_line_once(writer: Writer, read
     def write() -> None:
         for turn in range(400):
             if turn % 2:
-                room.acquire(timeout=30)
+                room.acquire(timeout=300)
             writer.write(7, rotate=bool(turn % 2))
         done.set()
 

@@ -252,7 +252,7 @@ class Machine(House):
 
 
 class FrozenLoopError(BaseException):
-    """The event loop did nothing else for seconds."""
+    """The event loop did nothing else for a minute."""
 
 
 def raise_frozen(*_: object) -> None:
@@ -271,12 +271,12 @@ def test_removing_a_function_whose_requests_wait_answers_them_and_does_not_freez
         await turns()
         machine.dispatcher.declare({})
         with pytest.raises(ThawdError):
-            await within(waiting, deadline_s=2.0)
+            await within(waiting)
         machine.busy()[0].answer.set_result(Result(b"1"))  # type: ignore[union-attr]
         assert (await within(first)).payload == b"1"
 
     before = signal.signal(signal.SIGALRM, raise_frozen)
-    signal.setitimer(signal.ITIMER_REAL, 3.0)
+    signal.setitimer(signal.ITIMER_REAL, 60.0)
     try:
         asyncio.run(claim())
     except FrozenLoopError:

@@ -621,7 +621,7 @@ def test_many_callers_at_once_share_transactions(queue: EventQueue) -> None:
         assert await queue.depth() == {}
         return time.perf_counter() - begun
 
-    assert asyncio.run(scenario()) < 5
+    assert asyncio.run(scenario()) < 60
 
 
 def test_an_event_that_was_put_is_leased_unread_and_is_as_it_would_have_been_read(

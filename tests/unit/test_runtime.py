@@ -24,6 +24,7 @@ from tests.unit.execution_fakes import until, within
 from tests.unit.interpreters_here import INTERPRETERS
 from thawd import wire
 from thawd.errors import ServiceException
+from thawd.execution import environment as environments
 from thawd.execution.children import Children
 from thawd.execution.ends import Ends
 from thawd.execution.environment import Environment
@@ -47,8 +48,8 @@ class Process:
         self.services, services = socket.socketpair()
         lifeline, self.lifeline = os.pipe()
         self.output, output = os.pipe()
-        self.control.settimeout(20)
-        self.services.settimeout(20)
+        self.control.settimeout(120)
+        self.services.settimeout(120)
         self.decoder = wire.Decoder()
         theirs = (control.fileno(), services.fileno(), lifeline)
         self.process = subprocess.Popen(
@@ -105,7 +106,7 @@ class Process:
 
     def close(self) -> None:
         self.process.kill()
-        self.process.wait(20)
+        self.process.wait(120)
         self.control.close()
         self.services.close()
         for fd in (self.lifeline, self.output):
@@ -302,7 +303,7 @@ def test_an_init_that_fails_is_told_with_its_kind_and_ends_the_process(
         assert message in document["errorMessage"]
         assert not [line for line in document["stackTrace"] if "thawd" in line or "importlib" in line]
         assert process.receive() is None
-        assert process.process.wait(20) == 1
+        assert process.process.wait(120) == 1
         assert error_type in process.printed()
 
 
@@ -366,7 +367,7 @@ def test_an_exit_ends_the_process_with_its_status(tmp_path: Path, call: str, sta
         ready(process)
         process.control.sendall(wire.encode(wire.INVOKE, {"id": "1", "arn": "", "left_ms": 1}, b"{}"))
         assert process.receive() is None
-        assert process.process.wait(20) == status
+        assert process.process.wait(120) == status
 
 
 def test_a_handler_that_forks_answers_once(tmp_path: Path) -> None:
@@ -395,7 +396,7 @@ def test_the_process_ends_when_the_platform_is_gone(tmp_path: Path, mode: str, e
         else:
             os.close(process.lifeline)
             process.lifeline = -1
-        assert process.process.wait(20) == (0 if end == "control" else -signal.SIGKILL)
+        assert process.process.wait(120) == (0 if end == "control" else -signal.SIGKILL)
 
 
 def test_a_busy_handler_dies_with_the_platform(tmp_path: Path) -> None:
@@ -404,7 +405,7 @@ def test_a_busy_handler_dies_with_the_platform(tmp_path: Path) -> None:
         process.control.sendall(wire.encode(wire.INVOKE, {"id": "1", "arn": "", "left_ms": 1}, b"{}"))
         os.close(process.lifeline)
         process.lifeline = -1
-        assert process.process.wait(20) == -signal.SIGKILL
+        assert process.process.wait(120) == -signal.SIGKILL
 
 
 def test_a_template_with_threads_refuses_by_name(tmp_path: Path) -> None:
@@ -472,7 +473,7 @@ async def platform(folder: Path, code: str, **function: Any) -> AsyncIterator[Pl
 
 def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
     async def main() -> None:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(300):
             await work()
 
     asyncio.run(main())
@@ -498,7 +499,7 @@ def test_starts_of_both_kinds_serve_and_leave_no_descriptor_open(tmp_path: Path)
                 assert json.loads(result.payload) == environment.child.pid  # type: ignore[union-attr]
                 environment.kill()
                 await within(environment.ended.wait())
-        assert descriptors() == before
+        await until(lambda: descriptors() == before)
 
     claim(work)
 
@@ -512,7 +513,7 @@ def test_a_template_that_hangs_makes_nobody_wait_for_ever(tmp_path: Path) -> Non
             assert template.child is not None
             os.kill(template.child.pid, signal.SIGSTOP)
             try:
-                async with asyncio.timeout(5):
+                async with asyncio.timeout(60):
                     environment = await made.spawner.start(made.version)
             except InitError:
                 return
@@ -530,7 +531,7 @@ def test_a_template_that_is_killed_while_forks_are_asked_for_harms_none_of_them(
             starts = [asyncio.ensure_future(made.spawner.start(made.version)) for _ in range(4)]
             await asyncio.sleep(0)
             template.kill()
-            environments = await within(asyncio.gather(*starts), deadline_s=15)
+            environments = await within(asyncio.gather(*starts))
             for environment in environments:
                 result = await environment.invoke(invocation(), init_ms=None)
                 assert result.payload in (b"1",) or b"Runtime.ExitError" in result.payload
@@ -567,7 +568,7 @@ def test_a_version_retired_before_its_start_begins_leaves_no_template_behind(tmp
                 await within(environment.ended.wait())
             except (InitError, ServiceException):
                 pass
-            await until(lambda: len(made.spawner.children._alive) == 0, deadline_s=3.0)
+            await until(lambda: len(made.spawner.children._alive) == 0)
 
     claim(work)
 
@@ -582,7 +583,7 @@ def test_an_interpreter_that_is_gone_is_a_service_exception_everywhere(tmp_path:
             if snapshot:
                 with pytest.raises(ServiceException):
                     await made.spawner.prepare(made.version)
-        assert descriptors() == before
+        await until(lambda: descriptors() == before)
 
     claim(work)
 
@@ -642,15 +643,17 @@ def test_last_words_without_a_newline_are_in_the_log(tmp_path: Path) -> None:
     claim(work)
 
 
-def test_an_environment_killed_while_it_is_idle_is_known_to_be_unusable_at_once(tmp_path: Path) -> None:
+def test_an_environment_killed_while_it_is_idle_is_known_to_be_unusable_at_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(environments, "_LAST_WORDS_S", 3600.0)  # it is not that patience which ends
+
     async def work() -> None:
         async with platform(tmp_path, "def handler(e, c): return 1") as made:
             environment = await within(made.spawner.start(made.version))
             assert environment.child is not None
             os.kill(environment.child.pid, signal.SIGKILL)
-            start_s = time.monotonic()
             await within(environment.ended.wait())
-            assert time.monotonic() - start_s < 0.4
 
     claim(work)
 
@@ -719,7 +722,7 @@ def test_whatever_a_process_sends_its_invocation_ends_in_a_result_and_not_in_an_
         theirs.sendall(data)
         theirs.settimeout(None)
         try:
-            result = await within(running, deadline_s=5)
+            result = await within(running)
             assert result.duration_ms >= 0
             json.loads(result.payload)
         finally:

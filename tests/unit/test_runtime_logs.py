@@ -20,7 +20,7 @@ def run(code: str, **variables: str) -> list[str]:
         env={**os.environ, "PYTHONPATH": SOURCE, **variables},
         capture_output=True,
         text=True,
-        timeout=60,
+        timeout=300,
         check=True,
     )
     assert done.stderr == ""

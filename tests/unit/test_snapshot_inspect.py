@@ -278,7 +278,7 @@ def test_any_supported_python_reads_an_image_without_another_package(place: Path
     description = describe(read_bytes(place, WHOLE))
     sources = str(Path(inspect.__file__).parents[2])
     command = [python, "-I", "-S", "-W", "error", "-c", ALONE, sources, str(place)]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60)
+    done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stderr == ""
     found, report, loaded = json.loads(done.stdout)
     assert (found, report) == (description, text(description))

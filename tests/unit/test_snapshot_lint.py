@@ -63,7 +63,7 @@ def search(
             start_new_session=True,
         )
     try:
-        status = process.wait(60)
+        status = process.wait(300)
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the children that cases start

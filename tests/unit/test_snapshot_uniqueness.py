@@ -20,7 +20,7 @@ from tests.unit.interpreters_here import INTERPRETERS
 from thawd.snapshot import uniqueness
 
 ROOT = Path(__file__).parents[2]
-DEADLINE_S = 60
+DEADLINE_S = 300
 
 
 PRELUDE = """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import math
 import os
 import subprocess
 import sys
@@ -71,7 +72,7 @@ def exchange_thaw(made: Platform, script: str) -> Origin:
 
 async def start_and_end(made: Platform) -> StartKind:
     """Start an environment, have it answer, end it; how it was started."""
-    environment = await within(made.spawner.start(made.version), deadline_s=20)
+    environment = await within(made.spawner.start(made.version))
     result = await environment.invoke(invocation(), init_ms=None)
     assert json.loads(result.payload) == environment.child.pid
     environment.kill()
@@ -92,13 +93,14 @@ def test_thaws_and_what_prepares_them_leave_no_descriptor_open(tmp_path: Path) -
             assert await start_and_end(made) == StartKind.THAW
             exchange_thaw(made, "exit 121")
             assert await start_and_end(made) == StartKind.COLD
-        await asyncio.sleep(0.2)  # leases are released in a thread
-        assert descriptors() == before
+        await until(lambda: descriptors() == before)  # leases are released in a thread
 
     claim(work)
 
 
-def test_starts_at_once_share_one_init_and_one_image(tmp_path: Path) -> None:
+def test_starts_at_once_share_one_init_and_one_image(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(spawner, "_SLOW_RESTORE_MS", math.inf)  # else a slow machine forks some of them
+
     async def work() -> None:
         async with platform(tmp_path) as made:
             environments = await asyncio.gather(*(made.spawner.start(made.version) for _ in range(6)))
@@ -164,12 +166,11 @@ def test_a_thaw_that_somebody_else_kills_is_not_held_against_the_image(tmp_path:
 
 
 def test_a_thaw_that_hangs_makes_nobody_wait_for_ever(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(starter, "_THAW_S", 0.3)
-
     async def work() -> None:
         async with platform(tmp_path) as made:
             await made.spawner.prepare(made.version)
             exchange_thaw(made, "sleep 100")
+            monkeypatch.setattr(starter, "_THAW_S", 0.3)
             assert await start_and_end(made) == StartKind.COLD
             assert "Init timed out after 0.3 seconds" in made.told[0]
 
@@ -184,7 +185,7 @@ def test_an_image_that_does_not_fit_any_more_is_made_anew(tmp_path: Path) -> Non
             (old,) = images(tmp_path)
             assert await start_and_end(made) == StartKind.COLD
             assert made.told == ["thawd: f: a thaw failed: cannot thaw here: the moon is full"]
-            await until(lambda: not origin.renewing, deadline_s=20)
+            await until(lambda: not origin.renewing)
             assert await start_and_end(made) == StartKind.THAW
             await until(lambda: old not in images(tmp_path))
 
@@ -199,7 +200,7 @@ def test_a_machine_on_which_no_image_fits_for_long_is_left_alone(tmp_path: Path)
             for _ in range(4):
                 exchange_thaw(made, "exit 120")
                 await start_and_end(made)
-                await until(lambda: not origin.renewing, deadline_s=20)
+                await until(lambda: not origin.renewing)
             assert origin.frozen is None
             assert await start_and_end(made) == StartKind.FORK
 
@@ -215,7 +216,7 @@ def test_an_image_in_use_by_another_server_is_not_removed(tmp_path: Path) -> Non
             with store.use(old):
                 origin = exchange_thaw(made, "exit 120")
                 await start_and_end(made)
-                await until(lambda: not origin.renewing, deadline_s=20)
+                await until(lambda: not origin.renewing)
                 assert old.path.exists()
             assert await start_and_end(made) == StartKind.THAW
 
@@ -228,7 +229,6 @@ def test_a_version_retired_while_it_is_frozen_leaves_nothing(tmp_path: Path) -> 
             preparing = asyncio.create_task(made.spawner.prepare(made.version))
             await until(
                 lambda: any(path.stat().st_size for draft in drafts(tmp_path) for path in draft.iterdir()),
-                deadline_s=20,
             )
             made.spawner.retire(made.version)
             with pytest.raises(asyncio.CancelledError):
@@ -302,7 +302,7 @@ def test_descriptors_arrive_under_their_numbers_whatever_numbers_they_had(
     tmp_path: Path, numbers: tuple[int, ...]
 ) -> None:
     """Each pipe holds its own place in the list; the last comes as the log, on standard output and error."""
-    subprocess.run([sys.executable, "-c", PLACED, *map(str, numbers)], cwd=tmp_path, timeout=20, check=True)
+    subprocess.run([sys.executable, "-c", PLACED, *map(str, numbers)], cwd=tmp_path, timeout=300, check=True)
     pipes, *rest = (tmp_path / "found").read_text().splitlines()
     assert pipes == "01230"
     assert rest == ["1", "2", "3", "4", "5", "6"], "6 is that of ls, and no other is open"

@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -327,20 +325,9 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         StoreError: it could not be written.
     """
     path = folder / key
-    # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
-    staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
         folders.make(path.parent)
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            staged.replace(path)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
-        folders.sync(path.parent)
+        with folders.replacing(path) as file:
+            file.write(data)
     except OSError as error:
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error

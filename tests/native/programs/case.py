@@ -22,7 +22,7 @@ from typing import Any
 
 from thawd.snapshot import engine
 
-DEADLINE_S = 30.0
+DEADLINE_S = 120.0
 LOOK_AGAIN_S = 0.001
 _cases: dict[str, Callable[[], None]] = {}
 
@@ -38,7 +38,7 @@ def case(claim: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return register
 
 
-def freeze(**options: Any) -> engine.Outcome:
+def freeze(**options: Any) -> engine.FreezeOutcome:
     """Freeze, and return where the checks belong: in a copy, or in an original that goes on."""
     outcome = engine.freeze(sys.argv[2], **options)
     if not outcome.restored:

@@ -15,7 +15,7 @@ from thawd.state.store_threads import PATIENCE_S
 from thawd.state.tables import AwsAccess, Tables, require_libraries
 
 
-class StoresRoom:
+class StoreSubsystem:
     """The stores of one server; opening them makes the folders that are missing.
 
     Args:
