@@ -209,6 +209,18 @@ def test_an_interrupt_at_any_moment_of_the_start_ends_it_quietly(project: Projec
         assert "Traceback" not in errors, delay_s
 
 
+def test_an_interrupt_while_the_arguments_are_read_is_as_quiet(project: Project) -> None:
+    script = (
+        "import os, signal, sys, click; from thawd import __main__\n"
+        "read = click.Group.parse_args\n"
+        "click.Group.parse_args = lambda *given: os.kill(os.getpid(), signal.SIGINT) or read(*given)\n"
+        "sys.argv = ['thawd', 'status']\n"
+        "__main__.main()"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=project.root, capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (-signal.SIGINT, "", "")
+
+
 def test_a_reader_that_has_enough_ends_the_command_silently(served: Running) -> None:
     served.invoke("app", {"lines": 30_000, "put": {f"{n:05}": {"n": n} for n in range(50)}})
     eventually(lambda: "REPORT" in served.project.command("logs", "app", "-n", "1").stdout, what="the log")
