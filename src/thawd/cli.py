@@ -27,7 +27,7 @@ from thawd.errors import ThawdError
 from thawd.interrupts import interruptible, raising
 from thawd.server_client import message_of, request
 from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
-from thawd.verbs import EXIT_INTERRUPTED, config_option, fail, load, warn
+from thawd.verbs import EXIT_FAILED, EXIT_INTERRUPTED, config_option, fail, load, warn
 
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
@@ -109,6 +109,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     """
     with interruptible():
         from thawd import config, server
+        from thawd.state import store_threads
     environ = dict(config.process_environment())
     if host is not None:
         environ["THAWD_HOST"] = host
@@ -120,15 +121,20 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     mode = "local" if local_aws else "real" if real_aws else "none"
     if ready_file is not None:
         _check_ready_file(ready_file)
+    status = 0
     with sigpipe(signal.SIG_IGN):  # a server outlives the terminal and the clients that it writes to
         try:
             server.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
         except (ThawdError, OSError) as error:
-            fail(str(error))
+            warn(str(error))
+            status = EXIT_FAILED
         finally:
             # All is ended: what is left, Python's own end, is not worth interrupting.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             let_go_of_output()
+        if store_threads.are_left():
+            os._exit(status)  # Python would wait for them, and they for an endpoint that does not answer
+        sys.exit(status)
 
 
 @main.command(context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False})

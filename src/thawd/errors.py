@@ -67,7 +67,7 @@ class ValidationException(ThawdError):
 
 
 class SerializationException(ThawdError):
-    """A parameter is of another type than the operation takes (HTTP 400)."""
+    """A request is no JSON object, or a parameter is of another type than the operation takes (HTTP 400)."""
 
     type = "SerializationException"
     status = 400

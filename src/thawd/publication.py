@@ -6,12 +6,12 @@ import asyncio
 import os
 from collections.abc import Callable, Mapping
 
+from thawd.composition.control import ControlSubsystem
+from thawd.composition.execution import ExecutionSubsystem
 from thawd.config import Settings
 from thawd.control.records import Settled
-from thawd.control_room import ControlRoom
 from thawd.errors import EnvironmentBuildError, ResourceNotFoundException, ServiceException, StoreError
 from thawd.execution.init_phase import InitError
-from thawd.execution_room import ExecutionRoom
 from thawd.resources import Function
 from thawd.telemetry.console import complain, say
 
@@ -21,24 +21,26 @@ class Publications:
 
     Args:
         execution: what runs functions.
-        room: the control plane, which shows what was published.
+        control: the control plane, which shows what was published.
         settings: the configuration in force.
     """
 
-    def __init__(self, execution: ExecutionRoom, room: ControlRoom, *, settings: Callable[[], Settings]) -> None:
+    def __init__(
+        self, execution: ExecutionSubsystem, control: ControlSubsystem, *, settings: Callable[[], Settings]
+    ) -> None:
         self._dispatcher = execution.dispatcher
         self._publisher = execution.publisher
         self._spawner = execution.spawner
-        self._room = room
+        self._control = control
         self._settings = settings
         self._publishing = asyncio.Lock()
 
     async def publish_all(self, functions: Mapping[str, Function]) -> None:
         """Publish what has changed, several at once as far as the cores go."""
-        room = asyncio.Semaphore(os.cpu_count() or 1)
+        slots = asyncio.Semaphore(os.cpu_count() or 1)
 
         async def one(function: Function) -> None:
-            async with room:
+            async with slots:
                 await self._publish(function)
 
         async with self._publishing:
@@ -47,8 +49,8 @@ class Publications:
                     tasks.create_task(one(function))
             try:
                 versions = self._dispatcher.versions()
-                await asyncio.to_thread(self._publisher.clean, versions, keep=self._room.packages)
-                await self._room.remove_code()
+                await asyncio.to_thread(self._publisher.clean, versions, keep=self._control.packages)
+                await self._control.remove_code()
                 await self._spawner.evict()
             except StoreError as error:
                 complain(f"thawd: old packages and snapshots could not be removed: {error}")
@@ -66,12 +68,12 @@ class Publications:
             )
             if self._publisher.is_published(version):
                 return
-            self._room.configured.published(version, Settled("Pending"))
+            self._control.configured.published(version, Settled("Pending"))
             is_replacement = self._dispatcher.entry(name).pool is not None
             await self._dispatcher.publish(version)
         except InitError as error:
             self._publisher.published(version)
-            self._room.configured.published(version, Settled("Active"))
+            self._control.configured.published(version, Settled("Active"))
             complain(f"thawd: {name}: init failed: {error}\n  see: thawd logs {name}")
         except ResourceNotFoundException:
             return  # a reload has removed it meanwhile
@@ -79,10 +81,10 @@ class Publications:
             if name not in self._dispatcher.names():
                 return
             self._dispatcher.fail(name, error.message)
-            self._room.configured.failed(function, error.message)
+            self._control.configured.failed(function, error.message)
             complain(f"thawd: {name} cannot be published: {error.message}")
         else:
             self._publisher.published(version)
-            self._room.configured.published(version, Settled("Active"))
+            self._control.configured.published(version, Settled("Active"))
             if is_replacement:
                 say(f"{name}: published anew")

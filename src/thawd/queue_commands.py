@@ -23,7 +23,7 @@ from thawd.errors import ThawdError
 from thawd.invocation import in_a_line
 from thawd.server_client import message_of, request
 from thawd.terminal import print_text
-from thawd.verbs import EXIT_FAILED, config_option, fail, load, warn
+from thawd.verbs import EXIT_FAILED, Verbs, config_option, fail, load, warn
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -36,16 +36,6 @@ _CLEAR = "\x1b[H\x1b[2J"
 
 Ask = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
 """What is asked where no server runs."""
-
-
-class _Verbs(click.Group):
-    """The border of every verb: an expected trouble ends it with a line, never with a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ThawdError as error:
-            fail(str(error))
 
 
 @click.command()
@@ -107,7 +97,7 @@ def _age(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
-@click.group(cls=_Verbs)
+@click.group(cls=Verbs)
 def dead() -> None:
     """Look after dead letters: asynchronous events that were given up.
 

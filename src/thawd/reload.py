@@ -8,9 +8,9 @@ from collections.abc import Mapping
 import msgspec
 
 from thawd import config
+from thawd.composition.platform import Platform
 from thawd.config import Settings
 from thawd.errors import ConfigurationError
-from thawd.house import House
 from thawd.telemetry.console import complain, say
 
 # What the stores and the port were opened by, with the words for it.
@@ -21,26 +21,26 @@ class Reloads:
     """Reads the configuration anew and puts it into force.
 
     Args:
-        house: the rooms of the server.
+        platform: the subsystems of the server.
         environ: the platform's environment variables.
     """
 
-    def __init__(self, house: House, *, environ: Mapping[str, str]) -> None:
-        self._house = house
+    def __init__(self, platform: Platform, *, environ: Mapping[str, str]) -> None:
+        self._platform = platform
         self._environ = environ
         self._told: str | None = None
 
     async def reload(self) -> None:
         """Read the configuration anew and publish what has changed, with a word of it. Never raises."""
         self._told = None
-        self._house.execution.publisher.distrust()
+        self._platform.execution.publisher.distrust()
         if await self.catch_up():
             say("configuration reloaded")
 
     async def catch_up(self) -> bool:
         """The same, silent when there is nothing new to tell; whether the configuration is in force."""
         try:
-            settings = await asyncio.to_thread(config.load, self._house.settings.path, environ=self._environ)
+            settings = await asyncio.to_thread(config.load, self._platform.settings.path, environ=self._environ)
             await self._take_over(settings)
         except ConfigurationError as error:
             self._complain_once(f"thawd: the configuration was not reloaded:\n{error}")
@@ -56,10 +56,10 @@ class Reloads:
             complain(text)
 
     async def _take_over(self, settings: Settings) -> None:
-        in_force = {name: getattr(self._house.settings, name) for name in _FIXED}
+        in_force = {name: getattr(self._platform.settings, name) for name in _FIXED}
         changed = [words for name, words in _FIXED.items() if getattr(settings, name) != in_force[name]]
         if changed:
             self._complain_once(f"thawd: changes of {', '.join(changed)} take effect at the next start")
-        self._house.take_over(msgspec.structs.replace(settings, **in_force))
-        await self._house.publications.publish_all(self._house.settings.functions)
-        await self._house.sources.declare()
+        self._platform.take_over(msgspec.structs.replace(settings, **in_force))
+        await self._platform.publications.publish_all(self._platform.settings.functions)
+        await self._platform.sources.declare()

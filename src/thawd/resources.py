@@ -7,6 +7,7 @@ Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``m
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 import msgspec
@@ -22,7 +23,7 @@ RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
 """Lambda's names of the runtimes there are."""
 MAX_ENVIRONMENT_BYTES = 4096
 """Of a function's variables, names and values together. Source: "Lambda quotas"."""
-RESERVED_VARIABLES = frozenset(
+_RESERVED_VARIABLES = frozenset(
     {
         "_HANDLER",
         "_X_AMZN_TRACE_ID",
@@ -44,10 +45,8 @@ RESERVED_VARIABLES = frozenset(
         "LAMBDA_TASK_ROOT",
     }
 )
-"""Names that a function's own variables may not have.
-
-Source: developer guide, "Defined runtime environment variables".
-"""
+"""Source: developer guide, "Defined runtime environment variables"."""
+_OWN_PREFIX = "THAWD_"
 
 
 class Destination(msgspec.Struct, frozen=True):
@@ -395,3 +394,11 @@ class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
     schedule: str
     count: int
     timezone: str = "UTC"
+
+
+def reserved_variables(names: Iterable[str]) -> list[str]:
+    """Those of `names` that a function's own variables may not have, in order: Lambda's fixed list, and ``THAWD_*``.
+
+    Any other name is the function's to set, also one that begins with ``AWS_LAMBDA_``, as ``AWS_LAMBDA_EXEC_WRAPPER``.
+    """
+    return sorted(name for name in names if name in _RESERVED_VARIABLES or name.startswith(_OWN_PREFIX))

@@ -17,7 +17,7 @@ CONTENT_TYPE = r"^[ -~]{1,256}$"
 """What a content type must match: it becomes a header."""
 
 
-class Source(Protocol):
+class PausableSource(Protocol):
     """Where parts come from."""
 
     def pause(self) -> None:
@@ -48,10 +48,10 @@ class ResponseStream:
         self._begun = False
         self._ended = False
         self._changed: asyncio.Future[None] | None = None
-        self._source: Source | None = None
+        self._source: PausableSource | None = None
         self._paused = False
 
-    def attach(self, source: Source) -> None:
+    def attach(self, source: PausableSource) -> None:
         """Parts come from `source` from now on."""
         self._source = source
 

@@ -29,7 +29,7 @@ class ScheduleError(ValueError):
 
 
 @dataclass(frozen=True, slots=True)
-class Schedule:
+class ScheduleExpression:
     """When something is to be done."""
 
     def after(self, moment: float, *, anchor: float) -> float | None:
@@ -43,7 +43,7 @@ class Schedule:
 
 
 @dataclass(frozen=True, slots=True)
-class _Rate(Schedule):
+class _Rate(ScheduleExpression):
     period_s: int
 
     def after(self, moment: float, *, anchor: float) -> float | None:
@@ -51,7 +51,7 @@ class _Rate(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class _At(Schedule):
+class _At(ScheduleExpression):
     at: float
 
     def after(self, moment: float, *, anchor: float) -> float | None:
@@ -59,7 +59,7 @@ class _At(Schedule):
 
 
 @dataclass(frozen=True, slots=True)
-class _Cron(Schedule):
+class _Cron(ScheduleExpression):
     minutes: tuple[int, ...]
     hours: tuple[int, ...]
     days: _Days
@@ -70,7 +70,7 @@ class _Cron(Schedule):
     def after(self, moment: float, *, anchor: float) -> float | None:
         # A day earlier: on a day of 25 hours the wall shows an hour again that has been dealt with.
         day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
-        while day.year <= max(self.years, default=0):
+        while day.year <= max(self.years):
             if day.year in self.years and day.month in self.months:
                 if day.day in self.days.of(day.year, day.month):
                     found = self._on(day, moment)
@@ -143,7 +143,7 @@ class _Days:
         return frozenset(days)
 
 
-def parse(expression: str, *, zone: ZoneInfo) -> Schedule:
+def parse(expression: str, *, zone: ZoneInfo) -> ScheduleExpression:
     """The schedule that an expression stands for.
 
     Args:
@@ -160,7 +160,7 @@ def parse(expression: str, *, zone: ZoneInfo) -> Schedule:
     return {"rate": _rate, "cron": _cron, "at": _at}[kind](inner, zone)
 
 
-def _rate(inner: str, zone: ZoneInfo) -> Schedule:
+def _rate(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     match = _RATE.fullmatch(inner)
     if match is None or (match[1] == "1") is bool(match[3]):
         raise ScheduleError('a rate is "1 minute", "5 minutes", "1 hour", "2 hours", "1 day", "3 days" and so on')
@@ -170,7 +170,7 @@ def _rate(inner: str, zone: ZoneInfo) -> Schedule:
     return _Rate(period_s)
 
 
-def _at(inner: str, zone: ZoneInfo) -> Schedule:
+def _at(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     try:
         wall = datetime.strptime(inner, _AT).replace(tzinfo=zone)
     except ValueError:
@@ -178,7 +178,7 @@ def _at(inner: str, zone: ZoneInfo) -> Schedule:
     return _At(wall.timestamp())
 
 
-def _cron(inner: str, zone: ZoneInfo) -> Schedule:
+def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
     fields = inner.split()
     if len(fields) != 6:
         names = "minutes hours day-of-month month day-of-week year"
@@ -186,7 +186,7 @@ def _cron(inner: str, zone: ZoneInfo) -> Schedule:
     minutes, hours, of_month, months, of_week, years = (field.upper() for field in fields)
     if (of_month == "?") is (of_week == "?"):
         raise ScheduleError('one of day-of-month and day-of-week must be "?", and not both')
-    return _Cron(
+    cron = _Cron(
         minutes=tuple(sorted(_numbers(minutes, "minutes", 0, 59))),
         hours=tuple(sorted(_numbers(hours, "hours", 0, 23))),
         days=_days_of_month(of_month) if of_week == "?" else _days_of_week(of_week),
@@ -194,6 +194,9 @@ def _cron(inner: str, zone: ZoneInfo) -> Schedule:
         years=_numbers(years, "year", _FIRST_YEAR, _LAST_YEAR),
         zone=zone,
     )
+    if cron.after(datetime(min(cron.years), 1, 1, tzinfo=zone).timestamp() - 1, anchor=0.0) is None:
+        raise ScheduleError(f"{inner!r} never comes: there is no such day, or the clock skips that time on it")
+    return cron
 
 
 def _days_of_month(field: str) -> _Days:

@@ -1,8 +1,8 @@
-"""The life of a server: starts the house, serves, drains and stops.
+"""The life of a server: starts the platform, serves, drains and stops.
 
 Order of a start: stores (a broken one is told before anything runs), the port (taken: told at once), functions,
 buckets, then the word that all is served. A stop goes the other way: no new work, wait for what runs at most the grace
-period, end the environments, close the stores.
+period, end the environments, keep the outcomes that have not got to their destinations, close the stores.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ import uvicorn
 from thawd import greeting
 from thawd.claims import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
+from thawd.composition.platform import Platform
 from thawd.config import Settings
 from thawd.errors import ThawdError
 from thawd.events.destinations import missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution.children import kill_left_over
 from thawd.gateway.url_table import PATH_PREFIX
-from thawd.house import House
 from thawd.reload import Reloads
 from thawd.telemetry.console import complain, say
 from thawd.web import configured, quieten_uvicorn
 
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
-# How long a stop waits for the outcomes of events to be stored, once nothing runs any more.
+# How long a stop waits for the outcomes of events to be taken to their destinations, once nothing runs any more, and
+# then for those that were not to be stored.
 _SETTLE_S = 2.0
 # How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
 # the rate of durable events.
@@ -61,7 +62,7 @@ class Server:
         self._stop = asyncio.Event()
         self._lost_data = False
         self._lock: Lock
-        self._house: House
+        self._platform: Platform
         self._reloads: Reloads
 
     async def run(self, *, watch: bool = False, ready_file: Path | None = None) -> None:
@@ -86,51 +87,53 @@ class Server:
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
             with contextlib.closing(listener), announced(server.data, (host, port)):
                 async with asyncio.TaskGroup() as tasks:
-                    self._house = House(
+                    self._platform = Platform(
                         self._settings,
                         url,
                         environ=self._environ,
                         spawn_task=lambda work: tasks.create_task(_guarded(work)),
                         closing=closing,
                     )
-                    self._reloads = Reloads(self._house, environ=self._environ)
+                    self._reloads = Reloads(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
     async def _serve(
         self, tasks: asyncio.TaskGroup, listener: socket.socket, *, watch: bool, ready_file: Path | None
     ) -> None:
-        house = self._house
-        await house.open(aws=self._aws, stopping=self._stop)
+        platform = self._platform
+        await platform.open(aws=self._aws, stopping=self._stop)
         lasting = await self._start_lasting(tasks)
-        web = configured(house.application)
+        web = configured(platform.application)
         serving = tasks.create_task(web.serve(sockets=[listener]))
         self._handle_signals()
         feeding: Tasks = []
         beginning = tasks.create_task(self._begin(tasks, feeding, watch=watch, ready_file=ready_file))
         await self._stop.wait()
         say("stopping")
-        house.events.stop()
-        house.sources.stop()
+        platform.events.stop()
+        platform.sources.stop()
         web.should_exit = True
         beginning.cancel()
         await self._drain()
         for task in (beginning, *feeding):
             task.cancel()
-        await house.execution.end(_KILL_WAIT_S)
-        await house.events.close()
+        platform.events.break_off()
+        await platform.execution.end(_KILL_WAIT_S)
+        await platform.events.settled(_SETTLE_S)
+        await platform.events.close()
         for task in lasting:
             task.cancel()
         await self._close(web, serving)
 
     async def _start_lasting(self, tasks: asyncio.TaskGroup) -> Tasks:
         """What goes on until nothing runs any more; returns once asynchronous events may be taken."""
-        house = self._house
+        platform = self._platform
         started = asyncio.Event()
-        works = (house.execution.watch_limits(), self._guard_data(), *house.events.works(started))
+        works = (platform.execution.watch_limits(), self._guard_data(), *platform.events.works(started))
         lasting: Tasks = [tasks.create_task(work) for work in works]
         await started.wait()
-        house.control.deployments.on_names = house.events.invoker.declare
-        house.events.invoker.declare(house.execution.dispatcher.names())
+        platform.control.deployments.on_names = platform.events.invoker.declare
+        platform.events.invoker.declare(platform.execution.dispatcher.names())
         return lasting
 
     async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready_file: Path | None) -> None:
@@ -142,25 +145,24 @@ class Server:
             watch: publish anew when code changes.
             ready_file: written at the end.
         """
-        house = self._house
-        await house.publications.publish_all(house.settings.functions)
+        platform = self._platform
+        await platform.publications.publish_all(platform.settings.functions)
         install_lease_signal_handler()
-        works: list[Coroutine[None, None, None]] = [house.sources.run()]
-        works += [watcher.run() for watcher in house.watchers.values()]
+        works: list[Coroutine[None, None, None]] = [platform.sources.run()]
+        works += [watcher.run() for watcher in platform.watchers.values()]
         if watch:
-            works.append(CodeWatcher(lambda: house.settings, self._reloads.catch_up).run())
+            works.append(CodeWatcher(lambda: platform.settings, self._reloads.catch_up).run())
         feeding += [tasks.create_task(work) for work in works]
         self._announce(ready_file)
 
     async def _drain(self) -> None:
         """Wait for what runs, and for what came of it to be stored, but not for ever."""
-        house = self._house
-        grace_s = house.settings.server.grace_s
-        left = await house.execution.dispatcher.drain(grace_s)
+        platform = self._platform
+        grace_s = platform.settings.server.grace_s
+        left = await platform.execution.dispatcher.drain(grace_s)
         if left:
             complain(f"thawd: {left} invocations did not end within {grace_s} s and are ended")
-        await house.events.settled(_SETTLE_S)
-        await house.sources.settled(_SETTLE_S)
+        await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
     async def _close(self, web: uvicorn.Server, serving: asyncio.Task[None]) -> None:
         """Give up those who are still connected.
@@ -170,9 +172,9 @@ class Server:
         """
         web.force_exit = True
         await serving
-        if self._house.emulated is not None:
-            await self._house.emulated.close()
-        self._house.execution.spawner.flush_logs()
+        if self._platform.emulated is not None:
+            await self._platform.emulated.close()
+        self._platform.execution.spawner.flush_logs()
         say("stopped")
         if self._lost_data:
             raise StartError("it stopped because its data folder was removed or replaced")
@@ -194,37 +196,39 @@ class Server:
     def _on_stop_signal(self) -> None:
         if self._stop.is_set():
             complain("thawd: stopping at once; what still runs is ended")
-            self._house.execution.spawner.children.kill_all()
+            self._platform.execution.spawner.children.kill_all()
+            self._platform.events.break_off()
+            self._platform.stores.patience_s = 0.0
         self._stop.set()
 
     def _on_reload_signal(self) -> None:
-        self._house.execution.spawn_task(self._reloads.reload())
+        self._platform.execution.spawn_task(self._reloads.reload())
 
     def _announce(self, ready_file: Path | None) -> None:
-        house = self._house
-        settings, dispatcher = house.settings, house.execution.dispatcher
+        platform = self._platform
+        settings, dispatcher = platform.settings, platform.execution.dispatcher
         for line in missing_extras(settings.functions.values()):
             complain(f"thawd: {line}")
-        say(f"thawd serves {house.url}")
+        say(f"thawd serves {platform.url}")
         handlers = {name: dispatcher.entry(name).function.handler for name in dispatcher.names()}
-        urls = [(url.function, f"{house.url}{PATH_PREFIX}{url.identifier}/") for url in house.urls]
+        urls = [(url.function, f"{platform.url}{PATH_PREFIX}{url.identifier}/") for url in platform.urls]
         for line in (
             *greeting.functions(dispatcher.status(), handlers, declared=settings.functions),
             *greeting.surroundings(settings, urls),
         ):
             say(f"  {line}")
-        limits = house.execution.limits
+        limits = platform.execution.limits
         say(
             f"at most {limits['max_environments']} environments and {limits['memory_mb']} MB; memory limits by "
             f"{limits['memory_limit']}; Ctrl-C stops"
         )
-        if house.emulated is not None:
-            say(f"  aws       emulated at the same address; functions have AWS_ENDPOINT_URL={house.url}")
-        if house.execution.shared_tmp:
-            say(f"functions see the machine's /tmp: {house.execution.shared_tmp}")
+        if platform.emulated is not None:
+            say(f"  aws       emulated at the same address; functions have AWS_ENDPOINT_URL={platform.url}")
+        if platform.execution.shared_tmp:
+            say(f"functions see the machine's /tmp: {platform.execution.shared_tmp}")
         if ready_file is not None:
             staged = ready_file.with_name(ready_file.name + ".new")
-            staged.write_bytes(msgspec.json.encode({"url": house.url, "pid": os.getpid()}))
+            staged.write_bytes(msgspec.json.encode({"url": platform.url, "pid": os.getpid()}))
             staged.replace(ready_file)
 
 

@@ -18,27 +18,17 @@ import click
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
 from thawd.terminal import print_text
-from thawd.verbs import EXIT_FAILED, config_option, fail, load, warn
+from thawd.verbs import EXIT_FAILED, Verbs, config_option, load, warn
 
 if TYPE_CHECKING:
     from thawd.config import Settings
-    from thawd.execution.linting import Finding
+    from thawd.snapshot.lint_rules import Finding
     from thawd.snapshot.store import Snapshot, SnapshotStore
 
 _json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
 
 
-class _Verbs(click.Group):
-    """The border of every verb: an expected trouble ends it with a line, never with a traceback."""
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except ThawdError as error:
-            fail(str(error))
-
-
-@click.group(name="snapshot", cls=_Verbs)
+@click.group(name="snapshot", cls=Verbs)
 def group() -> None:
     """Look after the snapshots that environments are thawed from.
 
@@ -183,7 +173,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
             )
         )
     if as_json:
-        click.echo(json.dumps({name: [_fields(one) for one in some] for name, some in found.items()}, indent=2))
+        click.echo(json.dumps({name: [one._asdict() for one in some] for name, some in found.items()}, indent=2))
     else:
         for name, some in found.items():
             click.echo(f"{name}: {_counted(some)}")
@@ -191,10 +181,6 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
                 click.echo(f"\n  {one.rule} {one.level}: {one.where}: {one.what}\n      {one.why}\n      {one.way_out}")
     if any(one.level == "warning" for some in found.values() for one in some):
         sys.exit(EXIT_FAILED)
-
-
-def _fields(one: Finding) -> dict[str, str]:
-    return {name: getattr(one, name) for name in one.__struct_fields__}
 
 
 def _counted(found: list[Finding]) -> str:

@@ -6,16 +6,15 @@ temporary file first and are read back from there. What is in the file is one pa
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
 import json
-import os
 import tempfile
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
+from thawd import folders
 from thawd.errors import StoreError
 
 if TYPE_CHECKING:
@@ -47,7 +46,7 @@ def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> in
         raise StoreError("Parquet needs pyarrow, which is not installed; install it with: pip install 'thawd[parquet]'")
     if output.exists() and not output.is_file():
         raise StoreError(f"{output} is no file; name a new one, or one that may be replaced")
-    with _replacing(output) as file:
+    with folders.replacing(output) as file:
         if kind == "jsonl":
             return write_json_lines(rows, file.write)
         with Spool(rows, folder=output.parent, key_name=key_name) as spool:
@@ -213,20 +212,3 @@ def _value(value: Any, kind: str) -> Any:
 def _unicode(text: str) -> str:
     """`text`, with an escape in the place of what is no Unicode."""
     return text.encode(errors="backslashreplace").decode()
-
-
-@contextlib.contextmanager
-def _replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path` when all went well, and is not there otherwise."""
-    staged = path.with_name(f".{path.name}.{os.urandom(8).hex()}")
-    # Not by `tempfile`, whose files only their owner can read: this one gets the rights that any new file gets.
-    fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-    try:
-        with os.fdopen(fd, "wb") as file:
-            yield file
-            file.flush()
-            os.fsync(file.fileno())
-        staged.replace(path)
-    except BaseException:
-        staged.unlink(missing_ok=True)
-        raise

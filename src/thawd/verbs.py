@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from thawd.errors import ConfigurationError
+from thawd.errors import ConfigurationError, ThawdError
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -38,6 +38,16 @@ def check_writable(path: Path | None) -> None:
     """End the command where no file can be written at `path`: a measurement of an hour must not be lost to that."""
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
         fail(f"{path}: not a place where a file can be written")
+
+
+class Verbs(click.Group):
+    """A group of verbs and their border: an expected trouble ends it with a line, never with a traceback."""
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except ThawdError as error:
+            fail(str(error))
 
 
 class Finite(click.FloatRange):

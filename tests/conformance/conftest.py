@@ -12,12 +12,11 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 sys.path.append(str(Path(__file__).parents[2]))
 
+from tests.clients import client_of
 from tests.integration.conftest import Project, Running
 
 ROLE = "arn:aws:iam::000000000000:role/anybody"
@@ -61,14 +60,7 @@ class Lambda:
 
     def make_client(self, service: str, **config: Any) -> Any:
         """A client that validates no parameters and retries nothing."""
-        return boto3.client(
-            service,
-            endpoint_url=self.running.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}, parameter_validation=False, **config),
-        )
+        return client_of(self.running.url, service, parameter_validation=False, **config)
 
     def name(self) -> str:
         """A name that no function has."""

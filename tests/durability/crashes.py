@@ -14,9 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
+from tests.clients import client_of
 from tests.durability.ledger import BUCKET, CODE, CONFIG, Ledger, body_of
 from tests.durability.server import Ended, Server, until
 from tests.durability.traffic import Traffic
@@ -203,14 +201,7 @@ def until_at_rest(server: Server, ledger: Ledger) -> None:
     folder = server.root / BUCKET
     # One that is not there any more is lost; `Ledger.verify` says so.
     wanted = {key for key in ledger.accepted if key.endswith(".json") and (folder / key).exists()}
-    s3 = boto3.client(
-        "s3",
-        endpoint_url=server.url,
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-        config=Config(s3={"addressing_style": "path"}),
-    )
+    s3 = client_of(server.url, "s3", retries=None)
     # An object is listed once it is recorded, and its event was queued in the same transaction.
     until(lambda: wanted <= listed(s3))
     until(lambda: server.unfinished() == 0)

@@ -15,9 +15,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import boto3
-from botocore.config import Config
-
+from tests.clients import client_of
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
 
@@ -80,14 +78,7 @@ class Server:
 
     def client(self, service: str) -> Any:
         """A boto3 client that asks once."""
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"total_max_attempts": 1}),
-        )
+        return client_of(self.url, service)
 
     def said(self) -> str:
         """All that the servers of this project have written so far."""

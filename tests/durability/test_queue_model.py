@@ -272,7 +272,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.queue.give_back(self.events[row.id])
             self.model.returned[row.function].append(row.id)
         elif how == "buried":
-            self.bury(row, counts=counts, keep_outcome=False)
+            self.bury(row, counts=counts, outcome=None)
         else:
             self.is_delivered_later(row, self.now + wait_s, counts=counts)
 
@@ -294,12 +294,11 @@ class QueueMachine(RuleBasedStateMachine):
         if counts:
             self.model.count(row.function, "retried")
 
-    def bury(self, row: Row, *, counts: bool, keep_outcome: bool) -> None:
-        self.do(self.queue.bury(row.id, error="bad", condition="Test", counts=counts, keep_outcome=keep_outcome))
+    def bury(self, row: Row, *, counts: bool, outcome: bytes | None) -> None:
+        self.do(self.queue.bury(row.id, error="bad", condition="Test", counts=counts, outcome=outcome))
         row.state, row.at, row.error, row.condition = "dead", self.now, "bad", "Test"
         row.attempts += counts
-        if not keep_outcome:
-            row.outcome = None
+        row.outcome = outcome
         self.model.count(row.function, "buried")
 
     def is_delivered_later(self, row: Row, at: float, *, counts: bool) -> None:
@@ -332,7 +331,7 @@ class QueueMachine(RuleBasedStateMachine):
             row.outcome, row.at, row.tries = b"the rest", self.now, 0
             self.do(self.outbox.advance(row.id, row.outcome))
         else:
-            self.bury(row, counts=False, keep_outcome=what != "bury")
+            self.bury(row, counts=False, outcome=None if what == "bury" else b"another one")
         self.outbox.ended(row.id)
 
     def a_dead_letter_is_dealt_with(self, draw: Draw) -> None:

@@ -10,16 +10,14 @@ from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from typing import Any
 
-import boto3
-from botocore.config import Config
 from botocore.exceptions import BotoCoreError, ClientError, EndpointConnectionError
 
+from tests.clients import client_of
 from tests.durability.ledger import BUCKET, FUNCTION, KINDS, Ledger, body_of
 from tests.durability.server import Server, until
 
 THREADS = 6
 _PAUSE_S = 0.02
-_MAKING_CLIENTS = threading.Lock()
 
 
 class Traffic:
@@ -68,8 +66,10 @@ class Traffic:
         self._stopped = True
 
     def _client(self) -> None:
-        with _MAKING_CLIENTS:
-            services = {name: self._service(name) for name in ("lambda", "s3")}
+        services = {
+            name: client_of(self._server.url, name, read_timeout=300, signature_version=None)
+            for name in ("lambda", "s3")
+        }
         while not self._stopped:
             with self._lock:
                 send = next(self._work, None)
@@ -78,21 +78,6 @@ class Traffic:
             send(services)
         for service in services.values():
             service.close()
-
-    def _service(self, name: str) -> Any:
-        return boto3.client(
-            name,
-            endpoint_url=self._server.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(
-                retries={"total_max_attempts": 1},
-                read_timeout=300,
-                s3={"addressing_style": "path"},
-                signature_version=None,
-            ),
-        )
 
     def _token(self) -> str:
         number = next(self._numbers)

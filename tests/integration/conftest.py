@@ -18,10 +18,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
+from tests.clients import client_of
+from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
 
 DEADLINE_S = 300.0
@@ -53,10 +53,6 @@ def processes_of(data: Path) -> list[int]:
     return found
 
 
-_MAKING_CLIENTS = threading.Lock()
-"""boto3's default session is not for several threads at once."""
-
-
 @dataclass
 class Running:
     """A server that serves."""
@@ -68,28 +64,11 @@ class Running:
 
     def client(self, **config: Any) -> Any:
         """A boto3 Lambda client that does not retry; safe to ask for in any thread."""
-        with _MAKING_CLIENTS:
-            client = boto3.client(
-                "lambda",
-                endpoint_url=self.url,
-                region_name="us-east-1",
-                aws_access_key_id="test",
-                aws_secret_access_key="test",
-                config=Config(retries={"max_attempts": 0}, read_timeout=120, max_pool_connections=64, **config),
-            )
-            client.exceptions  # noqa: B018 - made on first use; two threads at once would make two sets of classes
-            return client
+        return client_of(self.url, "lambda", read_timeout=120, max_pool_connections=64, **config)
 
     def s3(self) -> Any:
         """A boto3 S3 client."""
-        return boto3.client(
-            "s3",
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}),
-        )
+        return client_of(self.url, "s3")
 
     def invoke(self, function: str, event: Any = None, **kwargs: Any) -> tuple[Any, str | None]:
         """Answer and FunctionError of one invocation."""
@@ -245,3 +224,17 @@ def s3(served: Served) -> Iterator[Any]:
     """A boto3 S3 client of it, with its bucket empty."""
     with served.empty_client() as client:
         yield client
+
+
+@pytest.fixture(scope="module")
+def aws() -> Iterator[EmulatedAws]:
+    """AWS, emulated for the tests of one module."""
+    with EmulatedAws() as running:
+        yield running
+
+
+@pytest.fixture
+def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What the usual AWS settings would have."""
+    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
+    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")

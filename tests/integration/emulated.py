@@ -7,7 +7,7 @@ import sys
 from types import TracebackType
 from typing import Any
 
-import boto3
+from tests.clients import client_of
 
 
 class EmulatedAws:
@@ -32,13 +32,7 @@ class EmulatedAws:
 
     def client(self, service: str) -> Any:
         """A boto3 client of it."""
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-        )
+        return client_of(self.url, service, retries=None)
 
     def make_table(self, name: str, *, key: str = "key", kind: str = "S", sort: str | None = None) -> None:
         """A table in DynamoDB."""

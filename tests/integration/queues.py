@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-import boto3
+from tests.clients import client_of
 
 from .emulated import EmulatedAws
 
@@ -27,9 +27,7 @@ class Sqs:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.client = boto3.client(
-            "sqs", endpoint_url=url, region_name="us-east-1", aws_access_key_id="test", aws_secret_access_key="test"
-        )
+        self.client = client_of(url, "sqs", retries=None)
 
     def queue(self, name: str, **attributes: str) -> str:
         """Make a queue; its URL."""

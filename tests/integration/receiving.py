@@ -12,8 +12,7 @@ from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
-import boto3
-from botocore.config import Config
+from tests.clients import client_of
 
 ACCOUNT = "000000000000"
 
@@ -106,14 +105,7 @@ class EmulatedAws:
         self.url = url
 
     def client(self, service: str) -> Any:
-        return boto3.client(
-            service,
-            endpoint_url=self.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}),
-        )
+        return client_of(self.url, service)
 
     def queue(self, name: str) -> str:
         """Make a queue; its ARN."""

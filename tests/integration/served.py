@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
-import boto3
 import pytest
 import uvicorn
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.clients import client_of
 from thawd.events.buckets import BucketWatcher, install_lease_signal_handler
 from thawd.gateway.objects import ObjectApi
 from thawd.resources import Bucket, Notification
@@ -96,14 +95,7 @@ class Served:
         self.db.close()
 
     def client(self) -> Any:
-        return boto3.client(
-            "s3",
-            endpoint_url=f"http://127.0.0.1:{self.port}",
-            region_name="us-east-1",
-            aws_access_key_id="dummy",
-            aws_secret_access_key="dummy",
-            config=Config(s3={"addressing_style": "path"}, retries={"total_max_attempts": 1}),
-        )
+        return client_of(f"http://127.0.0.1:{self.port}", "s3")
 
     @contextlib.contextmanager
     def empty_client(self) -> Iterator[Any]:

@@ -13,8 +13,9 @@ from typing import Any
 
 import boto3
 import pytest
-from botocore.config import Config
 from botocore.exceptions import ClientError
+
+from tests.clients import client_of
 
 from .conftest import Project, Running, eventually
 
@@ -61,14 +62,7 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def client(running: Running, service: str, **config: Any) -> Any:
     """A client with nothing but the endpoint."""
-    return boto3.client(
-        service,
-        endpoint_url=running.url,
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-        config=Config(retries={"max_attempts": 0}, s3={"addressing_style": "path"}, **config),
-    )
+    return client_of(running.url, service, **config)
 
 
 def deploy(running: Running, name: str, code: str, **parameters: Any) -> str:

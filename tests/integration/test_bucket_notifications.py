@@ -7,7 +7,6 @@ import json
 import signal
 import urllib.request
 from collections import Counter
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -25,18 +24,7 @@ from thawd.state.objects import ObjectCatalog
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[EmulatedAws]:
-    with EmulatedAws() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the usual AWS settings would have."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 class Notified:

@@ -8,9 +8,7 @@ import sys
 from collections.abc import Iterator
 from typing import Any
 
-import boto3
 import pytest
-from botocore.config import Config
 
 from tests.conformance.conftest import ROLE, zipped
 from tests.ports import quiet_port
@@ -208,7 +206,7 @@ class Cloud:
 
     def create(self, name: str, **parameters: Any) -> None:
         code = zipped(app__py=CODE)
-        client = self.client()
+        client = self.running.client()
         client.create_function(
             FunctionName=name,
             Runtime=f"python{sys.version_info[0]}.{sys.version_info[1]}",
@@ -219,19 +217,9 @@ class Cloud:
         )
         client.get_waiter("function_active_v2").wait(FunctionName=name, WaiterConfig={"Delay": 0.05})
 
-    def client(self) -> Any:
-        return boto3.client(
-            "lambda",
-            endpoint_url=self.running.url,
-            region_name="us-east-1",
-            aws_access_key_id="test",
-            aws_secret_access_key="test",
-            config=Config(retries={"max_attempts": 0}),
-        )
-
     def configure(self, name: str, *, success: str = "", failure: str = "", **parameters: Any) -> None:
         config = {"OnSuccess": {"Destination": success}, "OnFailure": {"Destination": failure}}
-        self.client().put_function_event_invoke_config(
+        self.running.client().put_function_event_invoke_config(
             FunctionName=name,
             MaximumRetryAttempts=0,
             DestinationConfig={outcome: to for outcome, to in config.items() if to["Destination"]},
@@ -255,7 +243,7 @@ def cloud(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Cloud]:
 def test_a_configured_queue_topic_and_bus_get_the_records_with_the_alias_in_the_arn(cloud: Cloud) -> None:
     queue, (topic, subscribed), (bus, ruled) = cloud.aws.queue("q"), cloud.aws.topic("t"), cloud.aws.bus("b")
     cloud.create("f")
-    client = cloud.client()
+    client = cloud.running.client()
     number = client.publish_version(FunctionName="f")["Version"]
     client.create_alias(FunctionName="f", Name="live", FunctionVersion=number)
     cloud.configure("f", success=queue, failure=topic)
@@ -287,7 +275,7 @@ def test_events_given_up_go_to_an_own_bucket_under_awss_name(cloud: Cloud) -> No
 def test_a_dead_letter_queue_gets_the_payload_of_what_any_version_gave_up(cloud: Cloud) -> None:
     dead, told = cloud.aws.queue("dead"), cloud.aws.queue("told")
     cloud.create("dying")
-    client = cloud.client()
+    client = cloud.running.client()
     number = client.publish_version(FunctionName="dying")["Version"]
     client.update_function_configuration(FunctionName="dying", DeadLetterConfig={"TargetArn": dead})
     client.get_waiter("function_updated_v2").wait(FunctionName="dying", WaiterConfig={"Delay": 0.05})
@@ -304,7 +292,7 @@ def test_a_function_of_the_api_tells_another_by_its_alias_and_a_loop_may_be_allo
     queue = cloud.aws.queue("chained")
     cloud.create("chain-1")
     cloud.create("chain-2", Handler="app.tell")
-    client = cloud.client()
+    client = cloud.running.client()
     number = client.publish_version(FunctionName="chain-2")["Version"]
     client.create_alias(FunctionName="chain-2", Name="live", FunctionVersion=number)
     cloud.configure("chain-2", success=queue, Qualifier="live")

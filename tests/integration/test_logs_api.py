@@ -17,12 +17,11 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import boto3
 import pytest
 import uvicorn
-from botocore.config import Config
 from botocore.exceptions import ClientError
 
+from tests.clients import client_of
 from tests.integration.conftest import DEADLINE_S, Project, eventually
 from thawd.gateway import logs_api
 from thawd.gateway.logs_api import LogsApi
@@ -33,15 +32,8 @@ STREAMS = ("2026/11/20/[$LATEST]aa", "2026/11/20/[$LATEST]bb", "2026/11/21/[$LAT
 GROUP = "/aws/lambda/f"
 
 
-def client_of(url: str) -> Any:
-    return boto3.client(
-        "logs",
-        endpoint_url=url,
-        region_name="us-east-1",
-        aws_access_key_id="test",
-        aws_secret_access_key="test",
-        config=Config(retries={"max_attempts": 0}, parameter_validation=False),
-    )
+def logs_of(url: str) -> Any:
+    return client_of(url, "logs", parameter_validation=False)
 
 
 def line(number: int) -> str:
@@ -67,7 +59,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def logs(folder: Path) -> Iterator[Any]:
     with served(LogsApi(folder, flush=lambda: None)) as url:
-        yield client_of(url)
+        yield logs_of(url)
 
 
 @contextlib.contextmanager
@@ -331,7 +323,7 @@ def test_what_a_function_logged_is_there_when_its_answer_is(project: Project) ->
     project.code("def handler(event, context):\n    print('hello', event)\n    return context.log_stream_name\n")
     project.config('[functions.f]\nhandler = "app.handler"\n')
     with project.up() as server:
-        logs = client_of(server.url)
+        logs = logs_of(server.url)
         since_ms = int(time.time() * 1000)
         stream, error = server.invoke("f", 7)
         assert error is None

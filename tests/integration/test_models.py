@@ -31,10 +31,7 @@ sys.stdin.read()
 """
 
 
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 @pytest.fixture(scope="module")

@@ -35,18 +35,7 @@ from thawd.state.schema import open_state
 ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)
 MIB = 1 << 20
 
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[EmulatedAws]:
-    with EmulatedAws() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the usual AWS settings would have."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 class There:

@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.snapshot_images import whole
-from thawd.snapshot.store import Origin, Snapshot, SnapshotStore
+from thawd.snapshot.store import ImageOrigin, Snapshot, SnapshotStore
 
 from .conftest import DEADLINE_S, Project
 
@@ -41,7 +41,7 @@ def add(store: SnapshotStore, *, function: str = "classify", version: str = "1",
     image.string(f"{function}:{version}")  # so that no two are the same
     with store.begin() as draft:
         draft.image.write_bytes(content or image.image())
-        origin = Origin(
+        origin = ImageOrigin(
             function=function,
             version=version,
             key=f"key of {version}",

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Project, Running, eventually
-from tests.integration.test_logs_api import client_of
+from tests.integration.test_logs_api import logs_of
 
 CODE = """
     import logging, os, sys, time
@@ -145,7 +145,7 @@ def test_the_platforms_lines_are_json_objects_by_level(project: Project) -> None
         assert report["status"] == "error"
 
         def started() -> list[dict[str, Any]]:
-            events = client_of(server.url).filter_log_events(
+            events = logs_of(server.url).filter_log_events(
                 logGroupName="/aws/lambda/debug", filterPattern='{ $.type = "platform.*Start" }'
             )["events"]
             return [json.loads(event["message"]) for event in events]
@@ -161,7 +161,7 @@ def test_functions_may_share_a_log_group(project: Project) -> None:
     with project.up() as server:
         server.invoke("one", 1)
         server.invoke("two", 2)
-        logs = client_of(server.url)
+        logs = logs_of(server.url)
         assert [group["logGroupName"] for group in logs.describe_log_groups()["logGroups"]] == ["/team/shared"]
         events = logs.filter_log_events(logGroupName="/team/shared", filterPattern="plain")["events"]
         found = {event["message"]: event["logStreamName"] for event in events}
@@ -213,7 +213,7 @@ def test_loggingconfig_of_the_lambda_api_decides_form_levels_and_group(project: 
         client.get_waiter("function_active_v2").wait(FunctionName="f", WaiterConfig={"Delay": 1})
         documents, _ = lines_of(server, "f", "levels")
         assert [document.get("level") for document in documents] == [None, "ERROR", "CRITICAL", None]
-        found = client_of(server.url).filter_log_events(logGroupName="/team/api", filterPattern="{ $.level EXISTS }")
+        found = logs_of(server.url).filter_log_events(logGroupName="/team/api", filterPattern="{ $.level EXISTS }")
         assert found["events"]
         client.update_function_configuration(FunctionName="f", LoggingConfig={"LogFormat": "Text"})
         client.get_waiter("function_updated_v2").wait(FunctionName="f", WaiterConfig={"Delay": 1})

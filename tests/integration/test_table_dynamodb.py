@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -16,18 +15,7 @@ from thawd.resources import StoreUrl, Table
 from thawd.state.table_dynamodb import from_attributes, to_attributes
 from thawd.state.tables import Tables, read_item, read_table
 
-
-@pytest.fixture(scope="module")
-def aws() -> Iterator[EmulatedAws]:
-    with EmulatedAws() as running:
-        yield running
-
-
-@pytest.fixture(autouse=True)
-def credentials(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What the usual AWS settings would have."""
-    monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
-    monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+pytestmark = pytest.mark.usefixtures("aws_credentials")
 
 
 def table_of(aws: EmulatedAws, name: str) -> Table:

@@ -23,7 +23,7 @@ from tests.integration.conftest import Project, eventually
 from tests.integration.postgresql import PASSWORD, Postgresql
 from thawd.errors import NothingStored, StoreError
 from thawd.resources import StoreUrl, Table
-from thawd.state import table_postgresql, table_threads
+from thawd.state import store_threads, table_postgresql, table_threads
 from thawd.state.table_postgresql import SCHEMA_VERSION
 from thawd.state.tables import Tables, TableStore, read_item, read_table
 
@@ -385,7 +385,7 @@ def _rows(project: Project, environ: dict[str, str]) -> list[dict[str, object]]:
 def test_a_server_that_answers_nothing_any_more_does_not_keep_thawd_from_its_end(
     server: Postgresql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_threads, "_PATIENCE_S", 0.1)
+    monkeypatch.setattr(store_threads, "PATIENCE_S", 0.1)
     tables = Tables({"frozen": table_of(server, "frozen")})
 
     async def scenario() -> None:

@@ -103,7 +103,7 @@ class FakeSpawner:
     def retire(self, version: Version, *, for_good: bool = False) -> None:
         return None
 
-    def origin(self, version: Version) -> Any:
+    def start_method(self, version: Version) -> Any:
         return SimpleNamespace(refused=None)
 
 

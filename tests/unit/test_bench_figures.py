@@ -21,7 +21,7 @@ from thawd.analysis.runs import Columns, LoadShape, Machine, Run, read_json, wri
 from thawd.analysis.samples import Timing, read_timing
 from thawd.analysis.summary import in_flight, summarise
 from thawd.analysis.text import lines_of, lines_of_comparison
-from thawd.analysis.watching import Memory, Moment
+from thawd.analysis.watching import MemorySample, Moment
 from thawd.errors import StoreError
 
 MACHINE = Machine("a processor", 2, 4096, "Linux 6", "3.11", "0.1.0")
@@ -59,7 +59,7 @@ def made(latencies_ms: list[float], *, label: str = "it", **columns: Any) -> Run
         columns=held,
         examples={"HTTP 500": "it <failed>"},
         moments=[Moment(0.0, 0, 0, 0, 0), Moment(1.0, 1, 2, 0, 0)],
-        memory=[Memory(0.5, 10.0, 30.0), Memory(1.0, 20.0, 31.0)],
+        memory=[MemorySample(0.5, 10.0, 30.0), MemorySample(1.0, 20.0, 31.0)],
         late_ms={},
         notes=[],
         machine=MACHINE,

@@ -30,7 +30,7 @@ from thawd.analysis.load import Limits, Load
 from thawd.analysis.requests import Expected, Target, without_credentials
 from thawd.analysis.runs import LoadShape, Run
 from thawd.analysis.summary import summarise
-from thawd.analysis.watching import Memory, MemoryWatch, StatusClient
+from thawd.analysis.watching import MemorySample, MemoryWatch, StatusClient
 from thawd.errors import StoreError
 
 
@@ -341,7 +341,7 @@ def _certificate(folder: Path) -> Path:
 def test_a_server_that_dies_does_not_take_what_was_seen_of_its_memory_with_it() -> None:
     server = subprocess.Popen([sys.executable, "-c", "import sys; sys.stdin.read()"], stdin=subprocess.PIPE)
 
-    async def watched() -> list[Memory]:
+    async def watched() -> list[MemorySample]:
         watch = await MemoryWatch.start(server.pid)
         server.communicate()
         await watch._process.wait()  # its end is that of the server

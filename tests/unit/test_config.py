@@ -5,12 +5,12 @@ from __future__ import annotations
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.privileges import as_nobody
 from thawd import config
 from thawd.errors import ConfigurationError, Problem
 from thawd.resources import Destination, Function, Route
@@ -36,24 +36,11 @@ def only_mistake(folder: Path, text: str, *, environ: Mapping[str, str] | None =
     return problems[0]
 
 
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may read everything: drop that for a while, so that permissions mean something."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
-
-
 def test_the_smallest_file_gets_every_default(tmp_path: Path) -> None:
     settings = load(tmp_path, HELLO)
 
     assert settings.path == tmp_path / "thawd.toml"
-    assert settings.server == config.Server(data=tmp_path / ".thawd")
+    assert settings.server == config.ServerSettings(data=tmp_path / ".thawd")
     assert settings.functions == {"hello": Function(name="hello", handler="hello.handler", code=tmp_path)}
     assert (settings.buckets, settings.tables, settings.routes) == ({}, {}, ())
 

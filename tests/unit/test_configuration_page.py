@@ -83,7 +83,7 @@ def test_options_are_the_fields_of_the_structs() -> None:
     keys = {option.key for option in config.describe_options()}
 
     for section, struct in (
-        ("server", config.Server),
+        ("server", config.ServerSettings),
         ("functions.NAME", Function),
         ("buckets.NAME.notify[]", Notification),
         ("functions.NAME.url", FunctionUrl),

@@ -8,7 +8,7 @@ from typing import Any
 
 from thawd.control.aliases import Aliases
 from thawd.control.configured import Configured
-from thawd.control.records import Alias, Family, Record
+from thawd.control.records import Alias, Family, VersionRecord
 from thawd.control.registry import Registry
 from thawd.resources import LATEST, Function
 
@@ -39,7 +39,9 @@ class Deployments:
 
 def family_of(*numbers: str) -> Family:
     function = Function(name="f", handler="app.handler", code=Path("/nowhere"))
-    records = {number: Record(function, "python3.11", "", 0, f"package-{number}", version=number) for number in numbers}
+    records = {
+        number: VersionRecord(function, "python3.11", "", 0, f"package-{number}", version=number) for number in numbers
+    }
     return Family("f", versions=records)
 
 

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from thawd.analysis.cost import (
     MONTH_S,
-    Load,
+    MonthlyLoad,
     Shape,
     Times,
     against_provisioned,
@@ -36,7 +36,7 @@ def times(warm_ms: float, first_ms: float | None = None) -> Times:
 
 def test_the_mobile_backend_of_the_pricing_page_costs_2_73_a_month() -> None:
     # 3 million requests, 120 ms, 1,536 MB, x86, with the free tier: $2.33 + $0.40.
-    found = bill(PRICES, Shape(memory_mb=1536), times(120), Load(invocations=3e6), free_tier=True)
+    found = bill(PRICES, Shape(memory_mb=1536), times(120), MonthlyLoad(invocations=3e6), free_tier=True)
     assert found.duration == pytest.approx(2.33, abs=0.005)
     assert found.requests == pytest.approx(0.40)
     assert found.total == pytest.approx(2.73, abs=0.005)
@@ -44,7 +44,9 @@ def test_the_mobile_backend_of_the_pricing_page_costs_2_73_a_month() -> None:
 
 def test_the_support_model_of_the_pricing_page_costs_106_41_with_2_048_mb_of_storage() -> None:
     # 6 million requests, 280 ms, 4,096 MB, with the free tier: $105.33 + $1 + $0.08.
-    found = bill(PRICES, Shape(memory_mb=4096, storage_mb=2048), times(280), Load(invocations=6e6), free_tier=True)
+    found = bill(
+        PRICES, Shape(memory_mb=4096, storage_mb=2048), times(280), MonthlyLoad(invocations=6e6), free_tier=True
+    )
     assert found.duration == pytest.approx(105.33, abs=0.005)
     assert found.storage == pytest.approx(0.08, abs=0.005)
     assert found.total == pytest.approx(106.41, abs=0.005)
@@ -54,12 +56,12 @@ def test_the_application_launch_of_the_pricing_page_costs_19_96() -> None:
     # 100 environments of 1,536 MB for 8 hours, in which 500,000 of 3 million invocations come, of 100 ms, the others of
     # 120 ms; the free tier is for what runs on demand: $18 + $0.40 + $0.73 + $0.83.
     shape = Shape(memory_mb=1536, provisioned=100, provisioned_s=8 * 3600)
-    during = bill(PRICES, shape, times(100), Load(invocations=5e5, provisioned_share=1), free_tier=True)
+    during = bill(PRICES, shape, times(100), MonthlyLoad(invocations=5e5, provisioned_share=1), free_tier=True)
     assert during.provisioned == pytest.approx(18, abs=0.005)
     assert during.provisioned_duration == pytest.approx(0.73, abs=0.005)
-    rest = bill(PRICES, Shape(memory_mb=1536), times(120), Load(invocations=2.5e6), free_tier=True)
+    rest = bill(PRICES, Shape(memory_mb=1536), times(120), MonthlyLoad(invocations=2.5e6), free_tier=True)
     assert rest.duration == pytest.approx(0.83, abs=0.005)
-    together = bill(PRICES, shape, times(120), Load(invocations=3e6, provisioned_share=1 / 6), free_tier=True)
+    together = bill(PRICES, shape, times(120), MonthlyLoad(invocations=3e6, provisioned_share=1 / 6), free_tier=True)
     assert together.requests == pytest.approx(0.40)
     assert during.provisioned + during.provisioned_duration + rest.duration + together.requests == pytest.approx(
         19.96, abs=0.01
@@ -69,7 +71,7 @@ def test_the_application_launch_of_the_pricing_page_costs_19_96() -> None:
 def test_the_sale_of_the_pricing_page_costs_32_26() -> None:
     # 7 environments of 4,096 MB for 24 hours, 2 million invocations of 280 ms, all in them: $10.08 + $21.78 + $0.40.
     shape = Shape(memory_mb=4096, provisioned=7, provisioned_s=24 * 3600)
-    found = bill(PRICES, shape, times(280), Load(invocations=2e6, provisioned_share=1), free_tier=True)
+    found = bill(PRICES, shape, times(280), MonthlyLoad(invocations=2e6, provisioned_share=1), free_tier=True)
     assert found.provisioned == pytest.approx(10.08, abs=0.005)
     assert found.provisioned_duration == pytest.approx(21.78, abs=0.005)
     assert found.total == pytest.approx(32.26, abs=0.01)
@@ -78,7 +80,7 @@ def test_the_sale_of_the_pricing_page_costs_32_26() -> None:
 def test_the_telemetry_of_the_pricing_page_costs_263_92_with_snapstart() -> None:
     # 7.44 million invocations of 2 s at 1,024 MB, 1 % with a restore, in a month of 31 days: $1.49 + $248.00 + $14.43.
     shape = Shape(memory_mb=1024, snapstart=True, kept_s=31 * 86_400)
-    found = bill(PRICES, shape, times(2000), Load(invocations=7.44e6, start_share=0.01))
+    found = bill(PRICES, shape, times(2000), MonthlyLoad(invocations=7.44e6, start_share=0.01))
     assert found.snapstart_cache == pytest.approx(4.03, abs=0.005)
     assert found.snapstart_restore == pytest.approx(10.4, abs=0.005)
     assert found.duration == pytest.approx(248.00, abs=0.005)
@@ -87,13 +89,15 @@ def test_the_telemetry_of_the_pricing_page_costs_263_92_with_snapstart() -> None
 
 def test_the_free_tier_is_not_for_functions_with_provisioned_concurrency_all_the_month() -> None:
     shape = Shape(memory_mb=1024, provisioned=1)
-    load = Load(invocations=1e6, provisioned_share=0.5)
+    load = MonthlyLoad(invocations=1e6, provisioned_share=0.5)
     assert bill(PRICES, shape, times(100), load, free_tier=True) == bill(PRICES, shape, times(100), load)
 
 
 def test_a_snapshot_is_paid_for_three_hours_at_least() -> None:
     shape = Shape(memory_mb=1024, snapstart=True, kept_s=60)
-    assert bill(PRICES, shape, times(1), Load(invocations=0)).snapstart_cache == pytest.approx(10_800 * 0.0000015046)
+    assert bill(PRICES, shape, times(1), MonthlyLoad(invocations=0)).snapstart_cache == pytest.approx(
+        10_800 * 0.0000015046
+    )
 
 
 @pytest.mark.parametrize(("memory_mb", "duration_ms", "published"), [(1024, 557, 22e6), (2048, 412, 15e6)])
@@ -126,21 +130,21 @@ def test_a_provisioned_environment_pays_once_it_is_busy_for_60_percent() -> None
 
 def test_a_snapshot_costs_its_keeping_and_each_restore() -> None:
     shape = Shape(memory_mb=2048, snapstart=True)
-    found = bill(PRICES, shape, times(100, 300), Load(invocations=1e6, start_share=0.1))
+    found = bill(PRICES, shape, times(100, 300), MonthlyLoad(invocations=1e6, start_share=0.1))
     assert found.snapstart_cache == pytest.approx(2 * 730 * 3600 * 0.0000015046)  # 7.91
     assert found.snapstart_restore == pytest.approx(1e5 * 2 * 0.0001397998)  # 27.96
     assert found.duration == pytest.approx(1e6 * 2 * (0.9 * 0.1 + 0.1 * 0.3) * 0.0000166667)  # 4.00
 
 
 def test_init_is_billed_with_the_invocations_that_wait_for_it() -> None:
-    load = Load(invocations=1e6, start_share=0.01)
+    load = MonthlyLoad(invocations=1e6, start_share=0.01)
     found = bill(PRICES, Shape(memory_mb=1024), times(100, 8716), load)
     assert found.duration == pytest.approx(1e6 * (0.99 * 0.1 + 0.01 * 8.716) * 0.0000166667)
 
 
 def test_what_provisioned_environments_cannot_serve_is_billed_on_demand() -> None:
     shape = Shape(memory_mb=1024, provisioned=1)
-    load = Load(invocations=1000, start_share=0.1, provisioned_share=0.5)
+    load = MonthlyLoad(invocations=1000, start_share=0.1, provisioned_share=0.5)
     found = bill(PRICES, shape, times(1000, 3000), load)
     assert found.provisioned_duration == pytest.approx(500 * 0.0000097222)
     assert found.duration == pytest.approx((400 * 1 + 100 * 3) * 0.0000166667)
@@ -148,7 +152,9 @@ def test_what_provisioned_environments_cannot_serve_is_billed_on_demand() -> Non
 
 def test_provisioned_concurrency_is_billed_in_steps_of_five_minutes() -> None:
     shape = Shape(memory_mb=1024, provisioned=2, provisioned_s=301)
-    assert bill(PRICES, shape, times(1), Load(invocations=0)).provisioned == pytest.approx(2 * 600 * 0.0000041667)
+    assert bill(PRICES, shape, times(1), MonthlyLoad(invocations=0)).provisioned == pytest.approx(
+        2 * 600 * 0.0000041667
+    )
 
 
 def test_arm_has_prices_of_its_own() -> None:
@@ -191,7 +197,7 @@ def test_a_provisioned_environment_that_would_have_to_be_busy_all_the_time_never
 # Order.
 
 LOADS = st.builds(
-    Load,
+    MonthlyLoad,
     invocations=st.floats(0, 1e12),
     start_share=st.floats(0, 1),
 )
@@ -211,27 +217,29 @@ TIMES = st.builds(
 
 
 @given(SHAPES, TIMES, LOADS, st.booleans(), st.floats(0, 1e9))
-def test_more_invocations_never_cost_less(shape: Shape, times: Times, load: Load, free_tier: bool, more: float) -> None:
+def test_more_invocations_never_cost_less(
+    shape: Shape, times: Times, load: MonthlyLoad, free_tier: bool, more: float
+) -> None:
     grown = msgspec.structs.replace(load, invocations=load.invocations + more)
     less = bill(PRICES, shape, times, load, free_tier=free_tier).total
     assert bill(PRICES, shape, times, grown, free_tier=free_tier).total >= less * (1 - 1e-9)
 
 
 @given(SHAPES, TIMES, LOADS, st.floats(0, 1))
-def test_more_starts_never_cost_less(shape: Shape, times: Times, load: Load, share: float) -> None:
+def test_more_starts_never_cost_less(shape: Shape, times: Times, load: MonthlyLoad, share: float) -> None:
     grown = msgspec.structs.replace(load, start_share=max(load.start_share, share))
     less = bill(PRICES, shape, times, load).total
     assert bill(PRICES, shape, times, grown).total >= less * (1 - 1e-9)
 
 
 @given(SHAPES, TIMES, LOADS)
-def test_more_memory_at_the_same_speed_never_costs_less(shape: Shape, times: Times, load: Load) -> None:
+def test_more_memory_at_the_same_speed_never_costs_less(shape: Shape, times: Times, load: MonthlyLoad) -> None:
     grown = msgspec.structs.replace(shape, memory_mb=10_240)
     assert bill(PRICES, grown, times, load).total >= bill(PRICES, shape, times, load).total * (1 - 1e-9)
 
 
 @given(SHAPES, TIMES, LOADS)
-def test_the_free_tier_never_costs_more(shape: Shape, times: Times, load: Load) -> None:
+def test_the_free_tier_never_costs_more(shape: Shape, times: Times, load: MonthlyLoad) -> None:
     free = bill(PRICES, shape, times, load, free_tier=True)
     assert free.total <= bill(PRICES, shape, times, load).total * (1 + 1e-9)
 
@@ -243,7 +251,7 @@ def test_at_the_break_even_both_cost_the_same(
     shape = Shape(memory_mb=memory_mb)
     found = against_server(PRICES, shape, times, monthly, start_share=share, free_tier=free_tier)
     assert found is not None
-    load = Load(invocations=found, start_share=share)
+    load = MonthlyLoad(invocations=found, start_share=share)
     assert bill(PRICES, shape, times, load, free_tier=free_tier).total == pytest.approx(monthly, rel=1e-6, abs=1e-6)
 
 

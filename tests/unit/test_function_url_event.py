@@ -12,7 +12,7 @@ import msgspec
 import pytest
 
 from thawd.gateway.function_url_event import Caller, event, response
-from thawd.gateway.integration import MalformedResponseError, Request
+from thawd.gateway.integration import IntegrationRequest, MalformedResponseError
 from thawd.gateway.url_table import Url, url_id
 from thawd.resources import FunctionUrl
 
@@ -22,7 +22,7 @@ URL = Url(ID, "f", "$LATEST", FunctionUrl(auth_type="NONE"))
 
 def made(path: str = "/my/path", caller: Caller | None = None, host: str = "") -> dict[str, Any]:
     host = host or f"{ID}.lambda-url.us-east-1.localhost:8350"
-    request = Request(
+    request = IntegrationRequest(
         method="POST",
         raw_path=path,
         query="a=1&a=2",

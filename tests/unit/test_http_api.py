@@ -11,12 +11,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.http_api import MalformedResponseError, Request, Response, event, response
+from thawd.gateway.http_api import IntegrationRequest, MalformedResponseError, Response, event, response
 
 FORWARDED = {"x-forwarded-for": "192.0.2.1", "x-forwarded-proto": "http", "x-forwarded-port": "80"}
 
 
-def request(**changed: Any) -> Request:
+def request(**changed: Any) -> IntegrationRequest:
     fields: dict[str, Any] = {
         "method": "POST",
         "raw_path": "/classify",
@@ -28,7 +28,7 @@ def request(**changed: Any) -> Request:
         "route_key": "POST /classify",
         "path_parameters": {},
     }
-    return Request(**{**fields, **changed})
+    return IntegrationRequest(**{**fields, **changed})
 
 
 def made(**changed: Any) -> dict[str, Any]:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.analysis.keep_warm import Arrival, Outcome, simulate
+from thawd.analysis.keep_warm import Arrival, SimulationResult, simulate
 from thawd.execution.keep_alive import (
     FixedPolicy,
     HistogramParameters,
@@ -26,7 +26,7 @@ def learnt(idle_times_s: list[float], parameters: HistogramParameters | None = N
     return policy
 
 
-def run(arrivals: list[tuple[float, float]], policy: Policy, **more: object) -> Outcome:
+def run(arrivals: list[tuple[float, float]], policy: Policy, **more: object) -> SimulationResult:
     asked = {"surplus_s": FALLBACK_S, "start_s": 1.0, **more}
     return simulate([Arrival(at_s, duration_s) for at_s, duration_s in arrivals], policy, **asked)  # type: ignore[arg-type]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from thawd.telemetry import log_events
-from thawd.telemetry.log_events import LogEvents, Place
+from thawd.telemetry.log_events import LogEvents, LogPosition
 from thawd.telemetry.log_groups import group_names, path_of_group
 from thawd.telemetry.log_streams import streams_by_name, streams_by_time
 from thawd.telemetry.logs import FunctionLog, rotated
@@ -39,7 +39,9 @@ def made(folder: Path, *, width: int = 0) -> Path:
     return path
 
 
-def numbers(events: LogEvents, *, place: Place | None = None, backward: bool = False, start_ms: int = 0) -> list[int]:
+def numbers(
+    events: LogEvents, *, place: LogPosition | None = None, backward: bool = False, start_ms: int = 0
+) -> list[int]:
     found = events.backward(place) if backward else events.forward(place, start_ms=start_ms)
     return [int(event.message.split()[1].rstrip(b"x")) for event in found]
 

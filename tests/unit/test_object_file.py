@@ -15,7 +15,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from thawd.events.object_file import REST_S, Finding, Looker, Patience, State, Trusted, has_writers, leases_work
+from thawd.events.object_file import REST_S, FileState, Looker, LookResult, Patience, Trusted, has_writers, leases_work
 from thawd.state.objects import ObjectRecord
 
 SRC = Path(__file__).parents[2] / "src"
@@ -25,12 +25,12 @@ def looker(folder: Path, *, leases: bool = True, settle_s: float = 0.1) -> Looke
     return Looker(os.fsencode(folder), leases=leases, settle_s=settle_s, stop=threading.Event())
 
 
-def look_rested(folder: Path, key: bytes, known: ObjectRecord | None = None) -> Finding:
+def look_rested(folder: Path, key: bytes, known: ObjectRecord | None = None) -> LookResult:
     """Look until the file has rested."""
     deadline = time.monotonic() + 120
     while True:
         finding = looker(folder).look(key, known=known)
-        if finding.state is not State.UNFINISHED or time.monotonic() > deadline:
+        if finding.state is not FileState.UNFINISHED or time.monotonic() > deadline:
             return finding
 
 
@@ -54,7 +54,7 @@ def test_a_new_object_is_announced_with_its_stat_and_md5(tmp_path: Path, record:
         etag=hashlib.md5(b"content").hexdigest(),
     )
     assert look_rested(tmp_path, b"k").announce
-    assert looker(tmp_path).look(b"k", known=record).state is State.SAME
+    assert looker(tmp_path).look(b"k", known=record).state is FileState.SAME
 
 
 def test_a_file_written_a_moment_ago_is_left_to_rest(tmp_path: Path) -> None:
@@ -62,8 +62,8 @@ def test_a_file_written_a_moment_ago_is_left_to_rest(tmp_path: Path) -> None:
     finding = looker(tmp_path).look(b"k")
     rested = time.time_ns() - (tmp_path / "k").stat().st_ctime_ns
     # Unless this machine took longer than that to get here
-    assert finding.state is State.UNFINISHED or rested > REST_S * 1e9
-    assert finding.state is State.CHANGED or finding.wait_s == REST_S
+    assert finding.state is FileState.UNFINISHED or rested > REST_S * 1e9
+    assert finding.state is FileState.CHANGED or finding.wait_s == REST_S
 
 
 @pytest.mark.parametrize(
@@ -89,20 +89,20 @@ def test_what_counts_as_written_anew(
     }
     known = msgspec.structs.replace(record, **changed)
     finding = looker(tmp_path).look(b"k", known=known)
-    assert (finding.state, finding.record, finding.announce) == (State.CHANGED, record, announced)
+    assert (finding.state, finding.record, finding.announce) == (FileState.CHANGED, record, announced)
 
 
 def test_a_time_set_far_from_now_is_not_a_write(tmp_path: Path, record: ObjectRecord) -> None:
     os.utime(tmp_path / "k", (2e9, 2e9))
     finding = look_rested(tmp_path, b"k", record)
-    assert (finding.state, finding.announce) == (State.CHANGED, False)
+    assert (finding.state, finding.announce) == (FileState.CHANGED, False)
 
 
 def test_a_file_of_the_platform_is_believed_and_announced_once(tmp_path: Path, record: ObjectRecord) -> None:
     found = (tmp_path / "k").stat()
     trusted = Trusted(found, "e" * 32)
     finding = looker(tmp_path).look(b"k", trusted=trusted)
-    assert finding.state is State.CHANGED
+    assert finding.state is FileState.CHANGED
     assert finding.record is not None
     assert (finding.record.etag, finding.announce) == ("e" * 32, True)
     # Seen by the watcher between two changes of its names: announced already
@@ -148,22 +148,22 @@ def test_without_leases_a_file_that_is_still_long_enough_is_complete(tmp_path: P
     without = looker(tmp_path, leases=False, settle_s=0.2)
     patience = Patience()
     begun = time.monotonic()
-    while (finding := without.look(b"k", patience=patience)).state is State.UNFINISHED:
+    while (finding := without.look(b"k", patience=patience)).state is FileState.UNFINISHED:
         assert time.monotonic() - begun < 120
-    assert finding.state is State.CHANGED
+    assert finding.state is FileState.CHANGED
     assert time.monotonic() - begun >= 0.2
 
 
 def test_a_file_larger_than_allowed_is_not_read(tmp_path: Path, record: ObjectRecord) -> None:
-    assert looker(tmp_path).look(b"k", largest_bytes=6).state is State.LARGE
-    assert looker(tmp_path).look(b"k", largest_bytes=7).state is State.CHANGED
-    assert looker(tmp_path).look(b"k", known=record, largest_bytes=6).state is State.SAME
+    assert looker(tmp_path).look(b"k", largest_bytes=6).state is FileState.LARGE
+    assert looker(tmp_path).look(b"k", largest_bytes=7).state is FileState.CHANGED
+    assert looker(tmp_path).look(b"k", known=record, largest_bytes=6).state is FileState.SAME
 
 
 def test_reading_stops_when_the_watcher_does(tmp_path: Path, record: ObjectRecord) -> None:
     stopped = Looker(os.fsencode(tmp_path), leases=True, settle_s=1, stop=threading.Event())
     stopped._stop.set()
-    assert stopped.look(b"k").state is State.UNFINISHED
+    assert stopped.look(b"k").state is FileState.UNFINISHED
 
 
 @pytest.mark.parametrize(

@@ -22,6 +22,7 @@ from thawd.state.events import Depth
 
 HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
 NEXT = Destination("function", "next")
+HOOK_TOO = Destination("http", "http://127.0.0.1/failed")
 
 
 @pytest.fixture(autouse=True)
@@ -93,6 +94,54 @@ def test_a_success_that_is_refused_at_once_or_later_is_told_as_a_failure(
             (letter,) = await post.dead_letters.page("f")
             assert (letter.condition, letter.attempts) == ("DestinationRefused", 1)
             assert letter.error.count("never") == 1 + (NO in dead)
+            assert len(post.dispatcher.got) == 1
+
+    claim(work)
+
+
+@pytest.mark.parametrize("failed", [HOOK_TOO, NEXT])
+@pytest.mark.parametrize("dead", [[], [AWAY], [NO]])
+def test_a_success_whose_destination_stays_away_is_told_as_a_failure_and_a_redrive_brings_it_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Destination, dead: list[Callable[[], Exception]]
+) -> None:
+    # Given a destination that is away for longer than it is waited for
+    patience_s, away = outcomes._PATIENCE_S, [AWAY(), AWAY()]
+
+    async def deliver(self: Scripted, delivery: Delivery) -> None:
+        is_hook = delivery.destination == HOOK
+        monkeypatch.setattr(outcomes, "_PATIENCE_S", 0.0 if is_hook else patience_s)
+        if is_hook and away:
+            raise away.pop()
+        if not is_hook and (errors := self.script.get(delivery.destination.kind)):
+            raise errors.pop(0)
+        self.taken.append(delivery)
+
+    monkeypatch.setattr(Scripted, "deliver", deliver)
+
+    async def work() -> None:
+        async with Post(tmp_path, stores=Scripted, on_success=HOOK, on_failure=failed, dead_letter=QUEUE) as post:
+            post.stores.script = {"sqs": [make() for make in dead]}
+            await post.accept()
+            await post.settled(dead=1)
+            # Then who is to be told of failures is, with what the handler has answered
+            if failed == NEXT:
+                (told,) = [json.loads(event.payload) for event in await post.queue.lease("next", limit=5)]
+            else:
+                (told,) = [json.loads(made.body) for made in post.stores.taken if made.destination == failed]
+            assert told["requestContext"]["condition"] == "DestinationFailed"
+            assert told["requestContext"]["functionArn"].endswith(":function:f:$LATEST")
+            assert told["requestPayload"] == {"n": 1}
+            assert told["responsePayload"] == {"label": "cat"}
+            letters = [made for made in post.stores.taken if made.destination == QUEUE]
+            assert [made.body for made in letters] == ([b'{"n": 1}'] if NO not in dead else [])
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.condition, letter.attempts, letter.has_outcome) == ("DestinationFailed", 1, True)
+            # And a redrive brings the answer where it belongs, without another run
+            await post.dead_letters.redrive([letter.id])
+            post.outcomes.wake()
+            await post.settled()
+            (brought,) = [made for made in post.stores.taken if made.destination == HOOK]
+            assert (brought.success, json.loads(brought.body)["requestContext"]["condition"]) == (True, "Success")
             assert len(post.dispatcher.got) == 1
 
     claim(work)

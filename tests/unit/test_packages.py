@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.privileges import as_nobody
 from thawd.errors import StoreError
 from thawd.state.packages import Package, PackageStore
 
@@ -38,19 +39,6 @@ def code(folder: Path) -> Path:
     (path / "lib").mkdir()
     (path / "lib" / "data.bin").write_bytes(bytes(range(256)) * 8)
     return path
-
-
-@contextmanager
-def as_nobody() -> Iterator[None]:
-    """Root may do everything: drop that for a while, so that permissions mean something."""
-    if os.geteuid() != 0:
-        yield
-        return
-    os.seteuid(65534)
-    try:
-        yield
-    finally:
-        os.seteuid(0)
 
 
 _on_mkdir: list[Callable[[str], object]] = []

@@ -329,7 +329,7 @@ def test_an_outcome_waits_beside_its_event_until_that_ends(tmp_path: Path) -> No
         assert await outbox.next_due(now=200) == 500
         await queue.done([2])
         outbox.ended(2)
-        await queue.bury(3, error="away", condition="DestinationFailed", counts=False, keep_outcome=True)
+        await queue.bury(3, error="away", condition="DestinationFailed", counts=False, outcome=b"outcome 3")
         outbox.ended(3)
         (again,) = await outbox.lease(limit=9, now=600)
         assert (again.id, again.tries) == (1, 1)

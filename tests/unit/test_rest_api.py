@@ -14,11 +14,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.integration import MalformedResponseError, Request, Response
+from thawd.gateway.integration import IntegrationRequest, MalformedResponseError, Response
 from thawd.gateway.rest_api import event, response
 
 
-def request(**changed: Any) -> Request:
+def request(**changed: Any) -> IntegrationRequest:
     fields: dict[str, Any] = {
         "method": "POST",
         "raw_path": "/items/a%20b",
@@ -30,7 +30,7 @@ def request(**changed: Any) -> Request:
         "route_key": "ANY /items/{id}",
         "path_parameters": {"id": "a b"},
     }
-    return Request(**{**fields, **changed})
+    return IntegrationRequest(**{**fields, **changed})
 
 
 def made(**changed: Any) -> dict[str, Any]:

@@ -53,7 +53,6 @@ def times(expression: str, start: str, *, zone: str = "UTC", count: int = 3) -> 
         ("cron(0 0 1 JAN,jul ? *)", "2026-01-01", ["2026-07-01 00:00", "2027-01-01 00:00", "2027-07-01 00:00"]),
         ("cron(0 0 ? * FRI-MON *)", "2026-01-01", ["2026-01-02 00:00", "2026-01-03 00:00", "2026-01-04 00:00"]),
         ("cron(0 0 1 1 ? 2027)", "2026-01-01", ["2027-01-01 00:00"]),
-        ("cron(0 0 31 2 ? *)", "2026-01-01", []),
         ("rate(1 minute)", "2026-01-01", ["2026-01-01 00:01", "2026-01-01 00:02", "2026-01-01 00:03"]),
         ("rate(12 hours)", "2026-01-01T01:00", ["2026-01-01 13:00", "2026-01-02 01:00", "2026-01-02 13:00"]),
         ("at(2026-12-01T09:00:00)", "2026-01-01", ["2026-12-01 09:00"]),
@@ -126,6 +125,8 @@ def test_a_rate_of_days_is_24_hours_whatever_the_clock_does() -> None:
         "cron(0/0 12 * * ? *)",
         "cron(0, 12 * * ? *)",
         "cron(a 12 * * ? *)",
+        "cron(0 0 31 2 ? *)",
+        "cron(0 0 29 2 ? 2027)",
         "at(2026-12-01)",
         "at(2026-13-01T00:00:00)",
         "at(2026-12-01T09:00:00Z)",
@@ -156,3 +157,8 @@ def test_times_follow_each_other_and_none_is_shown_twice(zone: str, expression: 
     assert len(set(shown)) == len(shown)
     # Nothing lies between two of them that the second call would have missed.
     assert schedule.after(found[0] - timedelta(seconds=1).total_seconds(), anchor=0) == found[0]
+
+
+def test_a_time_that_its_only_day_skips_is_refused() -> None:
+    with pytest.raises(ScheduleError, match="never comes"):
+        parse("cron(30 2 29 3 ? 2026)", zone=ZoneInfo("Europe/Berlin"))

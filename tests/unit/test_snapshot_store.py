@@ -22,14 +22,14 @@ from thawd.errors import (
     StoreError,
     StoreFullError,
 )
-from thawd.snapshot.store import Origin, Snapshot, SnapshotStore
+from thawd.snapshot.store import ImageOrigin, Snapshot, SnapshotStore
 
 DAY_S = 86400.0
 NOBODY = 65534
 
 
-def origin(key: str = "key", function: str = "classify", version: str = "1") -> Origin:
-    return Origin(
+def origin(key: str = "key", function: str = "classify", version: str = "1") -> ImageOrigin:
+    return ImageOrigin(
         function=function,
         version=version,
         key=key,
@@ -77,7 +77,7 @@ def store(folder: Path, clock: Clock, told: list[str]) -> SnapshotStore:
     return SnapshotStore(folder, now=clock, report=told.append)
 
 
-def add(store: SnapshotStore, content: bytes = b"image", of: Origin | None = None) -> Snapshot:
+def add(store: SnapshotStore, content: bytes = b"image", of: ImageOrigin | None = None) -> Snapshot:
     with store.begin() as draft:
         draft.image.write_bytes(content)
         return store.adopt(draft, of or origin())

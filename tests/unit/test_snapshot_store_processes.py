@@ -22,11 +22,11 @@ PRELUDE = """
     import os, random, signal, sys
     from pathlib import Path
     from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreFullError
-    from thawd.snapshot.store import Origin, SnapshotStore
+    from thawd.snapshot.store import ImageOrigin, SnapshotStore
 
     def add(store, content, key="key"):
-        origin = Origin(function="f", version="1", key=key, python="3.12.1", init_ms=1.0, freeze_ms=1.0, data_bytes=1,
-                        self_test="passed")
+        origin = ImageOrigin(function="f", version="1", key=key, python="3.12.1", init_ms=1.0, freeze_ms=1.0,
+                             data_bytes=1, self_test="passed")
         with store.begin() as draft:
             draft.image.write_bytes(content)
             draft.disk.mkdir()

@@ -12,25 +12,25 @@ from pathlib import Path
 
 import pytest
 
-from thawd.runtime.sources import Sources, changed
+from thawd.runtime.sources import SourceFiles, changed
 
 REAL = builtins.open
 
 
 @pytest.fixture
-def sources() -> Iterator[Sources]:
-    watching = Sources()
+def sources() -> Iterator[SourceFiles]:
+    watching = SourceFiles()
     watching.watch()
     yield watching
     watching.stop()
     assert builtins.open is io.open is REAL
 
 
-def stamped(sources: Sources, *kept: str) -> set[str]:
+def stamped(sources: SourceFiles, *kept: str) -> set[str]:
     return {stamp[0] for stamp in sources.stamps(list(kept))}
 
 
-def test_files_opened_for_reading_are_seen_however_they_are_opened(sources: Sources, tmp_path: Path) -> None:
+def test_files_opened_for_reading_are_seen_however_they_are_opened(sources: SourceFiles, tmp_path: Path) -> None:
     for name in "abcd":
         (tmp_path / name).write_bytes(b"x")
     seen_before = stamped(sources)
@@ -44,7 +44,7 @@ def test_files_opened_for_reading_are_seen_however_they_are_opened(sources: Sour
     assert stamped(sources) - seen_before >= {str(tmp_path / name) for name in "abcd"}
 
 
-def test_what_is_written_is_not_a_source(sources: Sources, tmp_path: Path) -> None:
+def test_what_is_written_is_not_a_source(sources: SourceFiles, tmp_path: Path) -> None:
     with open(tmp_path / "log", "a") as file:
         file.write("x")
     with open(tmp_path / "both", "w+") as file:
@@ -52,7 +52,7 @@ def test_what_is_written_is_not_a_source(sources: Sources, tmp_path: Path) -> No
     assert not {path for path in stamped(sources) if path.startswith(str(tmp_path))}
 
 
-def test_what_is_kept_devices_and_the_kernels_files_are_no_sources(sources: Sources, tmp_path: Path) -> None:
+def test_what_is_kept_devices_and_the_kernels_files_are_no_sources(sources: SourceFiles, tmp_path: Path) -> None:
     (tmp_path / "code").mkdir()
     (tmp_path / "temporary").mkdir()
     (tmp_path / "code" / "data").write_text("x")
@@ -73,7 +73,7 @@ def test_what_is_kept_devices_and_the_kernels_files_are_no_sources(sources: Sour
 
 
 def test_modules_are_sources_and_none_is_waked_by_the_look(
-    sources: Sources, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    sources: SourceFiles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     class Lazy(types.ModuleType):
         def __getattribute__(self, name: str) -> object:
@@ -89,7 +89,7 @@ def test_modules_are_sources_and_none_is_waked_by_the_look(
     assert pytest.__file__ in seen
 
 
-def test_open_as_an_attribute_of_a_class_does_not_bind(sources: Sources, tmp_path: Path) -> None:
+def test_open_as_an_attribute_of_a_class_does_not_bind(sources: SourceFiles, tmp_path: Path) -> None:
     class Reader:
         opener = open
 
@@ -99,7 +99,7 @@ def test_open_as_an_attribute_of_a_class_does_not_bind(sources: Sources, tmp_pat
     assert open.__name__ == "open"
 
 
-def test_a_descriptor_may_be_opened_and_errors_are_as_ever(sources: Sources, tmp_path: Path) -> None:
+def test_a_descriptor_may_be_opened_and_errors_are_as_ever(sources: SourceFiles, tmp_path: Path) -> None:
     with open(os.open(os.devnull, os.O_RDONLY)) as file:
         assert file.read() == ""
     with pytest.raises(FileNotFoundError):
@@ -112,7 +112,7 @@ def test_a_descriptor_may_be_opened_and_errors_are_as_ever(sources: Sources, tmp
 def test_any_change_is_found(tmp_path: Path, change: str) -> None:
     path = tmp_path / "a"
     path.write_text("one")
-    sources = Sources()
+    sources = SourceFiles()
     sources._opened.add(str(path))
     sources._begun_ns = path.stat().st_mtime_ns + 1
     stamps = sources.stamps(["/nowhere"])
@@ -133,7 +133,7 @@ def test_any_change_is_found(tmp_path: Path, change: str) -> None:
     assert changed(stamps) == str(path)
 
 
-def test_a_file_that_changes_while_init_runs_counts_as_changed(sources: Sources, tmp_path: Path) -> None:
+def test_a_file_that_changes_while_init_runs_counts_as_changed(sources: SourceFiles, tmp_path: Path) -> None:
     """Whether init saw the old or the new contents, nobody can tell."""
     path = tmp_path / "a"
     path.write_text("one")

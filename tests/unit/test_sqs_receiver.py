@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from thawd.events import sqs_receiver
-from thawd.events.sqs_batch import Batching, Letter, Progress
+from thawd.events.sqs_batch import Batching, Letter, SourceProgress
 from thawd.events.sqs_client import QueueLook, RawMessage, SourceError
 from thawd.events.sqs_receiver import Receiver, Throttled
 
@@ -90,7 +90,7 @@ class House:
         self.told: list[str] = []
         self.opened_in: list[threading.Thread] = []
         self.changed = asyncio.Event()
-        self.progress = Progress()
+        self.progress = SourceProgress()
         self.receiver = Receiver(
             self.queue,  # type: ignore[arg-type]
             open_=self._open,

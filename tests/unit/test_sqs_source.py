@@ -11,7 +11,7 @@ import pytest
 
 from thawd.control.mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
-from thawd.events.sqs_batch import Letter, Progress
+from thawd.events.sqs_batch import Letter, SourceProgress
 from thawd.events.sqs_receiver import Throttled
 from thawd.events.sqs_source import SqsPoller
 from thawd.invocation import Invocation, Result
@@ -61,7 +61,7 @@ def function(tmp_path: Any = "/", **changes: Any) -> Function:
 
 def poller(dispatcher: Dispatcher, **given: Any) -> SqsPoller:
     mapping = SourceMapping(uuid="u", source=ARN, function="f", qualifier="live", given=given)
-    return SqsPoller(mapping, dispatcher, endpoint=None, progress=Progress(), report=lambda _: None)  # type: ignore[arg-type]
+    return SqsPoller(mapping, dispatcher, endpoint=None, progress=SourceProgress(), report=lambda _: None)  # type: ignore[arg-type]
 
 
 def message(number: int) -> dict[str, Any]:

@@ -17,7 +17,7 @@ from thawd import __version__
 from thawd.analysis.load import ClosedLoop, Limits, Load, OpenLoop
 from thawd.analysis.requests import Requests, Target
 from thawd.analysis.runs import LoadShape, Machine, Run, columns_of
-from thawd.analysis.watching import Memory, MemoryWatch, StatusClient, Watch
+from thawd.analysis.watching import MemorySample, MemoryWatch, StatusClient, Watch
 from thawd.errors import StoreError
 
 _LOOK_S = 0.05
@@ -104,7 +104,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
     notes = list(plan.notes)
     watch: Watch | None = None
     memory: MemoryWatch | None = None
-    seen: list[Memory] = []
+    seen: list[MemorySample] = []
     state = "not known: it is not thawd's"
     try:
         if plan.served is not None and client is not None:

@@ -70,7 +70,7 @@ class Times(msgspec.Struct, frozen=True, kw_only=True):
         return (1 - start_share) * self.warm_ms + start_share * self.first_ms
 
 
-class Load(msgspec.Struct, frozen=True, kw_only=True):
+class MonthlyLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A month's invocations.
 
     Attributes:
@@ -120,7 +120,7 @@ def billed_restored_ms(duration_ms: float, restore_ms: float) -> int:
     return math.ceil(duration_ms) + math.ceil(restore_ms)
 
 
-def bill(prices: Prices, shape: Shape, times: Times, load: Load, *, free_tier: bool = False) -> Bill:
+def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_tier: bool = False) -> Bill:
     """The month's bill.
 
     Args:
@@ -175,7 +175,7 @@ def _storage_gb(prices: Prices, shape: Shape) -> float:
 
 def per_million(prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0) -> float:
     """What a million invocations add to a bill: without free tier and what is fixed, at the first step of prices."""
-    load = Load(invocations=1e6, start_share=start_share)
+    load = MonthlyLoad(invocations=1e6, start_share=start_share)
     bare = bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load)
     return bare.total - bare.snapstart_cache
 
@@ -209,7 +209,7 @@ def against_server(
     """From how many invocations a month on a server that is always on, at a monthly price, costs less; None: never."""
 
     def cost(invocations: float) -> float:
-        load = Load(invocations=invocations, start_share=start_share)
+        load = MonthlyLoad(invocations=invocations, start_share=start_share)
         return bill(prices, shape, times, load, free_tier=free_tier).total
 
     return break_even(cost, lambda _invocations: monthly)
@@ -238,11 +238,11 @@ def against_provisioned(
     provisioned = msgspec.structs.replace(shape, snapstart=False, provisioned=1, provisioned_s=MONTH_S)
 
     def on_demand(invocations: float) -> float:
-        load = Load(invocations=invocations, start_share=start_share)
+        load = MonthlyLoad(invocations=invocations, start_share=start_share)
         return bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load, free_tier=free_tier).total
 
     def kept(invocations: float) -> float:
-        return bill(prices, provisioned, times, Load(invocations=invocations, provisioned_share=1.0)).total
+        return bill(prices, provisioned, times, MonthlyLoad(invocations=invocations, provisioned_share=1.0)).total
 
     found = break_even(on_demand, kept)
     busy = None if found is None else found * times.warm_ms / 1000 / MONTH_S

@@ -8,6 +8,7 @@ import msgspec
 
 from thawd.analysis.cost_prices import CostError
 from thawd.analysis.cost_records import Record
+from thawd.analysis.runs import FORMAT
 
 _STARTS = ("", "cold", "fork", "thaw", "warm")
 
@@ -51,8 +52,8 @@ def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
         raise CostError(f"{path} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise CostError(f"{path} was not written by `thawd bench --json`: {error}") from error
-    if document.format != "thawd-bench-1":
-        raise CostError(f"{path} has the format {document.format!r}; this thawd reads thawd-bench-1")
+    if document.format != FORMAT:
+        raise CostError(f"{path} has the format {document.format!r}; this thawd reads {FORMAT}")
     records = [
         record
         for run in document.runs

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from thawd.analysis import keep_warm
-from thawd.analysis.cost import MONTH_S, Load, Shape, against_provisioned, against_server, bill, per_million
+from thawd.analysis.cost import MONTH_S, MonthlyLoad, Shape, against_provisioned, against_server, bill, per_million
 from thawd.analysis.cost_prices import CostError, Prices
 from thawd.analysis.cost_records import Measured
-from thawd.analysis.keep_warm import Arrival, Outcome
+from thawd.analysis.keep_warm import Arrival, SimulationResult
 from thawd.execution.keep_alive import FixedPolicy, HistogramPolicy, Policy
 from thawd.execution.provisioned_plan import ProvisionedPlan
 
@@ -96,7 +96,7 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
     share = 0.0 if is_provisioned or given is None else given
     times = size.times(snapstart=is_snapstart)
     first_ms = {ON_DEMAND: size.cold_ms, SNAPSTART: size.restored_ms, PROVISIONED: None}[kind]
-    load = Load(invocations=asked.invocations, start_share=share, provisioned_share=float(is_provisioned))
+    load = MonthlyLoad(invocations=asked.invocations, start_share=share, provisioned_share=float(is_provisioned))
     month = bill(prices, shape, times, load, free_tier=asked.free_tier)
     row: dict[str, Any] = {
         "memory_mb": size.memory_mb,
@@ -182,7 +182,9 @@ def _way(  # noqa: PLR0913 - a row of a table
     return row
 
 
-def _lambda_month(prices: Prices, size: Measured, asked: Question, outcome: Outcome, provisioned_s: float) -> float:
+def _lambda_month(
+    prices: Prices, size: Measured, asked: Question, outcome: SimulationResult, provisioned_s: float
+) -> float:
     """The bill of a month at the arrivals' pace, on the first of the processors asked for."""
     months = max(outcome.spent_s, 1.0) / MONTH_S
     shape = Shape(
@@ -192,7 +194,7 @@ def _lambda_month(prices: Prices, size: Measured, asked: Question, outcome: Outc
         provisioned=1 if provisioned_s else 0,
         provisioned_s=provisioned_s / months,  # of one environment: the sum over all of them
     )
-    load = Load(
+    load = MonthlyLoad(
         invocations=outcome.invocations / months,
         start_share=outcome.start_share,
         provisioned_share=outcome.provisioned_share,
@@ -227,6 +229,6 @@ def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> 
     return total_s
 
 
-def _busy_provisioned_s(warm: Warmth, outcome: Outcome) -> float:
+def _busy_provisioned_s(warm: Warmth, outcome: SimulationResult) -> float:
     """About how long provisioned environments were at work: their share of all durations."""
     return sum(arrival.duration_s for arrival in warm.arrivals) * outcome.provisioned_share

@@ -30,7 +30,7 @@ class Arrival(msgspec.Struct, frozen=True):
     duration_s: float
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
     """What came of it.
 
     Attributes:
@@ -182,7 +182,7 @@ def simulate(
     start_s: float,
     provisioned: Callable[[float], int] = lambda _now: 0,
     span: tuple[float, float] | None = None,
-) -> Outcome:
+) -> SimulationResult:
     """Run arrivals through a policy.
 
     Args:
@@ -205,7 +205,7 @@ def simulate(
         state.advance(state.running[0][0])
     state.advance(end_s)
     state.finish(end_s)
-    return Outcome(
+    return SimulationResult(
         invocations=len(arrivals),
         starts=state.starts,
         started_ahead=state.started_ahead,

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 
 from thawd.analysis.samples import STARTS, Samples, read_timing
-from thawd.analysis.watching import Memory, Moment
+from thawd.analysis.watching import MemorySample, Moment
 from thawd.errors import StoreError
 
 FORMAT = "thawd-bench-1"
@@ -144,7 +144,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     columns: Columns
     examples: dict[str, str]
     moments: list[Moment]
-    memory: list[Memory]
+    memory: list[MemorySample]
     late_ms: dict[str, float]
     notes: list[str]
     machine: Machine

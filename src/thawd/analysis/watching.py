@@ -40,7 +40,7 @@ class Moment(msgspec.Struct, frozen=True):
     waiting: int
 
 
-class Memory(msgspec.Struct, frozen=True):
+class MemorySample(msgspec.Struct, frozen=True):
     """Memory at one time, MiB of PSS: each page is divided among the processes that share it.
 
     Attributes:
@@ -167,7 +167,7 @@ class MemoryWatch:
         await process.stdout.readline()
         return cls(process)
 
-    async def stop(self, begun_ns: int) -> list[Memory]:
+    async def stop(self, begun_ns: int) -> list[MemorySample]:
         """What was seen since `begun_ns` of `clock_ns`; the process has ended."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
@@ -177,4 +177,4 @@ class MemoryWatch:
         await self._process.wait()
         looks = (line.split() for line in told.decode().splitlines())
         seen = [(int(at_ns) - begun_ns, float(below), float(server)) for at_ns, below, server in looks]
-        return [Memory(at_ns / 1e9, below, server) for at_ns, below, server in seen if at_ns >= 0]
+        return [MemorySample(at_ns / 1e9, below, server) for at_ns, below, server in seen if at_ns >= 0]

@@ -20,7 +20,7 @@ from thawd.config.options import ENVIRONMENT_VARIABLES, SECTIONS, OptionDescript
 from thawd.config.places import check_places
 from thawd.config.references import check_references, required_environments
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
-from thawd.config.settings import Server, Settings
+from thawd.config.settings import ServerSettings, Settings
 from thawd.errors import ConfigurationError
 
 __all__ = [
@@ -29,7 +29,7 @@ __all__ = [
     "OLDEST_PYTHON",
     "RESERVED_SEGMENTS",
     "OptionDescription",
-    "Server",
+    "ServerSettings",
     "Settings",
     "describe_options",
     "is_loopback",

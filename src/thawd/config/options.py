@@ -14,7 +14,7 @@ import msgspec
 from thawd import destination_names
 from thawd.config import kinds
 from thawd.config.kinds import Kind
-from thawd.config.settings import Server
+from thawd.config.settings import ServerSettings
 from thawd.resources import (
     NODE_RUNTIMES,
     PROVIDED_RUNTIMES,
@@ -550,7 +550,7 @@ ENVIRONMENT_VARIABLES = {
 def describe_options() -> tuple[OptionDescription, ...]:
     """Every option there is, section by section, for the documentation and its test."""
     sections: tuple[tuple[str, type[msgspec.Struct], tuple[Option, ...]], ...] = (
-        ("server", Server, SERVER),
+        ("server", ServerSettings, SERVER),
         ("functions.NAME", Function, FUNCTION),
         ("buckets.NAME", Bucket, BUCKET),
         ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),

@@ -20,23 +20,21 @@ from thawd.config import kinds, options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
-from thawd.config.settings import Server
+from thawd.config.settings import ServerSettings
 from thawd.config.store_urls import read_bucket_url, read_table_url
 from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.resources import (
     MAX_ENVIRONMENT_BYTES,
     PROVIDED_RUNTIMES,
-    RESERVED_VARIABLES,
     RUNTIMES,
     Bucket,
     Function,
     Notification,
     RemoteBucket,
     Table,
+    reserved_variables,
 )
 
-# Besides Lambda's reserved names: those that it may come to set, and thawd's own.
-_RESERVED_PREFIXES = ("AWS_LAMBDA_", "THAWD_")
 # SQLite puts "-journal" behind the name of the file, and Linux allows names of 255 bytes.
 _LONGEST_TABLE_FILE = 255 - len("-journal")
 
@@ -105,7 +103,7 @@ class Reader:
             yield name, value
 
 
-def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> Server:
+def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> ServerSettings:
     """The ``[server]`` table, with what the environment overrides."""
     values = reader.table(document.get("server", {}), path=("server",), known=options.SERVER)
     kind_of = {option.name: option.kind for option in options.SERVER}
@@ -120,7 +118,7 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
             reader.findings.add_environment(variable, found=found, allowed=allowed)
     data = reader.absolute(values.pop("data", ".thawd"))
     values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
-    server = Server(data=data, **values)
+    server = ServerSettings(data=data, **values)
     given = document.get("server")
     has_key = environ.get("THAWD_KEY") or (isinstance(given, dict) and "key" in given)
     if not has_key and not kinds.is_loopback(server.host):
@@ -212,9 +210,10 @@ def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
 
 def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:
     variables = {}
+    reserved = reserved_variables(table)
     for name, value in table.items():
-        if name in RESERVED_VARIABLES or name.startswith(_RESERVED_PREFIXES):
-            allowed = "names that neither Lambda (AWS_LAMBDA_*, AWS_REGION, _HANDLER, ...) nor thawd (THAWD_*) sets"
+        if name in reserved:
+            allowed = "names that neither Lambda (AWS_REGION, LAMBDA_TASK_ROOT, ...) nor thawd (THAWD_*) reserves"
             reader.findings.add((*path, name), found="a reserved name", allowed=allowed)
         elif not options.VARIABLE_NAME.accepts(name):
             found = f"the name {kinds.spell(name)}"

@@ -26,7 +26,7 @@ from thawd.resources import (
 _SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
-class Server(msgspec.Struct, frozen=True, kw_only=True):
+class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The server's own settings.
 
     Attributes:
@@ -102,7 +102,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     path: Path
-    server: Server
+    server: ServerSettings
     functions: dict[str, Function]
     buckets: dict[str, Bucket]
     tables: dict[str, Table]

@@ -13,10 +13,10 @@ import msgspec
 
 from thawd.control.destinations import check_dead_letter
 from thawd.control.names import parse_layer
-from thawd.control.records import SNAP_START_ON, LayerUse, Record
+from thawd.control.records import SNAP_START_ON, LayerUse, VersionRecord
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
-from thawd.resources import MAX_ENVIRONMENT_BYTES, RESERVED_VARIABLES, RUNTIMES, Function
+from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables
 from thawd.state.code import MAX_UNZIPPED_BYTES
 
 MAX_MEMORY_MB = 10_240
@@ -66,7 +66,7 @@ def refuse_unsupported(given: Mapping[str, Any]) -> None:
         )
 
 
-def apply(record: Record, given: Mapping[str, Any], find_layer: FindLayer) -> Record:
+def apply(record: VersionRecord, given: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
     """`record` with the parameters that were given, checked; those not given stay.
 
     Raises:
@@ -134,7 +134,7 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     cannot = (
         "Lambda was unable to configure your environment variables because the environment variables you have provided"
     )
-    reserved = sorted(set(variables) & RESERVED_VARIABLES)
+    reserved = reserved_variables(variables)
     if reserved:
         raise InvalidParameterValueException(
             f"{cannot} contains reserved keys that are currently not supported for modification. Reserved keys used in "

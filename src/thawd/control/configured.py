@@ -9,7 +9,7 @@ import base64
 from collections.abc import Callable, Mapping
 
 from thawd.control.deployments import Deployments
-from thawd.control.records import SNAP_START_OFF, SNAP_START_ON, Family, Record, Settled, new_revision, now_text
+from thawd.control.records import SNAP_START_OFF, SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
 from thawd.control.registry import Registry
 from thawd.execution.version import Version
 from thawd.resources import ACCOUNT_ID, LATEST, Function
@@ -73,14 +73,14 @@ class Configured:
             family.versions[LATEST].state = Settled("Failed", reason, "InternalError")
 
 
-def _record(function: Function, *, version: Version | None, settled: Settled) -> Record:
+def _record(function: Function, *, version: Version | None, settled: Settled) -> VersionRecord:
     python = version.python_version if version is not None else (function.python or "3.11")
     package = version.task_root.name if version is not None else ""
     size = 0
     if version is not None:
         size = sum(path.stat().st_size for path in version.task_root.rglob("*") if path.is_file())
     digest = bytes.fromhex(package) if package else b""
-    return Record(
+    return VersionRecord(
         function=function,
         runtime=function.runtime or f"python{'.'.join(python.split('.')[:2])}",
         code_sha256=base64.b64encode(digest).decode(),

@@ -15,14 +15,14 @@ from typing import Any
 import msgspec
 
 from thawd.control.destinations import dead_letter_of, destinations_of
-from thawd.control.records import Alias, Family, Record
+from thawd.control.records import Alias, Family, VersionRecord
 from thawd.errors import (
     EnvironmentBuildError,
     InvalidParameterValueException,
     ResourceNotFoundException,
     ThawdError,
 )
-from thawd.execution.dispatcher import Dispatcher, Entry
+from thawd.execution.dispatcher import Dispatcher, VersionEntry
 from thawd.execution.init_phase import InitError
 from thawd.execution.node import Node
 from thawd.execution.publisher import Publisher, Release
@@ -44,7 +44,7 @@ class DeployError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
+class BuildContext:
     """What versions are built with.
 
     Attributes:
@@ -92,7 +92,7 @@ class Deployments:
         node: Node,
         code: CodeStore,
         *,
-        surroundings: Callable[[], Surroundings],
+        surroundings: Callable[[], BuildContext],
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         complain: Callable[[str], None],
         say: Callable[[str], None],
@@ -107,7 +107,7 @@ class Deployments:
         self._say = say
         self._configured: dict[str, Function] = {}
         self._families: dict[str, Family] = {}
-        self._publishing: dict[tuple[str, str], tuple[Record, asyncio.Task[None]]] = {}
+        self._publishing: dict[tuple[str, str], tuple[VersionRecord, asyncio.Task[None]]] = {}
         self.on_names: Callable[[list[str]], None] = lambda names: None
 
     def configure(self, functions: Mapping[str, Function]) -> None:
@@ -145,7 +145,7 @@ class Deployments:
         self._declare()
         self._override(family)
 
-    def declare_version(self, record: Record) -> None:
+    def declare_version(self, record: VersionRecord) -> None:
         """A published version exists from now on."""
         self._dispatcher.declare_version(
             record.function, record.version, wanted=self._wanted(record.function.name, record.version)
@@ -187,13 +187,13 @@ class Deployments:
 
         return wanted
 
-    async def _publish_wanted(self, record: Record) -> None:
+    async def _publish_wanted(self, record: VersionRecord) -> None:
         try:
             await self.publish(record)
         except DeployError as error:
             self.complain(f"thawd: {record.function.name}:{record.version}: {error}")
 
-    async def check_runtime(self, record: Record) -> None:
+    async def check_runtime(self, record: VersionRecord) -> None:
         """Let a function pass that this machine can run.
 
         Raises:
@@ -206,7 +206,7 @@ class Deployments:
                 f"The runtime {record.runtime} is not on this machine: {error.message}"
             ) from error
 
-    async def publish(self, record: Record) -> None:
+    async def publish(self, record: VersionRecord) -> None:
         """Have the version serve; what served under its number does so until then.
 
         One publication of a number at a time: whoever wants the same waits for it, and what is newer comes after it.
@@ -231,11 +231,11 @@ class Deployments:
         task.add_done_callback(ended)
         await asyncio.shield(task)
 
-    def _is_current(self, record: Record) -> bool:
+    def _is_current(self, record: VersionRecord) -> bool:
         family = self._families.get(record.function.name)
         return family is not None and family.versions.get(record.version) is record
 
-    async def _publish(self, record: Record) -> None:
+    async def _publish(self, record: VersionRecord) -> None:
         name, number = record.function.name, record.version
         version: Version | None = None
         try:
@@ -259,7 +259,7 @@ class Deployments:
             self._fail(name, number, reason)
             raise DeployError(reason, "InternalError") from error
 
-    async def _build(self, record: Record) -> Version:
+    async def _build(self, record: VersionRecord) -> Version:
         around = self._surroundings()
         packages = [record.package, *(layer.package for layer in record.layers)]
         code, *layers = [await asyncio.to_thread(self._code.ensure, name) for name in packages]
@@ -278,19 +278,19 @@ class Deployments:
         except ResourceNotFoundException:
             return
 
-    def entry(self, record: Record) -> Entry | None:
+    def entry(self, record: VersionRecord) -> VersionEntry | None:
         """The version as the dispatcher has it; None when it is gone."""
         try:
             return self._dispatcher.entry(record.function.name, record.version)
         except ResourceNotFoundException:
             return None
 
-    def optimised(self, record: Record) -> bool:
+    def optimised(self, record: VersionRecord) -> bool:
         """Whether environments of the version are thawed from its snapshot."""
         entry = self.entry(record)
         if entry is None or entry.pool is None:
             return False
-        return bool(self._node.origin(entry.pool.version).snapshot.get("OptimizationStatus") == "On")
+        return bool(self._node.start_method(entry.pool.version).snapshot.get("OptimizationStatus") == "On")
 
     def provision(self, family: Family, qualifier: str, count: int | None) -> None:
         """Keep `count` environments of what a qualifier stands for initialised; None: none."""
@@ -318,7 +318,7 @@ class Deployments:
         return self._node.max_environments
 
 
-def _effective(family: Family, record: Record) -> Function:
+def _effective(family: Family, record: VersionRecord) -> Function:
     """What is run, with what is set for the function as a whole."""
     given = family.event_configs.get(record.version, {})
     return msgspec.structs.replace(

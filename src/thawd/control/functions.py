@@ -14,7 +14,7 @@ import msgspec
 from thawd.control import configuration, paging
 from thawd.control.deployments import DeployError, Deployments
 from thawd.control.names import function_arn, is_version, parse_function
-from thawd.control.records import SNAP_START_ON, Family, Record, Settled, new_revision, now_text
+from thawd.control.records import SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
 from thawd.resources import LATEST
@@ -67,7 +67,7 @@ class Functions:
             raise ResourceConflictException(f"Function already exist: {name}")
         code = await self._take_code(given["Code"])
         function = configuration.new_function(name, given, Path(code.name))
-        record = Record(
+        record = VersionRecord(
             function, given["Runtime"], code.sha256, code.size_bytes, code.name, shown={"Role": given["Role"]}
         )
         record = configuration.apply(record, given, self._registry.layer_version)
@@ -109,13 +109,13 @@ class Functions:
         await self._deployments.check_runtime(record)
         return await self._update(family, old, record, given)
 
-    async def _update(self, family: Family, old: Record, record: Record, given: Given) -> dict[str, Any]:
+    async def _update(self, family: Family, old: VersionRecord, record: VersionRecord, given: Given) -> dict[str, Any]:
         record = msgspec.structs.replace(record, last_modified=now_text(), revision=new_revision(), update=_UPDATING)
         if given.get("DryRun"):
             return self.document(msgspec.structs.replace(record, update=_SUCCESSFUL))
         return await self._store(family, record, given)
 
-    async def _store(self, family: Family, record: Record, given: Given) -> dict[str, Any]:
+    async def _store(self, family: Family, record: VersionRecord, given: Given) -> dict[str, Any]:
         """Store a new ``$LATEST``, and with ``Publish`` the version that is published of it: both or none."""
         published = self._next_version(family, record, description=None) if given.get("Publish") else None
         await self._registry.save(family, *filter(None, (record, published)))
@@ -150,7 +150,7 @@ class Functions:
         self._add(family, published)
         return self.document(published, qualified=True)
 
-    def _next_version(self, family: Family, record: Record, *, description: str | None) -> Record:
+    def _next_version(self, family: Family, record: VersionRecord, *, description: str | None) -> VersionRecord:
         number = str(family.last_version + 1)
         shown = record.shown if description is None else {**record.shown, "Description": description}
         family.last_version += 1
@@ -165,12 +165,12 @@ class Functions:
             update=_SUCCESSFUL,
         )
 
-    def _add(self, family: Family, published: Record) -> None:
+    def _add(self, family: Family, published: VersionRecord) -> None:
         family.versions[published.version] = published
         self._deployments.declare_version(published)
         self._begin(family, published)
 
-    def _begin(self, family: Family, record: Record) -> None:
+    def _begin(self, family: Family, record: VersionRecord) -> None:
         self._in_background(self._settle(family, record))
 
     def resume(self) -> None:
@@ -182,7 +182,7 @@ class Functions:
                 ):
                     self._begin(family, record)
 
-    async def _settle(self, family: Family, record: Record) -> None:
+    async def _settle(self, family: Family, record: VersionRecord) -> None:
         """Have the version serve, and note how that went."""
         eager = record.version == LATEST or record.snap_start == SNAP_START_ON
         state, update = _ACTIVE, _SUCCESSFUL
@@ -254,7 +254,7 @@ class Functions:
 
     def list(self, given: Given) -> dict[str, Any]:
         """ListFunctions."""
-        items: list[tuple[str, Record]] = []
+        items: list[tuple[str, VersionRecord]] = []
         for name, family in sorted(self._registry.families.items()):
             if LATEST not in family.versions:
                 continue  # thawd.toml declared it once
@@ -271,7 +271,9 @@ class Functions:
         chosen, marker = paging.page(items, given)
         return paging.with_marker({"Versions": [self.document(one, qualified=True) for one in chosen]}, marker)
 
-    def document(self, record: Record, *, qualified: bool = False, qualifier: str | None = None) -> dict[str, Any]:
+    def document(
+        self, record: VersionRecord, *, qualified: bool = False, qualifier: str | None = None
+    ) -> dict[str, Any]:
         """A version as ``FunctionConfiguration``; its ARN with the version, or with the qualifier that was asked."""
         made = record.document(
             optimised=self._deployments.optimised(record),
@@ -315,10 +317,10 @@ def _in_order(family: Family) -> list[str]:
     return sorted(family.versions, key=_sort_key)
 
 
-def _same(last: Record, record: Record, description: str | None) -> bool:
+def _same(last: VersionRecord, record: VersionRecord, description: str | None) -> bool:
     """Whether a version would be what the last one is."""
 
-    def essence(one: Record) -> tuple[Any, ...]:
+    def essence(one: VersionRecord) -> tuple[Any, ...]:
         shown = {name: value for name, value in one.shown.items() if name != "Description"}
         return one.function, one.runtime, one.code_sha256, shown, one.layers, one.snap_start
 

@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from thawd.control.names import function_arn, parse_function
-from thawd.control.records import Family, Policy, new_revision
+from thawd.control.records import Family, ResourcePolicy, new_revision
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
     PolicyLengthExceededException,
@@ -32,7 +32,7 @@ class Permissions:
     async def add(self, given: Given) -> dict[str, Any]:
         """AddPermission."""
         family, qualifier = self._qualified(given)
-        policy = family.policies.get(qualifier, Policy())
+        policy = family.policies.get(qualifier, ResourcePolicy())
         check_revision(given.get("RevisionId"), policy.revision, what="GetPolicy")
         if any(statement["Sid"] == given["StatementId"] for statement in policy.statements):
             raise ResourceConflictException(
@@ -44,20 +44,20 @@ class Permissions:
         statements = [*policy.statements, made]
         if len(json.dumps(statements)) > MAX_POLICY_BYTES:
             raise PolicyLengthExceededException(f"The final policy size is bigger than the limit ({MAX_POLICY_BYTES}).")
-        family.policies[qualifier] = Policy(statements, new_revision())
+        family.policies[qualifier] = ResourcePolicy(statements, new_revision())
         await self._registry.save(family)
         return {"Statement": json.dumps(made, separators=(",", ":"))}
 
     async def remove(self, given: Given) -> None:
         """RemovePermission."""
         family, qualifier = self._qualified(given)
-        policy = family.policies.get(qualifier, Policy())
+        policy = family.policies.get(qualifier, ResourcePolicy())
         check_revision(given.get("RevisionId"), policy.revision, what="GetPolicy")
         left = [statement for statement in policy.statements if statement["Sid"] != given["StatementId"]]
         if len(left) == len(policy.statements):
             raise ResourceNotFoundException(f"Statement {given['StatementId']} is not found in resource policy.")
         if left:
-            family.policies[qualifier] = Policy(left, new_revision())
+            family.policies[qualifier] = ResourcePolicy(left, new_revision())
         else:
             family.policies.pop(qualifier)
         await self._registry.save(family)

@@ -60,7 +60,7 @@ class LayerUse(msgspec.Struct):
     code_size: int
 
 
-class Record(msgspec.Struct, omit_defaults=True):
+class VersionRecord(msgspec.Struct, omit_defaults=True):
     """One version of a function, ``$LATEST`` included.
 
     Attributes:
@@ -178,7 +178,7 @@ class Alias(msgspec.Struct, omit_defaults=True):
         return made
 
 
-class Policy(msgspec.Struct, omit_defaults=True):
+class ResourcePolicy(msgspec.Struct, omit_defaults=True):
     """A resource-based policy.
 
     Attributes:
@@ -214,7 +214,7 @@ class Family(msgspec.Struct, omit_defaults=True):
     name: str
     declared: bool = False
     shadows: bool = False
-    versions: dict[str, Record] = {}
+    versions: dict[str, VersionRecord] = {}
     aliases: dict[str, Alias] = {}
     last_version: int = 0
     reserved: int | None = None
@@ -222,7 +222,7 @@ class Family(msgspec.Struct, omit_defaults=True):
     provisioned_modified: dict[str, str] = {}
     event_configs: dict[str, dict[str, Any]] = {}
     urls: dict[str, dict[str, Any]] = {}
-    policies: dict[str, Policy] = {}
+    policies: dict[str, ResourcePolicy] = {}
     tags: dict[str, str] = {}
     recursion: str = "Terminate"
     runtime_updates: dict[str, dict[str, Any]] = {}

@@ -14,7 +14,7 @@ import msgspec
 
 from thawd.control.mapping_records import SourceMapping
 from thawd.control.names import not_found
-from thawd.control.records import Family, Record, decode, encode
+from thawd.control.records import Family, VersionRecord, decode, encode
 from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
 from thawd.resources import LATEST
 from thawd.state.catalog import Catalog, Key
@@ -91,13 +91,13 @@ class Registry:
         Raises:
             StoreError: it cannot be read, or was written by a newer release.
         """
-        versions: list[Record] = []
+        versions: list[VersionRecord] = []
         for key, document in (await self._catalog.load()).items():
             try:
                 if key.kind == FUNCTION:
                     self.families[key.name] = decode(document, Family)
                 elif key.kind == VERSION:
-                    versions.append(decode(document, Record))
+                    versions.append(decode(document, VersionRecord))
                 elif key.kind == LAYER:
                     self.layers[key.name] = decode(document, Layer)
                 elif key.kind == MAPPING:
@@ -137,7 +137,7 @@ class Registry:
             raise not_found(name)
         return family
 
-    def record(self, name: str, qualifier: str | None = None) -> Record:
+    def record(self, name: str, qualifier: str | None = None) -> VersionRecord:
         """A version of the function `name`; of an alias, the one that it stands for first.
 
         Raises:
@@ -160,7 +160,7 @@ class Registry:
         self.record(name, qualifier)
         return qualifier or LATEST
 
-    def all_records(self) -> Iterator[Record]:
+    def all_records(self) -> Iterator[VersionRecord]:
         """Every version of every function."""
         for family in self.families.values():
             yield from family.versions.values()
@@ -172,7 +172,7 @@ class Registry:
         named |= {layer.package for record in records for layer in record.layers}
         return named | {version.package for layer in self.layers.values() for version in layer.versions.values()}
 
-    async def save(self, family: Family, *records: Record, removed: tuple[str, ...] = ()) -> None:
+    async def save(self, family: Family, *records: VersionRecord, removed: tuple[str, ...] = ()) -> None:
         """Store a function's own document, and those of these versions.
 
         Raises:
@@ -264,7 +264,7 @@ def check_revision(given: str | None, latest: str, *, what: str) -> None:
         )
 
 
-def check_settled(record: Record) -> None:
+def check_settled(record: VersionRecord) -> None:
     """Let a change of a version pass that is not being changed.
 
     Raises:

@@ -14,11 +14,11 @@ import asyncio
 import contextlib
 import os
 import time
-from collections import deque
 from collections.abc import Callable
 
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
 from thawd.events.destinations import Delivery, Destinations
+from thawd.events.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.events.outcomes import Burial, Outcome, Outcomes, RefusedError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result, in_a_line
@@ -36,14 +36,7 @@ _STORE_RETRY_S = 30.0
 # Events of one function under way at once: enough to keep every core busy while others wait for their acknowledgement.
 PER_CPU = 2
 _ACKNOWLEDGING = 256
-_READ_AHEAD = 64
-# What a function's events take of memory at most while they wait for their turn; each is a kilobyte, and its payload.
-_AHEAD_BYTES = 4 * 1024 * 1024
-_EVENT_BYTES = 1024
-# Likewise of results that cannot be stored at the moment.
-_RESULTS_BYTES = 64 * 1024 * 1024
 _RECHECK_S = 30.0
-_SHORTEST_WAIT_S = 0.01
 # An event that ran when the server died so often runs alone from then on, and after so many more times no longer.
 _SUSPECT = 3
 _POISON = 10
@@ -82,7 +75,7 @@ class AsyncInvoker:
         outcomes.on_follow_ups = self.wake
         self._retry_wait_s = retry_wait_s
         self._report = report
-        self._lanes: dict[str, _Lane] = {}
+        self._lanes: dict[str, Lane] = {}
         self._tasks: asyncio.TaskGroup | None = None
         self._suspects = asyncio.Lock()
         self._per_function = PER_CPU * (os.cpu_count() or 1)
@@ -112,7 +105,7 @@ class AsyncInvoker:
         if lane is not None:
             self._hand_over(lane, as_accepted(event, event_id, now))
 
-    def _hand_over(self, lane: _Lane, event: Event) -> None:
+    def _hand_over(self, lane: Lane, event: Event) -> None:
         """Have an event that is stored run: it need not be read again where it is the next one."""
         if not self.stopping and lane.has_room_for(event) and self._queue.take(event):
             lane.add(event)
@@ -133,7 +126,7 @@ class AsyncInvoker:
         for name in names:
             lane = self._lanes.get(name)
             if lane is None:
-                self._lanes[name] = lane = _Lane(name)
+                self._lanes[name] = lane = Lane(name)
                 self._tasks.create_task(self._run_lane(lane))
             elif lane.gone:
                 lane.gone = False
@@ -176,7 +169,7 @@ class AsyncInvoker:
         except ResourceNotFoundException:
             return 0
 
-    async def _run_lane(self, lane: _Lane) -> None:
+    async def _run_lane(self, lane: Lane) -> None:
         # It ends when nothing of it is under way: two lanes of one function would lease the same events.
         while not lane.gone or lane.open:
             lane.awake.clear()
@@ -197,20 +190,20 @@ class AsyncInvoker:
         self._queue.forget(lane.function)
         del self._lanes[lane.function]
 
-    async def _read_ahead(self, lane: _Lane) -> None:
+    async def _read_ahead(self, lane: Lane) -> None:
         lane.more = False  # who puts something in during the look sets it again
-        for event in await self._lease(lane, _READ_AHEAD - len(lane.ahead)):
+        for event in await self._lease(lane, READ_AHEAD - len(lane.ahead)):
             lane.add(event)
         lane.more = lane.more or not self._queue.exhausted(lane.function)
         if not lane.more:
             wait_s = await self._until_due_s(lane)
             lane.due_s = None if wait_s is None else time.monotonic() + wait_s
 
-    def _give_back(self, lane: _Lane) -> None:
+    def _give_back(self, lane: Lane) -> None:
         while lane.ahead:
             self._queue.give_back(lane.take())
 
-    def _begin(self, lane: _Lane) -> None:
+    def _begin(self, lane: Lane) -> None:
         """Begin as many events as may run; called whenever one more may."""
         assert self._tasks is not None
         if self.stopping or lane.gone or lane.paused or not lane.ahead:
@@ -225,7 +218,7 @@ class AsyncInvoker:
             if lane.more:
                 lane.awake.set()  # there may be room to read ahead
 
-    async def _lease(self, lane: _Lane, room: int) -> list[Event]:
+    async def _lease(self, lane: Lane, room: int) -> list[Event]:
         try:
             events = await self._queue.lease(lane.function, limit=room)
         except StoreError as error:
@@ -236,7 +229,7 @@ class AsyncInvoker:
         lane.told = ""
         return events
 
-    async def _until_due_s(self, lane: _Lane) -> float | None:
+    async def _until_due_s(self, lane: Lane) -> float | None:
         """How long until an event of the lane comes due, seconds; what is put meanwhile wakes the lane before.
 
         None: nothing will by itself.
@@ -246,7 +239,7 @@ class AsyncInvoker:
             due = await self._queue.next_due(lane.function, now=now)
         except StoreError:
             return _BACKOFF_FIRST_S
-        return None if due is None else min(_RECHECK_S, max(_SHORTEST_WAIT_S, due - now))
+        return None if due is None else min(_RECHECK_S, max(SHORTEST_WAIT_S, due - now))
 
     async def _look_again(self) -> None:
         """Wake the lanes of functions that have events, now and then: whoever forgot to has not lost them."""
@@ -255,7 +248,7 @@ class AsyncInvoker:
             with contextlib.suppress(StoreError):
                 self.wake(set(await self._queue.waiting()))
 
-    async def _process(self, lane: _Lane, event: Event) -> None:
+    async def _process(self, lane: Lane, event: Event) -> None:
         """Run one event to an acknowledged end; never raises."""
         running = True
 
@@ -293,7 +286,7 @@ class AsyncInvoker:
             if not self._open:
                 self._settled.set()
 
-    def _put_back(self, lane: _Lane, event: Event, *, longest_s: float = LONGEST_WAIT_S) -> None:
+    def _put_back(self, lane: Lane, event: Event, *, longest_s: float = LONGEST_WAIT_S) -> None:
         """The function or the store does not take work now: the event goes back to its place, the lane waits."""
         if lane.gone:
             self._queue.give_back(event)
@@ -305,12 +298,12 @@ class AsyncInvoker:
         lane.backoff_s = min(longest_s, max(_BACKOFF_FIRST_S, 2 * lane.backoff_s))
         asyncio.get_running_loop().call_later(lane.backoff_s, self._go_on, lane)
 
-    def _go_on(self, lane: _Lane) -> None:
+    def _go_on(self, lane: Lane) -> None:
         lane.paused = False
         self._begin(lane)
         lane.awake.set()
 
-    async def _failed_inside(self, lane: _Lane, event: Event, error: str) -> None:
+    async def _failed_inside(self, lane: Lane, event: Event, error: str) -> None:
         try:
             if event.attempts >= 2:
                 await self._queue.bury(event.id, error=error, condition="InternalError")
@@ -319,7 +312,7 @@ class AsyncInvoker:
         except StoreError:
             self._put_back(lane, event)
 
-    async def _attempt(self, lane: _Lane, event: Event, freed: Callable[[], None]) -> None:
+    async def _attempt(self, lane: Lane, event: Event, freed: Callable[[], None]) -> None:
         try:
             function = self._dispatcher.asynchronous(event.function, event.qualifier)
         except ResourceNotFoundException as error:
@@ -397,7 +390,7 @@ class AsyncInvoker:
             await self._queue.done([event.id])
             return
 
-        def if_refused() -> list[Delivery]:
+        def if_failed() -> list[Delivery]:
             attempts = event.attempts + 1
             return self._stores.failures(
                 function, event, condition="DestinationRefused", result=result, attempts=attempts
@@ -405,7 +398,7 @@ class AsyncInvoker:
 
         try:
             delivery = self._stores.success(function.on_success, event, result, arn=function.arn)
-            await self._outcomes.settle(event.id, Outcome(delivery), if_refused=if_refused)
+            await self._outcomes.settle(event.id, Outcome(delivery), if_failed=if_failed)
         except StoreError:
             raise
         except (RefusedError, ThawdError) as error:
@@ -444,94 +437,3 @@ class AsyncInvoker:
         self._tell(
             f"thawd: {event.function}: event {event.request_id} was given up ({condition}): {in_a_line(error)[:200]}"
         )
-
-
-class _Lane:
-    """The events of one function under way.
-
-    Attributes:
-        ahead: leased, not begun.
-        running: events that wait for or hold an environment.
-        open: events begun and not acknowledged yet.
-        awake: set when there may be something to do.
-        more: whether there may be events that are due and not read ahead.
-        due_s: when one comes due by itself, by the monotonic clock; None: none will.
-        gone: the function is not declared at the moment.
-        paused: the function or the store takes no work for a while.
-        backoff_s: how long it was paused last; 0 once something has run since. While it is not, one event at a time
-            tries whether it does again.
-        told: the last trouble that was told.
-    """
-
-    def __init__(self, function: str) -> None:
-        self.function = function
-        self.ahead: deque[Event] = deque()
-        self._ahead_bytes = 0
-        self.running = 0
-        self.open = 0
-        self.awake = asyncio.Event()
-        self.more = True
-        self.due_s: float | None = None
-        self.gone = False
-        self.paused = False
-        self.backoff_s = 0.0
-        self.told = ""
-        self._results: dict[int, Result] = {}
-        self._results_bytes = 0
-
-    def keep_result(self, event: Event, result: Result) -> None:
-        """What an event came to could not be stored: it need not run again, as far as there is memory for that."""
-        if self._results_bytes + len(result.payload) <= _RESULTS_BYTES:
-            self._results[event.id] = result
-            self._results_bytes += len(result.payload)
-
-    def take_result(self, event: Event) -> Result | None:
-        """What it came to, where that is known."""
-        result = self._results.pop(event.id, None)
-        if result is not None:
-            self._results_bytes -= len(result.payload)
-        return result
-
-    def add(self, event: Event) -> None:
-        """An event that is leased is to run, after those before it."""
-        self.ahead.append(event)
-        self._ahead_bytes += _size(event)
-
-    def add_first(self, event: Event) -> None:
-        """It is to run before the others."""
-        self.ahead.appendleft(event)
-        self._ahead_bytes += _size(event)
-
-    def take(self) -> Event:
-        """The next one."""
-        event = self.ahead.popleft()
-        self._ahead_bytes -= _size(event)
-        return event
-
-    def has_room_for(self, event: Event) -> bool:
-        """Whether an event that has just been stored is the next one, and memory is left for it."""
-        return not (self.gone or self.more) and self._ahead_bytes + _size(event) <= _AHEAD_BYTES
-
-    def look(self) -> None:
-        """There may be something new to read ahead."""
-        self.more = True
-        self.awake.set()
-
-    def until_due_s(self) -> float | None:
-        """How long until something comes due by itself, seconds; None: nothing will, or more is there already."""
-        return None if self.due_s is None or self.more else max(_SHORTEST_WAIT_S, self.due_s - time.monotonic())
-
-    def wants_more(self) -> bool:
-        """Whether events are to be read ahead: few are there, and little memory is in their payloads."""
-        return len(self.ahead) <= _READ_AHEAD // 2 and self._ahead_bytes < _AHEAD_BYTES
-
-    def tell_once(self, tell: Callable[[str], None], line: str) -> None:
-        """Tell a trouble that lasts only once."""
-        kind = line.rpartition(":")[2]
-        if kind != self.told:
-            self.told = kind
-            tell(line)
-
-
-def _size(event: Event) -> int:
-    return _EVENT_BYTES + len(event.payload)

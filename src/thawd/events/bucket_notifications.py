@@ -21,7 +21,7 @@ from thawd import queue_names
 from thawd.errors import StoreError
 from thawd.events import s3_event
 from thawd.events.remote_books import Books
-from thawd.events.sqs_batch import Batching, Letter, Progress
+from thawd.events.sqs_batch import Batching, Letter, SourceProgress
 from thawd.events.sqs_client import Endpoint, RawMessage, SqsQueue
 from thawd.events.sqs_receiver import Receiver, Throttled
 from thawd.invocation import new_request_id
@@ -91,7 +91,7 @@ class NotifiedBucketWatcher:
         self._catalog = f"{bucket.identity} {queue.arn}"
         self._going = asyncio.Event()
         self._going.set()
-        self._progress = Progress()
+        self._progress = SourceProgress()
         self._receiver: Receiver | None = None
         self._recording = asyncio.Lock()
         self._said_foreign = False

@@ -21,7 +21,7 @@ from typing import TypeVar
 
 from thawd.errors import StoreError
 from thawd.events import folder_scan
-from thawd.events.inotify import Kind, TreeWatch
+from thawd.events.inotify import NoticeKind, TreeWatch
 from thawd.events.object_file import REST_S, Trusted, install_lease_signal_handler, leases_work
 from thawd.events.pending import Due, Pending
 from thawd.events.recorder import BATCH_KEYS, LARGE_BYTES, Again, FolderLost, Recorder
@@ -214,9 +214,9 @@ class BucketWatcher:
             session.lose(f"gives no notices any more ({error.strerror})")
             return
         for notice in notices:
-            if notice.kind is Kind.FILE:
+            if notice.kind is NoticeKind.FILE:
                 session.look_at(notice.path, due)
-            elif notice.kind is Kind.ROOT_GONE:
+            elif notice.kind is NoticeKind.ROOT_GONE:
                 session.lose("was moved or removed")
             else:
                 session.scan_folder(notice.path, due)

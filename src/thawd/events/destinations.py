@@ -9,8 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import importlib.util
-import os
-import secrets
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -22,7 +20,7 @@ from thawd.destination_names import function_of
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreError, ThawdError
 from thawd.events import destinations_lineage as lineage
 from thawd.events.destinations_aws import Aws
-from thawd.events.destinations_record import as_item, attributes, check_json, object_key, record
+from thawd.events.destinations_record import as_item, attributes, check_json, object_key, record, with_condition
 from thawd.events.destinations_slots import Slots
 from thawd.events.destinations_webhook import Webhooks
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
@@ -106,6 +104,8 @@ class Destinations:
         self._slots = Slots()
         self._aws = Aws(self._outside.aws_endpoint)
         self._webhooks = Webhooks(self._outside.webhook_secret)
+        self._limits: set[asyncio.Timeout] = set()  # of the deliveries under way
+        self._broken_off = False
 
     def success(self, destination: Destination, event: Event, result: Result, *, arn: str) -> Delivery:
         """A handler's answer: for a table the item of the event's row, for others the whole record.
@@ -213,18 +213,26 @@ class Destinations:
         """
         limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
         try:
-            async with asyncio.timeout(limit_s):
-                await self._bring(delivery)
+            await self._bring_within(delivery, limit_s)
         except TimeoutError:
             self._count(delivery, DeliveryOutcome.UNAVAILABLE)
-            raise DestinationUnavailable(
-                f"{delivery.destination} did not take the record within {limit_s:g} s"
-            ) from None
+            when = "before thawd was stopped" if self._broken_off else f"within {limit_s:g} s"
+            raise DestinationUnavailable(f"{delivery.destination} did not take the record {when}") from None
         except ThawdError as error:
             outcome = DeliveryOutcome.UNAVAILABLE if error.retryable else DeliveryOutcome.REFUSED
             self._count(delivery, outcome)
             raise
         self._count(delivery, DeliveryOutcome.DELIVERED)
+
+    async def _bring_within(self, delivery: Delivery, limit_s: float) -> None:
+        if self._broken_off:
+            raise TimeoutError
+        async with asyncio.timeout(limit_s) as limit:
+            self._limits.add(limit)
+            try:
+                await self._bring(delivery)
+            finally:
+                self._limits.discard(limit)
 
     async def _bring(self, delivery: Delivery) -> None:
         destination = delivery.destination
@@ -257,6 +265,13 @@ class Destinations:
         else:
             counters.destination_failures += 1
 
+    def break_off(self) -> None:
+        """Have deliveries under way fail as unavailable at once, and those to come, too: thawd stops."""
+        self._broken_off = True
+        for limit in self._limits:
+            if not limit.expired():
+                limit.reschedule(0.0)
+
     async def close(self) -> None:
         """Drop all connections."""
         await self._webhooks.close()
@@ -272,6 +287,13 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
                 way_out = f"which is not installed; install it with: pip install 'thawd[{extra}]'"
                 lines.setdefault(library, f"{function.name}: its destination {destination} needs {library}, {way_out}")
     return list(lines.values())
+
+
+def told_as(delivery: Delivery, condition: str) -> Delivery:
+    """The delivery of a failure, under another condition; a dead letter has none in it."""
+    if delivery.attributes:
+        return delivery
+    return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))
 
 
 def _delivery(destination: Destination, event: Event, body: bytes, *, success: bool) -> Delivery:
@@ -303,20 +325,9 @@ def write_object(folder: Path, key: str, data: bytes) -> None:
         StoreError: it could not be written.
     """
     path = folder / key
-    # Hidden until it is whole. Not by `tempfile`, whose files only their owner can read.
-    staged = path.parent / f".thawd-{secrets.token_hex(16)}"
     try:
         folders.make(path.parent)
-        fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-        try:
-            with os.fdopen(fd, "wb") as file:
-                file.write(data)
-                file.flush()
-                os.fsync(file.fileno())
-            staged.replace(path)
-        except BaseException:
-            staged.unlink(missing_ok=True)
-            raise
-        folders.sync(path.parent)
+        with folders.replacing(path) as file:
+            file.write(data)
     except OSError as error:
         raise StoreError(f"{path} could not be written: {error.strerror}; free space or mend its folder") from error

@@ -42,7 +42,8 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
     Args:
         event: the event.
         arn: of the function, without a qualifier.
-        condition: ``Success``, ``RetriesExhausted``, ``EventAgeExceeded`` or ``DestinationRefused``.
+        condition: ``Success``, ``RetriesExhausted``, ``EventAgeExceeded``, ``DestinationRefused`` or
+            ``DestinationFailed``.
         result: of the last attempt, None when there was none.
         attempts: how often the function was invoked with it.
     """
@@ -63,6 +64,13 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
             made["responseContext"]["functionError"] = result.function_error
         made["responsePayload"] = _embedded(result.payload)
     return made
+
+
+def with_condition(body: bytes, condition: str) -> bytes:
+    """A record, encoded, with another condition."""
+    made = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    context = {**msgspec.json.decode(made["requestContext"]), "condition": condition}
+    return msgspec.json.encode({**made, "requestContext": context})
 
 
 def _embedded(payload: bytes) -> msgspec.Raw | str:

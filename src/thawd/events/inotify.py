@@ -53,7 +53,7 @@ _READ_BYTES = 64 * 1024
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-class Kind(Enum):
+class NoticeKind(Enum):
     """What a notice is about."""
 
     FILE = auto()
@@ -69,7 +69,7 @@ class Kind(Enum):
 class Notice(NamedTuple):
     """One hint; `path` is relative to the root, without a leading slash, empty for the root."""
 
-    kind: Kind
+    kind: NoticeKind
     path: bytes
 
 
@@ -142,7 +142,7 @@ class TreeWatch:
             name = data[at + _HEADER.size : at + _HEADER.size + size].rstrip(b"\0")
             at += _HEADER.size + size
             if mask & _IN_Q_OVERFLOW:
-                yield Notice(Kind.LOST, b"")
+                yield Notice(NoticeKind.LOST, b"")
                 continue
             folder = self._folders.get(watch)
             if folder is None or name.startswith(b"."):
@@ -152,15 +152,15 @@ class TreeWatch:
             elif not name:
                 if not folder:
                     gone = mask & (_IN_DELETE_SELF | _IN_MOVE_SELF | _IN_UNMOUNT)
-                    yield Notice(Kind.ROOT_GONE if gone else Kind.FOLDER, b"")
+                    yield Notice(NoticeKind.ROOT_GONE if gone else NoticeKind.FOLDER, b"")
             else:
                 path = folder + b"/" + name if folder else name
                 if not mask & _IN_ISDIR:
-                    yield Notice(Kind.FILE, path)
+                    yield Notice(NoticeKind.FILE, path)
                     continue
                 if mask & _IN_MOVED_FROM:
                     self._forget(path)
-                yield Notice(Kind.FOLDER, path)
+                yield Notice(NoticeKind.FOLDER, path)
 
     def _forget(self, folder: bytes) -> None:
         """Drop the watches of a folder that moved away: they would report under its old name."""

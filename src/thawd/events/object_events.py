@@ -12,7 +12,7 @@ from thawd.state.events import NewEvent
 from thawd.state.objects import ObjectChange
 
 
-class Source(NamedTuple):
+class BucketSource(NamedTuple):
     """Whose events they are.
 
     Attributes:
@@ -28,7 +28,7 @@ class Source(NamedTuple):
     region: str = REGION
 
 
-def events_of(source: Source, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
+def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
     """The events of a change, one for each function that wants it.
 
     Args:

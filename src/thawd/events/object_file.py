@@ -39,21 +39,21 @@ _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT
 _SAME_MOMENT_NS = 20_000_000
 
 
-class State(Enum):
+class FileState(Enum):
     """What a look at a key found."""
 
     SAME = auto()
     """The object is as recorded."""
     CHANGED = auto()
-    """A complete object that is to be recorded; `Finding.announce` says whether it is a new one."""
+    """A complete object that is to be recorded; `LookResult.announce` says whether it is a new one."""
     UNFINISHED = auto()
-    """Somebody is, or may be, writing: look again in `Finding.wait_s`."""
+    """Somebody is, or may be, writing: look again in `LookResult.wait_s`."""
     GONE = auto()
     """There is no object under this key."""
     LARGE = auto()
     """It is to be read, and larger than was allowed."""
     UNREADABLE = auto()
-    """It cannot be read; `Finding.error` says why."""
+    """It cannot be read; `LookResult.error` says why."""
 
 
 @dataclass(slots=True)
@@ -72,11 +72,11 @@ class Patience:
 
 
 @dataclass(slots=True)
-class Finding:
+class LookResult:
     """What a look at one key found."""
 
     key: bytes
-    state: State
+    state: FileState
     record: ObjectRecord | None = None
     announce: bool = False
     wait_s: float = 0.0
@@ -116,7 +116,7 @@ class Looker:
         patience: Patience | None = None,
         trusted: Trusted | None = None,
         largest_bytes: int | None = None,
-    ) -> Finding:
+    ) -> LookResult:
         """Look at one key now.
 
         Args:
@@ -130,26 +130,26 @@ class Looker:
         try:
             located = self._folder.locate(key)
             if located is None:
-                return Finding(key, State.GONE)
+                return LookResult(key, FileState.GONE)
             if known is not None and is_same(located.stat, known):
-                return Finding(key, State.SAME)
+                return LookResult(key, FileState.SAME)
             if trusted is not None and _stat_key(located.stat)[:3] == _stat_key(trusted.stat)[:3]:
                 record = _record(key, located.stat, trusted.etag)
-                return Finding(key, State.CHANGED, record=record, announce=not _is_same_file(record, known))
+                return LookResult(key, FileState.CHANGED, record=record, announce=not _is_same_file(record, known))
             if largest_bytes is not None and located.stat.st_size > largest_bytes:
-                return Finding(key, State.LARGE, patience=patience)
+                return LookResult(key, FileState.LARGE, patience=patience)
             return self._examine(key, located.path, known, patience)
         except OSError as error:
             return self._unfinished(key, patience) if error.errno in _PASSING else _unreadable(key, error)
 
-    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: Patience) -> Finding:
+    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: Patience) -> LookResult:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
-                return Finding(key, State.GONE)
+                return LookResult(key, FileState.GONE)
             if 0 <= time.time_ns() - before.st_ctime_ns < REST_S * 1e9:
-                return Finding(key, State.UNFINISHED, wait_s=REST_S, patience=patience)
+                return LookResult(key, FileState.UNFINISHED, wait_s=REST_S, patience=patience)
             writers = has_writers(descriptor) if self._leases else None
             if writers or (writers is None and not self._is_settled(before, patience)):
                 return self._unfinished(key, patience)
@@ -161,7 +161,7 @@ class Looker:
         if etag is None or not _stat_key(before) == _stat_key(same_content) == _stat_key(named):
             return self._unfinished(key, patience)
         record = _record(key, before, etag)
-        return Finding(key, State.CHANGED, record=record, announce=_is_new(record, known))
+        return LookResult(key, FileState.CHANGED, record=record, announce=_is_new(record, known))
 
     def _md5(self, descriptor: int) -> str | None:
         digest = hashlib.md5(usedforsecurity=False)
@@ -178,13 +178,13 @@ class Looker:
             patience.seen, patience.since = seen, at
         return at - patience.since >= self._settle_s
 
-    def _unfinished(self, key: bytes, patience: Patience) -> Finding:
+    def _unfinished(self, key: bytes, patience: Patience) -> LookResult:
         patience.wait_s = min(max(FIRST_POLL_S, patience.wait_s * _POLL_GROWTH), LONGEST_POLL_S)
-        return Finding(key, State.UNFINISHED, wait_s=patience.wait_s, patience=patience)
+        return LookResult(key, FileState.UNFINISHED, wait_s=patience.wait_s, patience=patience)
 
 
-def _unreadable(key: bytes, error: OSError) -> Finding:
-    return Finding(key, State.UNREADABLE, error=error)
+def _unreadable(key: bytes, error: OSError) -> LookResult:
+    return LookResult(key, FileState.UNREADABLE, error=error)
 
 
 def is_same(now: os.stat_result, known: ObjectRecord) -> bool:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 import msgspec
 
 from thawd.errors import StoreError, ThawdError
-from thawd.events.destinations import Delivery, Destinations
+from thawd.events.destinations import Delivery, Destinations, told_as
 from thawd.state import clock
 from thawd.state.events import NewEvent
 from thawd.state.outbox import Outbox, Waiting
@@ -44,13 +44,15 @@ class Outcome(msgspec.Struct, frozen=True):
         delivery: what is to be delivered first.
         burial: how the event is given up; None: it is done.
         rest: what is to be delivered after that; functions come last, as they are told when the event ends.
-        if_refused: what is to be delivered instead when the destination of an event that is done refuses it.
+        if_failed: what is to be delivered instead when an event that is done has an outcome that will not get there.
+        again: what a redrive of the event that is given up tries; None: it runs again.
     """
 
     delivery: Delivery
     burial: Burial | None = None
     rest: tuple[Delivery, ...] = ()
-    if_refused: tuple[Delivery, ...] = ()
+    if_failed: tuple[Delivery, ...] = ()
+    again: Outcome | None = None
 
     def after(self, why: str | None = None) -> Outcome | None:
         """What is left of it once its first delivery has ended; None when nothing is.
@@ -58,7 +60,7 @@ class Outcome(msgspec.Struct, frozen=True):
         Args:
             why: why that did not get there; None: it did.
         """
-        return Outcome(self.rest[0], self.ending(why), self.rest[1:]) if self.rest else None
+        return Outcome(self.rest[0], self.ending(why), self.rest[1:], again=self.again) if self.rest else None
 
     def ending(self, why: str | None = None) -> Burial | None:
         """How the event ends once its first delivery has, `why` as in `after`."""
@@ -106,6 +108,7 @@ class Outcomes:
         self._store_trouble = ""  # of the state file, that has been told
         self._backoff_s = 0.0  # how long is waited for it; 0 once it has taken something since
         self._resume_s = 0.0
+        self._stopping = False
         self.under_way = 0
         self.on_follow_ups: Callable[[set[str]], None] = lambda functions: None
 
@@ -115,7 +118,7 @@ class Outcomes:
         outcome: Outcome,
         *,
         counts: bool = True,
-        if_refused: Callable[[], list[Delivery]] = list,
+        if_failed: Callable[[], list[Delivery]] = list,
     ) -> None:
         """Deliver the outcome of a leased event and end it, or keep the outcome for later.
 
@@ -123,7 +126,7 @@ class Outcomes:
             event_id: the event.
             outcome: of it.
             counts: whether it is of an attempt made since the event was leased.
-            if_refused: what is to be delivered when the destination refuses it later; asked if it is kept for later.
+            if_failed: what is to be delivered when it is kept for later and does not get there then either.
 
         Raises:
             RefusedError: the destination refuses the answer; the event is as before.
@@ -136,14 +139,14 @@ class Outcomes:
                 follow_ups = await self._bring(outcome.delivery)
             except ThawdError as error:
                 if error.retryable:
-                    kept = msgspec.structs.replace(outcome, if_refused=tuple(if_refused()))
+                    kept = msgspec.structs.replace(outcome, if_failed=tuple(if_failed()))
                     await self._keep(event_id, kept, error, counts=counts)
                     return
                 if outcome.burial is None:
                     raise RefusedError(error.message) from error
                 follow_ups, why = [], f"{outcome.delivery.destination} refused the record: {error.message}"
             left = outcome.after(why)
-        await self._end(event_id, outcome.ending(why), follow_ups, counts=counts)
+        await self._end(event_id, outcome, outcome.ending(why), follow_ups, counts=counts)
 
     async def _bring(self, delivery: Delivery) -> list[NewEvent]:
         """Take it where it goes; the events that are to be stored with the end of its own.
@@ -168,7 +171,7 @@ class Outcomes:
         async with asyncio.TaskGroup() as tasks:
             while True:
                 self._awake.clear()
-                most = 1 if self._backoff_s else _AT_ONCE
+                most = 0 if self._stopping else 1 if self._backoff_s else _AT_ONCE
                 for waiting in await self._lease(most - self.under_way) if self.under_way < most else []:
                     self.under_way += 1
                     tasks.create_task(self._carry(waiting))
@@ -178,6 +181,11 @@ class Outcomes:
                         await self._awake.wait()
                 except TimeoutError:
                     continue
+
+    def break_off(self) -> None:
+        """Keep what is on its way to its destination at this moment, and take nothing there any more: thawd stops."""
+        self._stopping = True
+        self._destinations.break_off()
 
     def wake(self) -> None:
         """There may be outcomes that are due."""
@@ -227,45 +235,56 @@ class Outcomes:
             follow_ups = await self._bring(outcome.delivery)
         except ThawdError as error:
             if not error.retryable:
-                await self._give_up(waiting, outcome, f"{outcome.delivery.destination} refused it: {error.message}")
+                why = f"{outcome.delivery.destination} refused it: {error.message}"
+                await self._give_up(waiting, outcome, Burial(why, "DestinationRefused"))
             elif clock.now() - waiting.since > _PATIENCE_S:
-                await self._give_up(waiting, outcome, f"{outcome.delivery.destination} was away: {error.message}")
+                why = f"{outcome.delivery.destination} was away: {error.message}"
+                await self._give_up(waiting, outcome, Burial(why, "DestinationFailed"), again=outcome)
             else:
                 wait_s = min(_BACKOFF_LAST_S, _BACKOFF_FIRST_S * 2 ** min(waiting.tries + 1, 30))
                 await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
         except Exception as error:  # a bug of ours with one outcome must not end the others, nor come back for ever
             self._tell(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
             await self._queue.bury(
-                waiting.id, error=repr(error), condition="InternalError", counts=False, keep_outcome=True
+                waiting.id, error=repr(error), condition="InternalError", counts=False, outcome=waiting.document
             )
         else:
             self._tell_up(outcome.delivery)
             if (left := outcome.after()) is not None:
                 await self._outbox.advance(waiting.id, _encode(left))
             else:
-                await self._end(waiting.id, outcome.burial, follow_ups, counts=False)
+                await self._end(waiting.id, outcome, outcome.burial, follow_ups, counts=False)
 
-    async def _give_up(self, waiting: Waiting, outcome: Outcome, why: str) -> None:
+    async def _give_up(
+        self, waiting: Waiting, outcome: Outcome, burial: Burial, *, again: Outcome | None = None
+    ) -> None:
+        """What comes first in `outcome` will not get there, `burial` says why; a redrive is to try `again`."""
+        why = burial.error
         self._tell(f"thawd: {waiting.function}: the outcome of an event was given up: {why[:300]}")
         if (left := outcome.after(why)) is not None:
             await self._outbox.advance(waiting.id, _encode(left))
         elif outcome.burial is not None:
-            await self._end(waiting.id, outcome.ending(why), [], counts=False)
-        elif outcome.if_refused and clock.now() - waiting.since <= _PATIENCE_S:
-            first, *others = outcome.if_refused
-            instead = Outcome(first, Burial(why, "DestinationRefused"), rest=tuple(others))
+            await self._end(waiting.id, outcome, outcome.ending(why), [], counts=False)
+        elif outcome.if_failed:
+            first, *others = (told_as(made, burial.condition) for made in outcome.if_failed)
+            instead = Outcome(first, burial, rest=tuple(others), again=again)
             await self._outbox.advance(waiting.id, _encode(instead))
         else:
-            away = clock.now() - waiting.since > _PATIENCE_S
-            condition = "DestinationFailed" if away else "DestinationRefused"
-            await self._queue.bury(waiting.id, error=why, condition=condition, counts=False, keep_outcome=away)
+            await self._end(waiting.id, Outcome(outcome.delivery, again=again), burial, [], counts=False)
 
-    async def _end(self, event_id: int, burial: Burial | None, follow_ups: list[NewEvent], *, counts: bool) -> None:
+    async def _end(
+        self, event_id: int, outcome: Outcome, burial: Burial | None, follow_ups: list[NewEvent], *, counts: bool
+    ) -> None:
         if burial is None:
             await self._queue.done([event_id], follow_ups=follow_ups)
         else:
             await self._queue.bury(
-                event_id, error=burial.error, condition=burial.condition, counts=counts, follow_ups=follow_ups
+                event_id,
+                error=burial.error,
+                condition=burial.condition,
+                counts=counts,
+                outcome=None if outcome.again is None else _encode(outcome.again),
+                follow_ups=follow_ups,
             )
         if follow_ups:
             self.on_follow_ups({event.function for event in follow_ups})

@@ -20,8 +20,8 @@ from functools import partial
 from typing import NamedTuple
 
 from thawd.errors import StoreError
-from thawd.events.object_events import Source, events_of
-from thawd.events.object_file import Finding, Looker, Patience, State, Trusted
+from thawd.events.object_events import BucketSource, events_of
+from thawd.events.object_file import FileState, Looker, LookResult, Patience, Trusted
 from thawd.events.pending import Due
 from thawd.resources import Bucket
 from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
@@ -146,8 +146,8 @@ class Recorder:
             self._log(f"bucket {self._bucket.name}: objects are recorded again")
         again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
         again += [Again(key, 0.0, None) for key in conflicts]
-        again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is State.UNFINISHED]
-        again += [Again(f.key, 0.0, f.patience, alone=True) for f in findings if f.state is State.LARGE]
+        again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is FileState.UNFINISHED]
+        again += [Again(f.key, 0.0, f.patience, alone=True) for f in findings if f.state is FileState.LARGE]
         return again
 
     def complain(self, key: bytes, error: OSError) -> None:
@@ -181,10 +181,10 @@ class Recorder:
         known: Mapping[bytes, ObjectRecord],
         trusted: Mapping[bytes, Trusted],
         limit_bytes: int | None,
-    ) -> list[Finding]:
+    ) -> list[LookResult]:
         """Findings for the first of `dues`, as far as the bytes to be read allow. Runs on a thread."""
         looker = Looker(self.root, leases=self.leases, settle_s=self._settle_s, stop=self._stop)
-        findings: list[Finding] = []
+        findings: list[LookResult] = []
         read_bytes = 0
         for due in dues:
             finding = looker.look(
@@ -199,17 +199,17 @@ class Recorder:
                 read_bytes += finding.record.size
                 if limit_bytes is not None and read_bytes > limit_bytes:
                     break
-        if any(finding.state is State.GONE and finding.key in known for finding in findings):
+        if any(finding.state is FileState.GONE and finding.key in known for finding in findings):
             self.require_folder()
         return findings
 
-    async def _record(self, findings: Sequence[Finding], known: Mapping[bytes, ObjectRecord]) -> list[bytes]:
+    async def _record(self, findings: Sequence[LookResult], known: Mapping[bytes, ObjectRecord]) -> list[bytes]:
         changes = []
         for finding in findings:
             record = known.get(finding.key)
-            if finding.state is State.UNREADABLE and finding.error is not None:
+            if finding.state is FileState.UNREADABLE and finding.error is not None:
                 self.complain(finding.key, finding.error)
-            elif finding.state is State.CHANGED or (finding.state is State.GONE and record is not None):
+            elif finding.state is FileState.CHANGED or (finding.state is FileState.GONE and record is not None):
                 self._complaints.discard(finding.key)
                 changes.append(
                     ObjectChange(
@@ -222,7 +222,7 @@ class Recorder:
         if not changes:
             return []
         at_s = time.time()
-        source = Source(self._bucket.name, self._bucket.name, self._bucket.notify)
+        source = BucketSource(self._bucket.name, self._bucket.name, self._bucket.notify)
         applied = await self._objects.apply(
             self._bucket.name, changes, events_for=partial(events_of, source, at_s=at_s)
         )

@@ -19,11 +19,11 @@ from functools import partial
 from typing import Any
 
 from thawd.errors import ThawdError
-from thawd.events.object_events import Source, events_of
+from thawd.events.object_events import BucketSource, events_of
 from thawd.events.remote_books import Books
 from thawd.resources import RemoteBucket
 from thawd.state.bucket_store import BucketStore, OddKeysError, RemoteObject
-from thawd.state.listings import Progress
+from thawd.state.listings import ListingProgress
 from thawd.state.objects import ObjectChange, ObjectRecord
 
 _BATCH_KEYS = 250
@@ -65,7 +65,7 @@ class RemoteBucketWatcher:
         self._log = log
         self._on_events = on_events
         self._is_full = books.is_full
-        self._source = Source(bucket.name, bucket.bucket, bucket.notify, bucket.region)
+        self._source = BucketSource(bucket.name, bucket.bucket, bucket.notify, bucket.region)
         self._catalog = bucket.identity
         self._going = asyncio.Event()
         self._going.set()
@@ -150,7 +150,7 @@ class RemoteBucketWatcher:
         self._objects_seen = len(seen)
         self.first_listing_done.set()
 
-    async def _record(self, found: Sequence[RemoteObject], progress: Progress) -> int:
+    async def _record(self, found: Sequence[RemoteObject], progress: ListingProgress) -> int:
         """Record those of `found` that are not as recorded; how many of them had been recorded before."""
         await self._until_room()
         keys = [entry.key.encode() for entry in found]
@@ -181,7 +181,7 @@ class RemoteBucketWatcher:
                 self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
             await asyncio.sleep(_FULL_RECHECK_S)
 
-    def _is_from_before(self, entry: RemoteObject, progress: Progress) -> bool:
+    def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
         """Whether the object was there before the first listing, and is to be passed over for that."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
             return False

@@ -239,11 +239,13 @@ class Schedules:
         return min([_LONGEST_SLEEP_S, *(max(0.0, at - self._clock.now()) for at in times)])
 
 
-def _parse(schedule: Declared) -> schedule_expressions.Schedule:
+def _parse(schedule: Declared) -> schedule_expressions.ScheduleExpression:
     return schedule_expressions.parse(schedule.schedule, zone=zoneinfo.ZoneInfo(schedule.timezone))
 
 
-def _times(parsed: schedule_expressions.Schedule, state: ScheduleState, after: float, until: float) -> list[float]:
+def _times(
+    parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, after: float, until: float
+) -> list[float]:
     """The first times of a schedule after `after` and up to `until`."""
     times: list[float] = []
     at = parsed.after(after, anchor=state.anchor)
@@ -253,7 +255,7 @@ def _times(parsed: schedule_expressions.Schedule, state: ScheduleState, after: f
     return times
 
 
-def _last(parsed: schedule_expressions.Schedule, state: ScheduleState, first: float, until: float) -> float:
+def _last(parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, first: float, until: float) -> float:
     """The last time of a schedule up to `until`, of which `first` is one; looked for by halves."""
     found, high = first, until
     while high - found > 1.0:

@@ -57,7 +57,7 @@ class Batching:
 
 
 @dataclass(slots=True)
-class Progress:
+class SourceProgress:
     """What has come of a source so far.
 
     Attributes:

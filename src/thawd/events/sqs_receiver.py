@@ -18,7 +18,7 @@ import time
 from collections.abc import Awaitable, Callable, Sequence
 
 from thawd.control.mapping_records import UNPROCESSED
-from thawd.events.sqs_batch import Batch, Batching, Letter, Progress
+from thawd.events.sqs_batch import Batch, Batching, Letter, SourceProgress
 from thawd.events.sqs_client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
 
 # What a batch's messages are kept from others for, each time; at least the queue's own visibility timeout.
@@ -70,7 +70,7 @@ class Receiver:
         handle: Handle,
         batching: Batching,
         room: Callable[[], int],
-        progress: Progress,
+        progress: SourceProgress,
         report: Callable[[str], None],
     ) -> None:
         self._queue = queue

@@ -18,7 +18,7 @@ from thawd.control.mapping_records import UNPROCESSED, SourceMapping
 from thawd.errors import ResourceNotFoundException, ThawdError
 from thawd.event_patterns import Pattern
 from thawd.events import sqs_records
-from thawd.events.sqs_batch import Batching, Letter, Progress
+from thawd.events.sqs_batch import Batching, Letter, SourceProgress
 from thawd.events.sqs_client import Endpoint, RawMessage, SourceError, SqsQueue
 from thawd.events.sqs_receiver import Receiver, Throttled
 from thawd.execution.dispatcher import Dispatcher
@@ -54,7 +54,7 @@ class SqsPoller:
         dispatcher: Dispatcher,
         *,
         endpoint: Endpoint | None,
-        progress: Progress,
+        progress: SourceProgress,
         report: Callable[[str], None],
     ) -> None:
         queue = queue_names.parse(mapping.url or mapping.source)
@@ -167,7 +167,7 @@ class SqsPollers:
         self._settled = settled
         self._tasks: asyncio.TaskGroup | None = None
         self._pollers: dict[str, SqsPoller] = {}
-        self._progress: dict[str, Progress] = {}
+        self._progress: dict[str, SourceProgress] = {}
         self._under_way = 0
         self._ended = asyncio.Event()
         self._ended.set()
@@ -184,7 +184,7 @@ class SqsPollers:
         old = self._pollers.pop(mapping.uuid, None)
         if old is not None:
             old.receiver.stop()
-        progress = self._progress.setdefault(mapping.uuid, Progress())
+        progress = self._progress.setdefault(mapping.uuid, SourceProgress())
         if mapping.enabled:
             # From the start again: another queue may be asked another way.
             progress.waiting = progress.in_flight = progress.trouble = None
@@ -210,9 +210,9 @@ class SqsPollers:
         progress = self._progress.get(uuid)
         return UNPROCESSED if progress is None else progress.last_result
 
-    def progress(self, uuid: str) -> Progress:
+    def progress(self, uuid: str) -> SourceProgress:
         """What has come of a mapping."""
-        return self._progress.get(uuid) or Progress()
+        return self._progress.get(uuid) or SourceProgress()
 
     def stop(self) -> None:
         """Receive no more; batches under way go on."""

@@ -24,7 +24,7 @@ from thawd.errors import (
 )
 from thawd.execution.init_phase import InitError
 from thawd.execution.keep_alive import Policy, policy_of
-from thawd.execution.node import Node, Origin
+from thawd.execution.node import Node, StartMethod
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
 from thawd.execution.version import Version
 from thawd.invocation import Invocation, Result, StartKind
@@ -32,7 +32,7 @@ from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
 
 
-class Entry:
+class VersionEntry:
     """One version of a function as the dispatcher sees it.
 
     Attributes:
@@ -67,7 +67,7 @@ class Entry:
         return self._policy[1]
 
 
-class Family:
+class FunctionEntry:
     """A function: its versions, what its aliases stand for, what is counted over all of them.
 
     Attributes:
@@ -80,14 +80,14 @@ class Family:
     """
 
     def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
-        self.latest = Entry(function)
-        self.published: dict[str, Entry] = {}
+        self.latest = VersionEntry(function)
+        self.published: dict[str, VersionEntry] = {}
         self.aliases: dict[str, Mapping[str, float]] = {}
         self.asynchronous: Mapping[str, Mapping[str, Any]] = {}
         self.in_flight = 0
         self.metrics = metrics
 
-    def find(self, qualifier: str | None) -> Entry | None:
+    def find(self, qualifier: str | None) -> VersionEntry | None:
         """The version that an invocation of `qualifier` goes to; None when there is none."""
         if qualifier is None or qualifier == LATEST:
             return self.latest
@@ -99,7 +99,7 @@ class Family:
             (number,) = random.choices(list(shares), list(shares.values()))
         return self.latest if number == LATEST else self.published.get(number)
 
-    def all(self) -> list[Entry]:
+    def all(self) -> list[VersionEntry]:
         """All its versions."""
         return [self.latest, *self.published.values()]
 
@@ -119,7 +119,7 @@ class Dispatcher:
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
-        self._families: dict[str, Family] = {}
+        self._families: dict[str, FunctionEntry] = {}
         self._retiring: set[Pool] = set()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -135,10 +135,12 @@ class Dispatcher:
             if name in self._families:
                 self._families[name].latest.function = function
             else:
-                self._families[name] = Family(function, self._metrics.function(name))
+                self._families[name] = FunctionEntry(function, self._metrics.function(name))
         self._node.declare(functions)
 
-    def declare_version(self, function: Function, number: str, *, wanted: Callable[[], None] | None = None) -> Entry:
+    def declare_version(
+        self, function: Function, number: str, *, wanted: Callable[[], None] | None = None
+    ) -> VersionEntry:
         """The published version `number` of a function that is declared exists from now on.
 
         Args:
@@ -151,7 +153,7 @@ class Dispatcher:
         """
         family = self._family(function.name)
         if number not in family.published:
-            family.published[number] = Entry(function, number, wanted=wanted)
+            family.published[number] = VersionEntry(function, number, wanted=wanted)
         return family.published[number]
 
     def remove_version(self, name: str, number: str) -> None:
@@ -173,7 +175,7 @@ class Dispatcher:
         elif count and entry.wanted is not None:
             entry.wanted()
 
-    def _put_away(self, entry: Entry) -> None:
+    def _put_away(self, entry: VersionEntry) -> None:
         if entry.pool is not None:
             self._retire(entry.pool)
         entry.state, entry.reason = "Failed", "The function was deleted."
@@ -183,7 +185,7 @@ class Dispatcher:
         """Names of the functions declared."""
         return list(self._families)
 
-    def family(self, name: str) -> Family:
+    def family(self, name: str) -> FunctionEntry:
         """The function `name` with all its versions.
 
         Raises:
@@ -191,13 +193,13 @@ class Dispatcher:
         """
         return self._family(name)
 
-    def _family(self, name: str, qualifier: str | None = None) -> Family:
+    def _family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
         family = self._families.get(name)
         if family is None:
             raise _not_found(name, qualifier)
         return family
 
-    def entry(self, name: str, qualifier: str | None = None) -> Entry:
+    def entry(self, name: str, qualifier: str | None = None) -> VersionEntry:
         """The version of the function `name` that `qualifier` stands for; of a weighted alias, one by chance.
 
         Args:
@@ -279,12 +281,12 @@ class Dispatcher:
             raise self._gone(entry)
         self._serve(entry, pool, state="Active", reason=None)
 
-    def _has(self, entry: Entry) -> bool:
+    def _has(self, entry: VersionEntry) -> bool:
         """Whether the version was not deleted meanwhile."""
         family = self._families.get(entry.function.name)
         return family is not None and family.find(entry.number) is entry
 
-    def _serve(self, entry: Entry, pool: Pool, *, state: str, reason: str | None) -> None:
+    def _serve(self, entry: VersionEntry, pool: Pool, *, state: str, reason: str | None) -> None:
         old, entry.pool = entry.pool, pool
         pool.set_provisioned(entry.provisioned)
         entry.state, entry.reason = state, reason
@@ -331,7 +333,7 @@ class Dispatcher:
         _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
         return result
 
-    async def _published(self, entry: Entry, invocation: Invocation) -> Entry:
+    async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:
         """`entry` once it serves, or the version that took its place before it did.
 
         Raises:
@@ -347,7 +349,7 @@ class Dispatcher:
                 entry = following
         return entry
 
-    def _successor(self, entry: Entry, invocation: Invocation) -> Entry | None:
+    def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
         """What an invocation goes to whose version is gone; None: the version is not gone, or nothing came after it.
 
         A function that the configuration covered for a while, say, is declared anew when it does no more.
@@ -356,7 +358,7 @@ class Dispatcher:
         found = None if family is None or self._has(entry) else family.find(invocation.qualifier)
         return None if found is entry else found
 
-    async def _wait_decided(self, entry: Entry, invocation: Invocation) -> None:
+    async def _wait_decided(self, entry: VersionEntry, invocation: Invocation) -> None:
         if entry.wanted is not None:
             if entry.state == "Failed":  # tried when it was last invoked
                 entry.state, entry.reason = "Pending", "The function is being published."
@@ -371,7 +373,7 @@ class Dispatcher:
                 f"{entry.state}"
             ) from None
 
-    async def _run(self, entry: Entry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
+    async def _run(self, entry: VersionEntry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
         while True:
             pool = entry.pool
             assert pool is not None
@@ -405,7 +407,7 @@ class Dispatcher:
             self._node.finished(lease.environment)
             pool.release(lease)
 
-    def _gone(self, entry: Entry) -> ThawdError:
+    def _gone(self, entry: VersionEntry) -> ThawdError:
         """Why a function has no version that serves any more."""
         if self.stopping:
             return ServiceException("thawd is stopping")
@@ -435,23 +437,23 @@ class Dispatcher:
         """The functions' part of ``/_thawd/status``."""
         return {name: self._status(family) for name, family in self._families.items()}
 
-    def _status(self, family: Family) -> dict[str, Any]:
+    def _status(self, family: FunctionEntry) -> dict[str, Any]:
         document = {**self._of_version(family.latest, family.metrics), **family.metrics.summary()}
         if family.published:
             versions = {number: self._of_version(entry, family.metrics) for number, entry in family.published.items()}
             document |= {"versions": versions}
         return document
 
-    def _of_version(self, entry: Entry, metrics: FunctionMetrics) -> dict[str, Any]:
+    def _of_version(self, entry: VersionEntry, metrics: FunctionMetrics) -> dict[str, Any]:
         pool = entry.pool
-        origin = self._node.origin(pool.version) if pool is not None else None
+        method = self._node.start_method(pool.version) if pool is not None else None
         return {
             "state": entry.state,
             "reason": entry.reason,
-            "start": None if origin is None else origin.start,
-            "start_reason": None if origin is None else origin.why,
-            "template_init_ms": None if origin is None else origin.template_init_ms,
-            "snapshot": None if origin is None else _snapshot(metrics, origin),
+            "start": None if method is None else method.start,
+            "start_reason": None if method is None else method.why,
+            "template_init_ms": None if method is None else method.template_init_ms,
+            "snapshot": None if method is None else _snapshot(metrics, method),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
             "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
             "waiting": pool.waiting if pool is not None else 0,
@@ -463,10 +465,10 @@ def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
     return ResourceNotFoundException(f"Function not found: {arn}")
 
 
-def _snapshot(metrics: FunctionMetrics, origin: Origin) -> dict[str, Any]:
+def _snapshot(metrics: FunctionMetrics, method: StartMethod) -> dict[str, Any]:
     """The version's image, and how long restoring from it takes."""
     thaws = metrics.starts[StartKind.THAW]
-    return {**origin.snapshot, "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
+    return {**method.snapshot, "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
 
 
 def _count(metrics: FunctionMetrics, result: Result, elapsed_ms: float) -> None:

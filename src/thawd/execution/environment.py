@@ -24,7 +24,7 @@ from thawd.execution.extensions import Extensions
 from thawd.execution.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.execution.memory import MemoryLimit
 from thawd.execution.output import OutputPipe
-from thawd.execution.platform_log import Outcome, Start, platform_log
+from thawd.execution.platform_log import InvocationOutcome, StartTimes, platform_log
 from thawd.execution.runtime_api import RuntimeApi
 from thawd.execution.suspension import Suspender
 from thawd.execution.version import Version
@@ -248,8 +248,8 @@ class Environment:
         return head, error_document(head["error_type"], prefix + message)
 
     def _result(self, invocation: Invocation, head: dict[str, Any], body: bytes, *, init_ms: float | None) -> Result:
-        start = None if init_ms is None else Start(init_ms, self.restored, self.billed_restore_ms)
-        outcome = Outcome(
+        start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
+        outcome = InvocationOutcome(
             request_id=invocation.request_id,
             duration_ms=head["duration_ms"],
             memory_mib=math.ceil(head["peak_kib"] / 1024),

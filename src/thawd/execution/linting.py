@@ -20,17 +20,7 @@ from thawd.execution.interpreters import find_interpreter, prepare_environment
 from thawd.execution.programs import runs_a_program
 from thawd.execution.version import Version, variables_of, variables_of_environment
 from thawd.resources import Bucket, Function
-
-
-class Finding(msgspec.Struct, frozen=True):
-    """One thing that will not be right after a thaw; see `thawd.snapshot.lint_rules`."""
-
-    rule: str
-    level: str
-    where: str
-    what: str
-    why: str
-    way_out: str
+from thawd.snapshot.lint_rules import Finding
 
 
 class LintError(ThawdError):

@@ -47,7 +47,7 @@ class Tenant(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Origin:
+class StartMethod:
     """How environments of a version start.
 
     Attributes:
@@ -100,7 +100,7 @@ class Node(Protocol):
             for_good: it exists no more; else the server stops, and the next one may have it again.
         """
 
-    def origin(self, version: Version) -> Origin:
+    def start_method(self, version: Version) -> StartMethod:
         """How environments of `version` start."""
 
     def reserve(self, tenant: Tenant) -> bool:
@@ -253,11 +253,11 @@ class LocalNode:
         """See `Node.retire`."""
         self.spawner.retire(version, for_good=for_good)
 
-    def origin(self, version: Version) -> Origin:
-        """See `Node.origin`."""
+    def start_method(self, version: Version) -> StartMethod:
+        """See `Node.start_method`."""
         origin = self.spawner.origin(version)
         init_ms = origin.init_ms
-        return Origin(
+        return StartMethod(
             origin.start, origin.why_slower, None if init_ms is None else round(init_ms, 3), origin.describe()
         )
 

@@ -22,7 +22,7 @@ _LEVELS = {"DEBUG": 0, "INFO": 1, "WARN": 2}
 
 
 @dataclass(slots=True)
-class Start:
+class StartTimes:
     """What an invocation's environment took to start, where the invocation waited for it.
 
     Attributes:
@@ -37,7 +37,7 @@ class Start:
 
 
 @dataclass(slots=True)
-class Outcome:
+class InvocationOutcome:
     """How an invocation went.
 
     Attributes:
@@ -56,7 +56,7 @@ class Outcome:
     status: str
     error_type: str
     message: str
-    start: Start | None
+    start: StartTimes | None
 
     @property
     def billed_ms(self) -> int:
@@ -98,7 +98,7 @@ class PlatformLog:
         """An invocation begins."""
         self._stream.line(f"START RequestId: {request_id} Version: {self._version.number}")
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: InvocationOutcome) -> None:
         """An invocation has ended."""
         request_id = outcome.request_id
         if outcome.status == "timeout":
@@ -150,7 +150,7 @@ class JsonPlatformLog(PlatformLog):
         """See `PlatformLog.start`."""
         self._write("INFO", "platform.start", {"requestId": request_id, "version": self._version.number})
 
-    def done(self, outcome: Outcome) -> None:
+    def done(self, outcome: InvocationOutcome) -> None:
         """See `PlatformLog.done`."""
         went_well = outcome.status == "success"
         record: dict[str, Any] = {"requestId": outcome.request_id, "status": outcome.status}
@@ -188,7 +188,7 @@ def platform_log(version: Version, stream: LogStream) -> PlatformLog:
     return (JsonPlatformLog if version.function.log_format == "JSON" else PlatformLog)(version, stream)
 
 
-def _start_text(start: Start | None) -> str:
+def _start_text(start: StartTimes | None) -> str:
     if start is None:
         return ""
     if not start.restored:
@@ -198,7 +198,7 @@ def _start_text(start: Start | None) -> str:
     return f"Restore Duration: {start.duration_ms:.2f} ms\tBilled Restore Duration: {billed_ms} ms\t"
 
 
-def _status_text(outcome: Outcome) -> str:
+def _status_text(outcome: InvocationOutcome) -> str:
     if outcome.status == "timeout":
         return "Status: timeout\t"
     return f"Status: error\tError Type: {outcome.error_type}\t" if outcome.error_type else ""

@@ -50,11 +50,11 @@ class ProvisionedPlan:
         return max([self._otherwise, *(count for _, count in self._entries)])
 
 
-def _parse(entry: ProvisionedSchedule) -> schedule_expressions.Schedule:
+def _parse(entry: ProvisionedSchedule) -> schedule_expressions.ScheduleExpression:
     return schedule_expressions.parse(entry.schedule, zone=zoneinfo.ZoneInfo(entry.timezone))
 
 
-def _last(schedule: schedule_expressions.Schedule, now: float) -> float | None:
+def _last(schedule: schedule_expressions.ScheduleExpression, now: float) -> float | None:
     """The last time of a schedule that is not after `now`; None when there is none within sixty years."""
     look_s = _FIRST_LOOK_S
     while True:

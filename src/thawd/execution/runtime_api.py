@@ -45,7 +45,7 @@ _decode = msgspec.json.Decoder().decode
 Answer = Callable[[dict[str, Any], bytes], None]
 
 
-class State(enum.StrEnum):
+class ProgramState(enum.StrEnum):
     """What the program is doing, by AWS's names."""
 
     STARTED = "Started"
@@ -58,7 +58,7 @@ class State(enum.StrEnum):
     RESPONSE_SENT = "ResponseSent"
 
 
-_MAY_ASK = (State.STARTED, State.RESTORING, State.READY, State.RESPONSE_SENT)
+_MAY_ASK = (ProgramState.STARTED, ProgramState.RESTORING, ProgramState.READY, ProgramState.RESPONSE_SENT)
 
 
 class RuntimeApi:
@@ -77,7 +77,7 @@ class RuntimeApi:
         self.connections: set[HttpConnection] = set()
         self.pid: int | None = None
         self._snap_start = snap_start
-        self._state = State.STARTED
+        self._state = ProgramState.STARTED
         self._parked: Request | None = None
         self._streaming: Request | None = None  # the response whose parts are passed on
         self._current: Current | None = None
@@ -170,10 +170,10 @@ class RuntimeApi:
             and current is not None
             and current.begun
             and current.limit_bytes is not None
-            and self._state is State.READY
+            and self._state is ProgramState.READY
             and request.path == f"{_INVOCATION}{current.identifier}/response"
         ):
-            self._state = State.RESPONDING
+            self._state = ProgramState.RESPONDING
             self._streaming = request
             request.limit_bytes = current.limit_bytes
             request.sink = lambda data: self._part(request, data)
@@ -228,22 +228,22 @@ class RuntimeApi:
         elif not identifier or identifier != self._last_id:
             refuse(request, 400, "InvalidRequestID", "Invalid request ID")
         elif self._current is None or not self._current.begun or not self._may_answer(request):
-            self._refuse_transition(request, State.RESPONDING)
+            self._refuse_transition(request, ProgramState.RESPONDING)
         elif operation == "response":
             self._response(request)
         else:
             self._error(request)
 
     def _may_answer(self, request: Request) -> bool:
-        return self._state is State.READY or (self._streaming is request and request.path.endswith("/response"))
+        return self._state is ProgramState.READY or (self._streaming is request and request.path.endswith("/response"))
 
     def _phase(self, request: Request, operation: str) -> None:
         if operation == "init/error":
             if _is_method(request, "POST"):
-                self._init_failed(request, State.INIT_ERROR, (State.STARTED, State.RESTORING))
+                self._init_failed(request, ProgramState.INIT_ERROR, (ProgramState.STARTED, ProgramState.RESTORING))
         elif operation == "restore/error":
             if _is_method(request, "POST"):
-                self._init_failed(request, State.RESTORE_ERROR, (State.RESTORING,))
+                self._init_failed(request, ProgramState.RESTORE_ERROR, (ProgramState.RESTORING,))
         elif operation == "restore/next":
             if _is_method(request, "GET"):
                 self._restore(request)
@@ -254,13 +254,13 @@ class RuntimeApi:
 
     def _next(self, request: Request) -> None:
         if self._state not in _MAY_ASK:
-            self._refuse_transition(request, State.READY)
+            self._refuse_transition(request, ProgramState.READY)
             return
-        self._state = State.READY
+        self._state = ProgramState.READY
         self._is_truncated = False
         replaced, self._parked = self._parked, request
         if replaced is not None:
-            self._refuse_transition(replaced, State.READY)
+            self._refuse_transition(replaced, ProgramState.READY)
         request.on_lost = lambda: self._unpark(request)
         self._pass_on()
         self._settle()
@@ -330,7 +330,7 @@ class RuntimeApi:
         if content_type is not None:
             head["type"] = content_type
         self._result = head, payload
-        self._state = State.RESPONSE_SENT
+        self._state = ProgramState.RESPONSE_SENT
         if self._has_ended:
             self._pass_on()
 
@@ -341,14 +341,14 @@ class RuntimeApi:
             self._on_answer(*result)
 
     def _restore(self, request: Request) -> None:
-        if not self._snap_start or self._state is not State.STARTED:
-            self._refuse_transition(request, State.RESTORING)
+        if not self._snap_start or self._state is not ProgramState.STARTED:
+            self._refuse_transition(request, ProgramState.RESTORING)
             return
         # Nothing is frozen between the hooks: the environment that ran the first kind is the one that runs the second.
-        self._state = State.RESTORING
+        self._state = ProgramState.RESTORING
         request.answer(200)
 
-    def _init_failed(self, request: Request, state: State, allowed: tuple[State, ...]) -> None:
+    def _init_failed(self, request: Request, state: ProgramState, allowed: tuple[ProgramState, ...]) -> None:
         if self._state not in allowed:
             self._refuse_transition(request, state)
             return
@@ -372,7 +372,7 @@ class RuntimeApi:
             # Soon, not now: what came in the same turn of the loop is heard first.
             asyncio.get_running_loop().call_soon(self._on_lost)
 
-    def _refuse_transition(self, request: Request, wanted: State) -> None:
+    def _refuse_transition(self, request: Request, wanted: ProgramState) -> None:
         message = (
             f"State transition from {self._state} to {wanted} failed for runtime. "
             "Error: State transition is not allowed"

@@ -30,8 +30,8 @@ from thawd.invocation import Invocation
 from thawd.snapshot import inspect
 from thawd.snapshot.disk import DiskRefusedError, Disks, DiskSnapshot
 from thawd.snapshot.engine import LIBRARY_NAME, PROGRAM_NAME, native_folder, unavailable
-from thawd.snapshot.store import Draft, Lease, SnapshotStore
-from thawd.snapshot.store_records import Origin as ImageOrigin
+from thawd.snapshot.store import Draft, SnapshotLease, SnapshotStore
+from thawd.snapshot.store_records import ImageOrigin
 
 # Headers, tables and rounding of an image, besides the memory of the process.
 _ROOM_BYTES = 64 * MIB
@@ -83,7 +83,7 @@ class Frozen:
     """
 
     thawable: Thawable
-    lease: Lease
+    lease: SnapshotLease
     fork_refused: str | None
     init_ms: float
     failures: int = 0
@@ -216,7 +216,7 @@ class Snapshots:
         frozen_unix_ns = inspect.read(draft.image).process.frozen_unix_ns
         return self._disks.look(template.identifier, frozen_unix_ns=frozen_unix_ns)
 
-    async def _load_disk(self, lease: Lease) -> DiskSnapshot | None:
+    async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
         """What was stored with an image.
 
         Raises:
@@ -297,7 +297,7 @@ class Snapshots:
         await asyncio.to_thread(self._store.tidy)
         await asyncio.to_thread(self._store.evict)
 
-    async def _drop(self, lease: Lease) -> None:
+    async def _drop(self, lease: SnapshotLease) -> None:
         await asyncio.to_thread(lease.release)
         for _ in range(_REMOVE_TRIES):
             try:

@@ -35,7 +35,7 @@ Find = Callable[[str], tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
-class Rule:
+class NotificationRule:
     """What happens for which objects.
 
     Attributes:
@@ -80,7 +80,7 @@ class ObjectHappening:
 @dataclass(slots=True)
 class _Configuration:
     document: bytes
-    rules: list[Rule]
+    rules: list[NotificationRule]
 
 
 class BucketNotifications:
@@ -126,7 +126,7 @@ class BucketNotifications:
             self._by_bucket[bucket] = _Configuration(document, rules)
         return True
 
-    def _check(self, rule: Rule) -> None:
+    def _check(self, rule: NotificationRule) -> None:
         try:
             self._find(rule.arn)
         except ThawdError as error:
@@ -168,7 +168,9 @@ class BucketNotifications:
                     if rule.notification.wants(name, key.encode()):
                         await self._fire(rule, name, bucket, key, None)
 
-    async def _fire(self, rule: Rule, name: str, bucket: str, key: str, found: tuple[int, str] | None) -> None:
+    async def _fire(
+        self, rule: NotificationRule, name: str, bucket: str, key: str, found: tuple[int, str] | None
+    ) -> None:
         size, etag = found or (None, None)
         request_id = new_request_id()
         event = self._encode(
@@ -206,7 +208,7 @@ def event_name(scope: Scope) -> str | None:
     return None
 
 
-def parse(document: bytes) -> tuple[list[Rule], bytes]:
+def parse(document: bytes) -> tuple[list[NotificationRule], bytes]:
     """The rules for functions, and the document without them.
 
     Raises:
@@ -218,7 +220,7 @@ def parse(document: bytes) -> tuple[list[Rule], bytes]:
         root = ElementTree.fromstring(document or b"<NotificationConfiguration/>")
     except (ElementTree.ParseError, LookupError, ValueError) as error:
         raise S3Error(400, "MalformedXML", f"The configuration is not XML: {error}") from None
-    rules: list[Rule] = []
+    rules: list[NotificationRule] = []
     for element in list(root):
         if _local(element.tag) in _TAGS:
             rules.append(_rule(element, len(rules)))
@@ -227,7 +229,7 @@ def parse(document: bytes) -> tuple[list[Rule], bytes]:
     return rules, ElementTree.tostring(root)
 
 
-def _rule(element: ElementTree.Element, index: int) -> Rule:
+def _rule(element: ElementTree.Element, index: int) -> NotificationRule:
     texts: dict[str, list[str]] = {}
     filters: dict[str, str] = {}
     for item in element.iter():
@@ -247,7 +249,7 @@ def _rule(element: ElementTree.Element, index: int) -> Rule:
         prefix=filters.get("prefix", ""),
         suffix=filters.get("suffix", ""),
     )
-    return Rule(identifier, notification)
+    return NotificationRule(identifier, notification)
 
 
 def _local(tag: str) -> str:

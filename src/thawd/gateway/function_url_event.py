@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from thawd.gateway import http_api
-from thawd.gateway.integration import Request, Response, decode_answer
+from thawd.gateway.integration import IntegrationRequest, Response, decode_answer
 from thawd.gateway.url_table import PATH_PREFIX, Url
 from thawd.resources import ACCOUNT_ID
 
@@ -37,7 +37,9 @@ class Caller:
         }
 
 
-def event(request: Request, url: Url, caller: Caller | None, *, now_s: float, request_id: str) -> dict[str, Any]:
+def event(
+    request: IntegrationRequest, url: Url, caller: Caller | None, *, now_s: float, request_id: str
+) -> dict[str, Any]:
     """The event for `request` to `url`.
 
     Args:

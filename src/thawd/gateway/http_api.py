@@ -12,8 +12,8 @@ from urllib.parse import parse_qsl, unquote
 
 from thawd.gateway.integration import (
     Headers,
+    IntegrationRequest,
     MalformedResponseError,
-    Request,
     Response,
     body_of,
     cookie_values,
@@ -28,10 +28,10 @@ from thawd.gateway.integration import (
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID
 
-__all__ = ["MalformedResponseError", "Request", "Response", "event", "head_of", "response", "response_of"]
+__all__ = ["IntegrationRequest", "MalformedResponseError", "Response", "event", "head_of", "response", "response_of"]
 
 
-def event(request: Request, *, now_s: float, request_id: str | None = None) -> dict[str, Any]:
+def event(request: IntegrationRequest, *, now_s: float, request_id: str | None = None) -> dict[str, Any]:
     """The event for `request`; `now_s` in seconds since the epoch."""
     values = header_values(request)
     lines = values.pop("cookie", [])

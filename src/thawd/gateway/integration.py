@@ -26,7 +26,7 @@ Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class IntegrationRequest:
     """What an event is made of.
 
     Attributes:
@@ -73,7 +73,7 @@ class MalformedResponseError(Exception):
     """The handler's answer is no HTTP response; the message says what is wrong with it."""
 
 
-def header_values(request: Request) -> dict[str, list[str]]:
+def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
     """All headers of a request in the order of their coming, with those that API Gateway adds."""
     values: dict[str, list[str]] = {}
     for name, value in request.headers:
@@ -97,7 +97,7 @@ def text_of(body: bytes, content_type: str) -> str | None:
         return None
 
 
-def event_body(request: Request, content_type: str) -> tuple[str, bool]:
+def event_body(request: IntegrationRequest, content_type: str) -> tuple[str, bool]:
     """The event's ``body`` and ``isBase64Encoded``."""
     text = text_of(request.body, content_type)
     return (base64.b64encode(request.body).decode(), True) if text is None else (text, False)

@@ -9,45 +9,46 @@ Source: CloudWatch Logs API reference.
 from __future__ import annotations
 
 import asyncio
-import base64
-import binascii
-import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import msgspec
 
-from thawd.errors import ThawdError
+from thawd.errors import SerializationException, ThawdError
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send, header, read_body, respond
+from thawd.gateway.logs_requests import (
+    MAX_EVENTS,
+    MAX_PAGE,
+    DescribeLogGroups,
+    DescribeLogStreams,
+    FilterLogEvents,
+    GetLogEvents,
+    InvalidParameterException,
+    LogsRequest,
+    check_period,
+    parts_of,
+    position_of,
+    position_token,
+    token_of,
+    unmet,
+    whole_of,
+)
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID, REGION
 from thawd.telemetry import log_filter
-from thawd.telemetry.log_events import LogEvent, LogEvents, Place
+from thawd.telemetry.log_events import LogEvent, LogEvents, LogPosition
 from thawd.telemetry.log_groups import group_names, path_of_group
 from thawd.telemetry.log_streams import StreamSummary, streams_by_name, streams_by_time
 
 TARGET_PREFIX = b"Logs_20140328."
 _MAX_BODY_BYTES = 1 << 20
-# Source: GetLogEvents and FilterLogEvents: at most 10,000 events and 1 MB an answer; 26 bytes count for each event.
-_MAX_EVENTS = 10_000
+# Source: GetLogEvents and FilterLogEvents: at most 1 MB an answer; 26 bytes count for each event.
 _MAX_ANSWER_BYTES = 1 << 20
 _EVENT_OVERHEAD_BYTES = 26
-_MAX_PAGE = 50
 # One FilterLogEvents reads no more of the log and says by a token where to go on: an answer may be empty, as on AWS.
 _SCAN_BYTES = 8 << 20
-_TOKEN = re.compile(r"([fb])/(\d{20})(\d{20})")
-_GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
-_GROUP_ARN = re.compile(r"arn:aws:logs:[a-z0-9-]+:\d{12}:log-group:([.\-_/#A-Za-z0-9]{1,512})(?::\*)?")
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
-
-
-class InvalidParameterException(ThawdError):
-    """A parameter has a value outside its range (HTTP 400)."""
-
-    type = "InvalidParameterException"
-    status = 400
-    retryable = False
 
 
 class LogsNotFoundException(ThawdError):
@@ -58,98 +59,12 @@ class LogsNotFoundException(ThawdError):
     retryable = False
 
 
-class SerializationException(ThawdError):
-    """The request is no JSON object, or a field is of another type (HTTP 400)."""
-
-    type = "SerializationException"
-    status = 400
-    retryable = False
-
-
 class UnknownOperationException(ThawdError):
     """An operation that is not served (HTTP 400)."""
 
     type = "UnknownOperationException"
     status = 400
     retryable = False
-
-
-class _Request(msgspec.Struct, rename="camel"):
-    """Fields that are common to all; each operation checks what it needs."""
-
-    limits: ClassVar[tuple[int, int]] = (1, _MAX_PAGE)
-
-    limit: int | None = None
-    next_token: str | None = None
-
-    def page(self, default: int) -> int:
-        """How many entries are wanted at most.
-
-        Raises:
-            InvalidParameterException: it is not within the limits (400).
-        """
-        if self.limit is None:
-            return default
-        least, most = self.limits
-        if not least <= self.limit <= most:
-            word, bound = ("greater", least) if self.limit < least else ("less", most)
-            raise _constraint(self.limit, "limit", f"Member must have value {word} than or equal to {bound}")
-        return self.limit
-
-
-class _DescribeLogGroups(_Request, rename="camel"):
-    log_group_name_prefix: str | None = None
-    log_group_name_pattern: str | None = None
-
-
-class _InGroup(_Request, rename="camel"):
-    log_group_name: str | None = None
-    log_group_identifier: str | None = None
-
-    def group(self) -> str:
-        """The name of the log group.
-
-        Raises:
-            InvalidParameterException: none is given, or two, or what is no name (400).
-        """
-        if self.log_group_name is not None and self.log_group_identifier is not None:
-            raise InvalidParameterException("Exactly one of logGroupName and logGroupIdentifier must be specified.")
-        if self.log_group_identifier is not None:
-            match = _GROUP_ARN.fullmatch(self.log_group_identifier)
-            name = match[1] if match else self.log_group_identifier
-            field = "logGroupIdentifier"
-        elif self.log_group_name is not None:
-            name, field = self.log_group_name, "logGroupName"
-        else:
-            raise _constraint(None, "logGroupName", "Member must not be null")
-        if not _GROUP.fullmatch(name):
-            raise _constraint(name, field, r"Member must satisfy regular expression pattern: [\.\-_/#A-Za-z0-9]+")
-        return name
-
-
-class _DescribeLogStreams(_InGroup, rename="camel"):
-    log_stream_name_prefix: str | None = None
-    order_by: str | None = None
-    descending: bool = False
-
-
-class _GetLogEvents(_InGroup, rename="camel"):
-    limits: ClassVar[tuple[int, int]] = (1, _MAX_EVENTS)
-
-    log_stream_name: str | None = None
-    start_time: int | None = None
-    end_time: int | None = None
-    start_from_head: bool = False
-
-
-class _FilterLogEvents(_InGroup, rename="camel"):
-    limits: ClassVar[tuple[int, int]] = (1, _MAX_EVENTS)
-
-    log_stream_names: list[str] | None = None
-    log_stream_name_prefix: str | None = None
-    start_time: int | None = None
-    end_time: int | None = None
-    filter_pattern: str | None = None
 
 
 class LogsApi:
@@ -164,11 +79,11 @@ class LogsApi:
         self._folder = folder
         self._flush = flush
         self._reading = asyncio.Lock()
-        self._operations: dict[str, tuple[type[_Request], Callable[[Any], dict[str, Any]]]] = {
-            "DescribeLogGroups": (_DescribeLogGroups, self._describe_log_groups),
-            "DescribeLogStreams": (_DescribeLogStreams, self._describe_log_streams),
-            "GetLogEvents": (_GetLogEvents, self._get_log_events),
-            "FilterLogEvents": (_FilterLogEvents, self._filter_log_events),
+        self._operations: dict[str, tuple[type[LogsRequest], Callable[[Any], dict[str, Any]]]] = {
+            "DescribeLogGroups": (DescribeLogGroups, self._describe_log_groups),
+            "DescribeLogStreams": (DescribeLogStreams, self._describe_log_streams),
+            "GetLogEvents": (GetLogEvents, self._get_log_events),
+            "FilterLogEvents": (FilterLogEvents, self._filter_log_events),
         }
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -203,13 +118,13 @@ class LogsApi:
             self._flush()
             return await asyncio.to_thread(operation, request)
 
-    def _describe_log_groups(self, request: _DescribeLogGroups) -> dict[str, Any]:
-        limit = request.page(_MAX_PAGE)
+    def _describe_log_groups(self, request: DescribeLogGroups) -> dict[str, Any]:
+        limit = request.page(MAX_PAGE)
         if request.log_group_name_prefix is not None and request.log_group_name_pattern is not None:
             raise InvalidParameterException("LogGroup name prefix and LogGroup name pattern are mutually exclusive.")
         prefix = request.log_group_name_prefix or ""
         pattern = (request.log_group_name_pattern or "").lower()
-        (after,) = _read_token(request.next_token, 1) or ("",)
+        (after,) = parts_of(request.next_token, 1) or ("",)
         names = [
             name
             for name in group_names(self._folder)
@@ -217,7 +132,7 @@ class LogsApi:
         ]
         answer: dict[str, Any] = {"logGroups": [self._described(name) for name in names[:limit]]}
         if len(names) > limit:
-            answer["nextToken"] = _token(names[limit - 1])
+            answer["nextToken"] = token_of(names[limit - 1])
         return answer
 
     def _described(self, group: str) -> dict[str, Any]:
@@ -242,21 +157,21 @@ class LogsApi:
             raise LogsNotFoundException("The specified log group does not exist.")
         return path_of_group(self._folder, group)
 
-    def _describe_log_streams(self, request: _DescribeLogStreams) -> dict[str, Any]:
-        group, limit = request.group(), request.page(_MAX_PAGE)
+    def _describe_log_streams(self, request: DescribeLogStreams) -> dict[str, Any]:
+        group, limit = request.group(), request.page(MAX_PAGE)
         order = request.order_by or "LogStreamName"
         prefix = request.log_stream_name_prefix or ""
         if order not in ("LogStreamName", "LastEventTime"):
             allowed = "Member must satisfy enum value set: [LastEventTime, LogStreamName]"
-            raise _constraint(order, "orderBy", allowed)
+            raise unmet(order, "orderBy", allowed)
         by_time = order == "LastEventTime"
         if by_time and prefix:
             raise InvalidParameterException("Cannot order by LastEventTime with a logStreamNamePrefix.")
         path = self._log(group)
-        after = _read_token(request.next_token, 2)
+        after = parts_of(request.next_token, 2)
         descending = request.descending
         if by_time:
-            behind = None if after is None else (_whole(after[0]), after[1])
+            behind = None if after is None else (whole_of(after[0]), after[1])
             streams = streams_by_time(path, limit=limit + 1, after=behind, descending=descending)
         else:
             name = None if after is None else after[1]
@@ -264,16 +179,16 @@ class LogsApi:
         answer: dict[str, Any] = {"logStreams": [_stream(group, stream) for stream in streams[:limit]]}
         if len(streams) > limit:
             last = streams[limit - 1]
-            answer["nextToken"] = _token(str(last.last_ms), last.name)
+            answer["nextToken"] = token_of(str(last.last_ms), last.name)
         return answer
 
-    def _get_log_events(self, request: _GetLogEvents) -> dict[str, Any]:
-        group, limit = request.group(), request.page(_MAX_EVENTS)
+    def _get_log_events(self, request: GetLogEvents) -> dict[str, Any]:
+        group, limit = request.group(), request.page(MAX_EVENTS)
         if request.log_stream_name is None:
-            raise _constraint(None, "logStreamName", "Member must not be null")
-        start_ms, end_ms = _period(request.start_time, request.end_time)
+            raise unmet(None, "logStreamName", "Member must not be null")
+        start_ms, end_ms = check_period(request.start_time, request.end_time)
         stream = request.log_stream_name.encode()
-        begin = _place(request.next_token)
+        begin = position_of(request.next_token)
         forward = request.start_from_head if begin is None else begin[0] == "f"
         with LogEvents(self._log(group)) as events:
             source = (
@@ -296,31 +211,31 @@ class LogsApi:
         if found:
             first, last = found[0].begin, found[-1].end
         else:
-            first = last = Place(0, 0) if begin is None else begin[1]
+            first = last = LogPosition(0, 0) if begin is None else begin[1]
         return {
             "events": [_event(event) for event in found],
             # Either, given back, goes on from here; one that brings nothing new comes back as it is.
-            "nextForwardToken": _place_token("f", last),
-            "nextBackwardToken": _place_token("b", first),
+            "nextForwardToken": position_token("f", last),
+            "nextBackwardToken": position_token("b", first),
         }
 
-    def _filter_log_events(self, request: _FilterLogEvents) -> dict[str, Any]:
-        group, limit = request.group(), request.page(_MAX_EVENTS)
+    def _filter_log_events(self, request: FilterLogEvents) -> dict[str, Any]:
+        group, limit = request.group(), request.page(MAX_EVENTS)
         if request.log_stream_names is not None and request.log_stream_name_prefix is not None:
             raise InvalidParameterException("logStreamNames and logStreamNamePrefix cannot both be specified.")
         if request.log_stream_names is not None and not 1 <= len(request.log_stream_names) <= 100:
             allowed = "Member must have length less than or equal to 100, and greater than or equal to 1"
-            raise _constraint(request.log_stream_names, "logStreamNames", allowed)
-        start_ms, end_ms = _period(request.start_time, request.end_time)
+            raise unmet(request.log_stream_names, "logStreamNames", allowed)
+        start_ms, end_ms = check_period(request.start_time, request.end_time)
         try:
             wanted = log_filter.parse(request.filter_pattern or "")
         except log_filter.FilterPatternError as error:
             raise InvalidParameterException(f"Invalid filter pattern: {error}") from None
         names = None if request.log_stream_names is None else {name.encode() for name in request.log_stream_names}
         prefix = (request.log_stream_name_prefix or "").encode()
-        begin = _place(request.next_token)
+        begin = position_of(request.next_token)
         page = _Page(limit)
-        place: Place | None = None  # where to go on; None: at the end
+        place: LogPosition | None = None  # where to go on; None: at the end
         with LogEvents(self._log(group)) as events:
             for event in events.forward(begin and begin[1], start_ms=start_ms):
                 if events.read_bytes > _SCAN_BYTES or page.is_full(event):
@@ -342,7 +257,7 @@ class LogsApi:
             "searchedLogStreams": [],
         }
         if place is not None:
-            answer["nextToken"] = _place_token("f", place)
+            answer["nextToken"] = position_token("f", place)
         return answer
 
 
@@ -384,63 +299,3 @@ def _stream(group: str, stream: StreamSummary) -> dict[str, Any]:
 
 def _arn(group: str) -> str:
     return f"arn:aws:logs:{REGION}:{ACCOUNT_ID}:log-group:{group}"
-
-
-def _period(start_ms: int | None, end_ms: int | None) -> tuple[int, int | None]:
-    for name, value in (("startTime", start_ms), ("endTime", end_ms)):
-        if value is not None and value < 0:
-            raise _constraint(value, name, "Member must have value greater than or equal to 0")
-    if start_ms is not None and end_ms is not None and start_ms > end_ms:
-        raise InvalidParameterException("End time should not be less than start time.")
-    return start_ms or 0, end_ms
-
-
-def _constraint(value: object, field: str, constraint: str) -> InvalidParameterException:
-    shown = "null" if value is None else f"'{value}'"
-    return InvalidParameterException(
-        f"1 validation error detected: Value {shown} at '{field}' failed to satisfy constraint: {constraint}"
-    )
-
-
-def _token(*parts: str) -> str:
-    return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode()
-
-
-def _read_token(token: str | None, count: int) -> list[str] | None:
-    """The parts of a token of `_token`.
-
-    Raises:
-        InvalidParameterException: it is none (400).
-    """
-    if token is None:
-        return None
-    try:
-        parts = msgspec.json.decode(base64.b64decode(token, altchars=b"-_", validate=True), type=list[str])
-    except (binascii.Error, ValueError, msgspec.MsgspecError):
-        parts = []
-    if len(parts) != count:
-        raise _invalid_token()
-    return parts
-
-
-def _whole(text: str) -> int:
-    if not re.fullmatch(r"\d{1,18}", text):
-        raise _invalid_token()
-    return int(text)
-
-
-def _place_token(direction: str, place: Place) -> str:
-    return f"{direction}/{place.file:020d}{place.offset:020d}"
-
-
-def _place(token: str | None) -> tuple[str, Place] | None:
-    if token is None:
-        return None
-    match = _TOKEN.fullmatch(token)
-    if match is None:
-        raise _invalid_token()
-    return match[1], Place(int(match[2]), int(match[3]))
-
-
-def _invalid_token() -> InvalidParameterException:
-    return InvalidParameterException("The specified nextToken is invalid.")

@@ -18,6 +18,7 @@ import stat
 import threading
 import time
 
+from thawd import folders
 from thawd.gateway.s3_xml import S3Error
 from thawd.resources import Bucket
 from thawd.state.bucket_folder import MAX_KEY_BYTES, STAGING, BucketFolder, is_hidden
@@ -107,7 +108,7 @@ class Upload:
                     raise S3Error(412, "PreconditionFailed", "There is an object under this key already") from None
             else:
                 os.rename(self._path, target)
-            _sync(os.path.dirname(target))
+            folders.sync(os.path.dirname(target))
         return found
 
     def move(self, target: bytes) -> None:
@@ -121,7 +122,7 @@ class Upload:
             os.fsync(self._fd)
             self._close()
             os.rename(self._path, target)
-            _sync(os.path.dirname(target))
+            folders.sync(os.path.dirname(target))
 
     def discard(self) -> None:
         """Leave nothing behind but a published object. Never raises."""
@@ -232,7 +233,7 @@ def remove_object(root: bytes, key: bytes) -> None:
         return
     with contextlib.suppress(FileNotFoundError):
         os.unlink(path)
-        _sync(os.path.dirname(path))
+        folders.sync(os.path.dirname(path))
 
 
 def no_such_key(key: bytes) -> S3Error:
@@ -260,15 +261,7 @@ def _make_folders(root: bytes, key: bytes) -> None:
             os.mkdir(folder)
         except FileExistsError:
             continue
-        _sync(above)
-
-
-def _sync(folder: bytes) -> None:
-    fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-    try:
-        os.fsync(fd)
-    finally:
-        os.close(fd)
+        folders.sync(above)
 
 
 def explained(error: OSError, bucket: Bucket) -> S3Error:

@@ -16,8 +16,8 @@ from urllib.parse import parse_qsl, unquote
 
 from thawd.gateway.integration import (
     Headers,
+    IntegrationRequest,
     MalformedResponseError,
-    Request,
     Response,
     body_of,
     decode_answer,
@@ -49,7 +49,7 @@ _IDENTITY = (
 )
 
 
-def event(request: Request, *, now_s: float, request_id: str | None = None) -> dict[str, Any]:
+def event(request: IntegrationRequest, *, now_s: float, request_id: str | None = None) -> dict[str, Any]:
     """The event for `request`; `now_s` in seconds since the epoch."""
     headers = header_values(request)
     last = {name: values[-1] for name, values in headers.items()}
@@ -76,7 +76,7 @@ def event(request: Request, *, now_s: float, request_id: str | None = None) -> d
 
 
 def _context(
-    request: Request, headers: dict[str, str], resource: str, *, now_s: float, request_id: str
+    request: IntegrationRequest, headers: dict[str, str], resource: str, *, now_s: float, request_id: str
 ) -> dict[str, Any]:
     domain = headers.get("host", "localhost")
     identity: dict[str, str | None] = dict.fromkeys(_IDENTITY)

@@ -25,7 +25,7 @@ from thawd.gateway.http import (
     respond_json,
     trace_of,
 )
-from thawd.gateway.integration import MalformedResponseError, Request
+from thawd.gateway.integration import IntegrationRequest, MalformedResponseError
 from thawd.gateway.invoke import Accept
 from thawd.gateway.timing import timing
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
@@ -215,7 +215,7 @@ class RoutesApi:
         *,
         trace_id: str,
         limit_bytes: int = MAX_BODY_BYTES,
-    ) -> Request:
+    ) -> IntegrationRequest:
         body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="route")
         return request_of(
             scope,
@@ -235,7 +235,7 @@ def request_of(
     trace_id: str,
     path_parameters: Mapping[str, str] = _NOTHING,
     stage_variables: Mapping[str, str] = _NOTHING,
-) -> Request:
+) -> IntegrationRequest:
     """What an event is made of, from an ASGI scope and the body read.
 
     Args:
@@ -249,7 +249,7 @@ def request_of(
     headers = scope["headers"]
     if header(scope, b"x-amzn-trace-id") is None:
         headers = [*headers, (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1"))]
-    return Request(
+    return IntegrationRequest(
         method=scope["method"],
         raw_path=raw_path_of(scope),
         query=scope["query_string"].decode("latin-1"),

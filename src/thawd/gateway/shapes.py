@@ -32,7 +32,7 @@ _DEEPEST = 32
 
 
 @dataclass(frozen=True, slots=True)
-class Operation:
+class ApiOperation:
     """One operation.
 
     Attributes:
@@ -53,7 +53,7 @@ class Operation:
 
 
 @functools.cache
-def operations() -> tuple[Operation, ...]:
+def operations() -> tuple[ApiOperation, ...]:
     """All of them, those with fixed query parameters first; read on first use."""
     text = resources.files("thawd.gateway").joinpath("lambda_operations.json").read_text(encoding="utf-8")
     found = []
@@ -62,12 +62,12 @@ def operations() -> tuple[Operation, ...]:
         pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)
         fixed = parse_qs(query)
         found.append(
-            Operation(name, facts["method"], re.compile(pattern), fixed, facts["status"], facts["input"]["members"])
+            ApiOperation(name, facts["method"], re.compile(pattern), fixed, facts["status"], facts["input"]["members"])
         )
     return tuple(sorted(found, key=lambda operation: not operation.fixed))
 
 
-def find(method: str, raw_path: str, query: str) -> tuple[Operation, dict[str, str]]:
+def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str, str]]:
     """The operation of a request, and the members in its path, decoded.
 
     Raises:
@@ -89,7 +89,7 @@ def find(method: str, raw_path: str, query: str) -> tuple[Operation, dict[str, s
     raise ResourceNotFoundException(f"No operation of the Lambda API has the path {raw_path}")
 
 
-def read(operation: Operation, *, in_path: Mapping[str, str], query: str, body: bytes) -> dict[str, Any]:
+def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, body: bytes) -> dict[str, Any]:
     """The checked input of an operation, by member; members that were not given are missing.
 
     Args:

@@ -12,7 +12,7 @@ PREFIX = "/_thawd/sources"
 
 
 class Sources(Protocol):
-    """What has sources; see `thawd.sources_room.SourcesRoom`."""
+    """What has sources; see `thawd.composition.sources.SourceSubsystem`."""
 
     async def document(self) -> dict[str, Any]:
         """All of them."""

@@ -260,10 +260,7 @@ def has_sha256(path: str, sha256: str, *, seen: str) -> bool:
         return True
     if sha256_of(path) != sha256:
         return False
-    staged = f"{seen}.{os.getpid()}"
-    with open(staged, "w") as file:
-        json.dump({**now._asdict(), "sha256": sha256}, file)
-    os.replace(staged, seen)
+    write_record(seen, {**now._asdict(), "sha256": sha256})
     return True
 
 
@@ -274,6 +271,14 @@ def sha256_of(path: str) -> str:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
     return digest.hexdigest()
+
+
+def write_record(path: str, record: Dict[str, Any]) -> None:
+    """Write a record of the cache so that it appears at once and whole; a crash of the machine may undo it."""
+    staged = f"{path}.{os.getpid()}"
+    with open(staged, "w") as file:
+        json.dump(record, file)
+    os.replace(staged, path)
 
 
 def _read(path: str) -> Optional[Dict[str, Any]]:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import re
 import time
@@ -10,7 +9,7 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from thawd.models import store
 from thawd.models.addresses import Address, parse
-from thawd.models.cache import Cache, Use, has_sha256, key_of
+from thawd.models.cache import Cache, Use, has_sha256, key_of, write_record
 from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError
 
 Progress = Callable[[str, int, int], None]
@@ -260,10 +259,7 @@ def _download(
 def _record_pin(cache: Cache, key: str, recorded: Dict[str, Any]) -> None:
     path = cache.place("index", key + ".json")
     if not os.path.exists(path):
-        staged = f"{path}.{os.getpid()}"
-        with os.fdopen(os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o666), "w") as file:
-            json.dump(recorded, file)
-        os.replace(staged, path)
+        write_record(path, recorded)
 
 
 def _open_folder(model: Model, address: Address, progress: Optional[Progress]) -> None:

@@ -16,7 +16,7 @@ from thawd.runtime import context, faults, logs, loop, priming, process, service
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
-from thawd.runtime.sources import Sources, Stamp, changed
+from thawd.runtime.sources import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
 
 _CONTROL, _SERVICES, _LIFELINE = wire.DESCRIPTORS
@@ -51,7 +51,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         The environment's channel, the handler, and what its READY is to say.
     """
     given = dict(os.environ)
-    sources = Sources()
+    sources = SourceFiles()
     sources.watch()
     handler = loop.init(channel)
     sources.stop()
@@ -97,7 +97,7 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def _freeze(request: Head) -> "Tuple[Optional[engine.Outcome], Head]":
+def _freeze(request: Head) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """The outcome, and what to tell the platform of it: why there is no image, or the figures of the one there is."""
     # What the image holds is shared by all copies; the collector must not write to it, page by page, in each of them.
     gc.collect()
@@ -114,7 +114,7 @@ def _freeze(request: Head) -> "Tuple[Optional[engine.Outcome], Head]":
 
 
 def _in_copy(
-    channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.Outcome", *, library: str
+    channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.FreezeOutcome", *, library: str
 ) -> Tuple[Channel, Handler, Head]:
     """What the platform wants of this copy is its first argument: environment, template or probe."""
     process.die_with_platform(_LIFELINE)

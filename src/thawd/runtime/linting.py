@@ -26,6 +26,6 @@ def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
         loop.give_up(channel, faults.report(fault), status=error.exit_status)
     found = lint.findings(lint.user_modules(os.environ["LAMBDA_TASK_ROOT"]), own_fds=own_fds)
     process.flush_output()
-    channel.send(wire.READY, {"pid": os.getpid(), "findings": [one._asdict() for one in found]})
+    channel.send(wire.READY, {"pid": os.getpid(), "findings": found})
     sys.stdout.flush()
     os._exit(0)

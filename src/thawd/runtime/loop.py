@@ -91,7 +91,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         handler: the function's.
         until: the kind of frame on which to return; None: never.
     """
-    peak = process.PeakMemory()
+    peak = process.OwnPeakMemory()
     owner = os.getpid()
     streams = streams_of(handler, channel)
     while True:

@@ -89,7 +89,7 @@ def flush_output() -> None:
             pass
 
 
-class PeakMemory:
+class OwnPeakMemory:
     """Peak resident memory of this process, read at most every 100 ms: the kernel takes 15 us to format it."""
 
     def __init__(self) -> None:

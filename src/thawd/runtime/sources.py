@@ -39,7 +39,7 @@ class _Open:
         return stream
 
 
-class Sources:
+class SourceFiles:
     """The files that an init phase reads.
 
     An audit hook would see more opens, but cannot be removed, and slows `id` and `copy.deepcopy` down by half for good.

@@ -16,11 +16,11 @@ execution environment. docs/standalone.md has more.
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from thawd.snapshot.engine import Outcome, SnapshotError, SnapshotFailed, SnapshotRefused
+    from thawd.snapshot.engine import FreezeOutcome, SnapshotError, SnapshotFailed, SnapshotRefused
     from thawd.snapshot.standalone import freeze, register_after_restore, register_before_snapshot
 
 __all__ = [
-    "Outcome",
+    "FreezeOutcome",
     "SnapshotError",
     "SnapshotFailed",
     "SnapshotRefused",
@@ -28,7 +28,7 @@ __all__ = [
     "register_after_restore",
     "register_before_snapshot",
 ]
-_OF_ENGINE = ("Outcome", "SnapshotError", "SnapshotFailed", "SnapshotRefused")
+_OF_ENGINE = ("FreezeOutcome", "SnapshotError", "SnapshotFailed", "SnapshotRefused")
 
 
 def __getattr__(name: str) -> Any:

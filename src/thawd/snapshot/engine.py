@@ -43,7 +43,7 @@ class SnapshotFailed(SnapshotError):
     """The system could not do what a freeze needs: a full disk, a missing folder, no memory."""
 
 
-class Outcome(NamedTuple):
+class FreezeOutcome(NamedTuple):
     """What `freeze` returns: once in the original, and once in each thawed copy.
 
     Attributes:
@@ -248,7 +248,7 @@ def freeze(
     procmap_query: bool = True,
     fail_at: str | None = None,
     disk: str | None = None,
-) -> Outcome:
+) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
     All other threads are stopped while it writes. In a copy every thread goes on where it was; process id, descriptors
@@ -291,7 +291,7 @@ def freeze(
     result = loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report))
     if result not in (_FROZEN, _THAWED):
         _give_up(result, report)
-    return Outcome(
+    return FreezeOutcome(
         restored=result == _THAWED,
         arguments=_texts(report.arguments),
         environment=_variables(report.environment),

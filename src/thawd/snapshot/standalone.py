@@ -15,7 +15,7 @@ from thawd.snapshot import engine, hooks, uniqueness
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 
 
-def freeze(path: str, *, provided: Sequence[int] = (), copy: bool = False) -> engine.Outcome:
+def freeze(path: str, *, provided: Sequence[int] = (), copy: bool = False) -> engine.FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each copy that ``thawd thaw`` starts.
 
     Before: the hooks of `register_before_snapshot`, the last registered first. In each copy: environment variables

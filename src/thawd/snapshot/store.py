@@ -31,9 +31,17 @@ from thawd.errors import (
 )
 from thawd.snapshot.store_files import Hold, hold, open_as_is, shared_holders, stored_bytes, using
 from thawd.snapshot.store_folder import Draft, ImageFolder, boot_id, digest_of, seal
-from thawd.snapshot.store_records import SIDECAR, Origin, Sidecar, Snapshot
+from thawd.snapshot.store_records import SIDECAR, ImageOrigin, Sidecar, Snapshot
 
-__all__ = ["DEFAULT_MAX_AGE_S", "DEFAULT_MAX_BYTES", "Draft", "Lease", "Origin", "Snapshot", "SnapshotStore"]
+__all__ = [
+    "DEFAULT_MAX_AGE_S",
+    "DEFAULT_MAX_BYTES",
+    "Draft",
+    "ImageOrigin",
+    "Snapshot",
+    "SnapshotLease",
+    "SnapshotStore",
+]
 
 DEFAULT_MAX_BYTES = 20 << 30
 DEFAULT_MAX_AGE_S = 14 * 86400.0
@@ -42,7 +50,7 @@ _MIN_DIGITS = 4
 _DIGITS = frozenset("0123456789abcdef")
 
 
-class Lease:
+class SnapshotLease:
     """The use of a snapshot: while it is held, nobody removes the image. A context manager.
 
     Attributes:
@@ -127,7 +135,7 @@ class SnapshotStore:
                 )
             return self._folder.new_draft()
 
-    def adopt(self, draft: Draft, origin: Origin) -> Snapshot:
+    def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
         """Make a finished image part of the store, with what else is in its draft. Take it into use before `evict`.
 
         An image whose content is there already is not stored a second time; the draft's other parts go with it.
@@ -189,7 +197,7 @@ class SnapshotStore:
         ]
         return max(fitting)[2] if fitting else None
 
-    def use(self, snapshot: Snapshot) -> Lease:
+    def use(self, snapshot: Snapshot) -> SnapshotLease:
         """Take a snapshot into use, which keeps its image in the store until the lease is released.
 
         Raises:
@@ -205,7 +213,7 @@ class SnapshotStore:
         if held is None:
             raise StoreError(f"{now.path} is locked by a process that is not thawd; end that one and try again.")
         self.touch(now)
-        return Lease(now, held, touch=self.touch)
+        return SnapshotLease(now, held, touch=self.touch)
 
     def touch(self, snapshot: Snapshot) -> None:
         """Note that a snapshot is used now; where that cannot be written, in a read-only folder, it goes unnoted."""

@@ -26,7 +26,7 @@ _SIDECAR_LAYOUT = 1
 _SIDECAR_MAX_BYTES = 1 << 20
 
 
-class Origin(msgspec.Struct, frozen=True, kw_only=True):
+class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
     """Where an image comes from, as told by whoever had it made.
 
     Attributes:
@@ -77,7 +77,7 @@ class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     kernel: str
     thawd: str
-    origin: Origin
+    origin: ImageOrigin
 
 
 class _Layout(msgspec.Struct):

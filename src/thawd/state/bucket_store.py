@@ -6,16 +6,15 @@ ends, see docs/decisions/0017-remote-buckets.md. Keys are those of the store, co
 
 from __future__ import annotations
 
-import asyncio
 import importlib.util
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeVar
 
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError, ThawdError
 from thawd.resources import RemoteBucket
+from thawd.state.store_threads import StoreThreads, patience_over
 from thawd.state.table_dynamodb import AwsAccess
 
 if TYPE_CHECKING:
@@ -68,7 +67,7 @@ class BucketStore:
         self._aws = aws
         self._store = store
         self._has_odd_keys = False
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"bucket {bucket.name}")
+        self._threads = StoreThreads(_THREADS, store=f"bucket {bucket.name}")
 
     async def put(self, key: str, data: bytes) -> None:
         """As `ObjectWriter.put`; the key goes below the bucket's prefix."""
@@ -117,16 +116,17 @@ class BucketStore:
         """All objects below the prefix, in pages; blocks, and raises what `next_page` does."""
         return self._boto_pages() if self._has_odd_keys else self._obstore_pages()
 
-    def close(self) -> None:
-        """Let the threads end; what is under way is waited for. Blocks."""
-        self._threads.shutdown(wait=True, cancel_futures=True)
+    def close(self, *, until: float | None = None) -> None:
+        """Let the threads end. Blocks.
+
+        Args:
+            until: how long what is under way is waited for, ``time.monotonic()`` seconds; None: a little. Then it is
+                left behind.
+        """
+        self._threads.close(until=patience_over() if until is None else until)
 
     async def _run(self, work: Callable[[], T]) -> T:
-        try:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, partial(self._explained, work))
-        except RuntimeError:
-            raise StoreError(f"bucket {self.bucket.name}: is closed; thawd is shutting down") from None
-        return await future
+        return await self._threads.run(partial(self._explained, work))
 
     def _explained(self, work: Callable[[], T]) -> T:
         """What `work` gives, and its errors in our words."""
@@ -326,10 +326,11 @@ class BucketStores:
             self._open[name] = BucketStore(self._buckets[name], aws=self.aws)
         return self._open.get(name)
 
-    def close(self) -> None:
-        """Close all that were opened. Blocks."""
+    def close(self, *, until: float | None = None) -> None:
+        """Close all that were opened, as `BucketStore.close`. Blocks."""
+        until = patience_over() if until is None else until
         while self._open:
-            self._open.popitem()[1].close()
+            self._open.popitem()[1].close(until=until)
 
 
 def require_library(buckets: Mapping[str, RemoteBucket]) -> None:

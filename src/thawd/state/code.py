@@ -110,9 +110,11 @@ class CodeStore:
         unzipped_bytes = self._unpack(content, name)
         with storing(self._zips):
             folders.make(self._zips, mode=0o700)
-            if not self.zip_path(name).exists():
-                _write(self.zip_path(name), content)
-            folders.sync(self._zips)
+            if self.zip_path(name).exists():
+                folders.sync(self._zips)
+            else:
+                with folders.replacing(self.zip_path(name)) as file:
+                    file.write(content)
         return Code(base64.b64encode(digest.digest()).decode(), len(content), name, unzipped_bytes)
 
     def ensure(self, name: str) -> Path:
@@ -276,24 +278,9 @@ def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
     return False
 
 
-def _write(path: Path, content: bytes) -> None:
-    staged = path.with_name(f"{_UNFINISHED}{path.name}")
-    with staged.open("wb") as file:
-        file.write(content)
-        file.flush()
-        os.fsync(file.fileno())
-    staged.replace(path)
-
-
 def _sync(folder: Path) -> None:
     """Have everything in the folder on the disk, names too, before it gets its own."""
     if sum(len(names) for _, _, names in os.walk(folder)) > _MANY_FILES:
         os.sync()  # one for all is sooner done than one for each
-        return
-    for place, _, names in os.walk(folder):
-        for name in names:
-            path = Path(place) / name
-            if not path.is_symlink():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
-        folders.sync(Path(place))
+    else:
+        folders.sync_all(folder)

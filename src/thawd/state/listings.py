@@ -9,7 +9,7 @@ import msgspec
 from thawd.state.database import Database
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class ListingProgress(msgspec.Struct, frozen=True, kw_only=True):
     """Attributes:
     begun_at: when the first listing began, seconds since the epoch.
     completed_at: when the last complete one ended; None: there was none yet.
@@ -25,19 +25,19 @@ class Listings:
     def __init__(self, db: Database) -> None:
         self._db = db
 
-    async def begin(self, bucket: str, *, now: float) -> Progress:
+    async def begin(self, bucket: str, *, now: float) -> ListingProgress:
         """A listing of `bucket` begins at `now`; what is known of those before.
 
         Raises:
             StoreError: it could not be stored.
         """
 
-        def work(connection: sqlite3.Connection) -> Progress:
+        def work(connection: sqlite3.Connection) -> ListingProgress:
             connection.execute("INSERT OR IGNORE INTO listings VALUES (?, ?, NULL)", (bucket, now))
             begun_at, completed_at = connection.execute(
                 "SELECT begun_at, completed_at FROM listings WHERE bucket = ?", (bucket,)
             ).fetchone()
-            return Progress(begun_at=begun_at, completed_at=completed_at)
+            return ListingProgress(begun_at=begun_at, completed_at=completed_at)
 
         return await self._db.write(work)
 

@@ -231,7 +231,7 @@ class EventQueue:
         error: str,
         condition: str,
         counts: bool = True,
-        keep_outcome: bool = False,
+        outcome: bytes | None = None,
         follow_ups: Sequence[NewEvent] = (),
         now: float | None = None,
     ) -> None:
@@ -242,7 +242,7 @@ class EventQueue:
             error: why the last attempt failed.
             condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
             counts: whether an attempt was made since it was leased.
-            keep_outcome: whether to keep the outcome that waits, too, so that only that is tried again at a redrive.
+            outcome: kept instead of the one that waits, so that only that is tried at a redrive; None: none is.
             follow_ups: events to be accepted in the same transaction.
             now: when, seconds since the epoch.
 
@@ -260,8 +260,10 @@ class EventQueue:
             if row is not None:
                 count_flow(connection, "buried", [(row[0], 1)])
                 insert(connection, follow_ups)
-                if not keep_outcome:
+                if outcome is None:
                     connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
+                else:
+                    connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
 
         await self._end_lease(event_id, work)
         self._held += len(follow_ups) - 1

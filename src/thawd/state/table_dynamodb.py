@@ -123,7 +123,7 @@ class DynamodbTable:
             after = page["LastEvaluatedKey"][self._key]["S"]
 
     def break_off(self) -> None:
-        """Nothing: whatever is under way has limits of its own, and ends soon."""
+        """Nothing: boto3 waits as long as it was told at the start."""
 
     def close(self) -> None:
         """Close the connections."""

@@ -10,10 +10,8 @@ COMMIT came before it broke, is done again on a new connection. Each thread has 
 from __future__ import annotations
 
 import contextlib
-import os
-import socket
 import threading
-from collections.abc import Iterator
+import time
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote_plus
 
@@ -22,6 +20,8 @@ from thawd.resources import StoreUrl
 
 if TYPE_CHECKING:
     import psycopg
+
+    from thawd.state.table_postgresql_connection import PatientConnection
 
 SCHEMA_VERSION = 1
 _COMMENT = "table of thawd, schema "
@@ -76,7 +76,7 @@ class PostgresqlTable:
         self._path = (*parts, own.get("table", name))
         self._table = sql.Identifier(*self._path)
         self._local = threading.local()
-        self._connections: set[psycopg.Connection[Any]] = set()
+        self._connections: set[PatientConnection] = set()
         self._lock = threading.Lock()  # of the connections
         self._checking = threading.Lock()
         self._checked = False
@@ -111,11 +111,8 @@ class PostgresqlTable:
         return int(rows[0][0])
 
     def break_off(self) -> None:
-        """Have what is under way fail at once, and what comes from now on, too."""
+        """Have what is under way fail soon, and what comes from now on; a connection being made is waited for."""
         self._ending = True
-        with self._lock:
-            for connection in self._connections:
-                _cut(connection)
 
     def close(self) -> None:
         """Close the connections."""
@@ -135,8 +132,8 @@ class PostgresqlTable:
             connection = None
             try:
                 connection = self._connect()
-                with self._watched(connection, limit_s or _ANSWER_S):
-                    cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
+                connection.until = time.monotonic() + (limit_s or _ANSWER_S)
+                cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
                 # Whether it was a connection that broke is for libpq to say; a fresh one is tried once.
@@ -152,20 +149,21 @@ class PostgresqlTable:
                 raise self._explained(error) from None
         raise AssertionError("unreachable")
 
-    def _connect(self) -> psycopg.Connection[Any]:
+    def _connect(self) -> PatientConnection:
         """This thread's connection, made when there is none."""
-        import psycopg
+        from thawd.state.table_postgresql_connection import PatientConnection
 
-        connection: psycopg.Connection[Any] | None = getattr(self._local, "connection", None)
+        connection: PatientConnection | None = getattr(self._local, "connection", None)
         if connection is not None and not connection.closed:
             return connection
-        connection = psycopg.connect(**self._parameters(), autocommit=True, prepare_threshold=None)
+        connection = PatientConnection.connect(**self._parameters(), autocommit=True, prepare_threshold=None)
+        connection.given_up = lambda: self._ending
+        connection.until = time.monotonic() + _ANSWER_S
         with self._lock:
             self._connections.add(connection)
         try:
             self._require_open()
-            with self._watched(connection, _ANSWER_S):
-                self._prepare(connection)
+            self._prepare(connection)
         except BaseException:
             self._drop(connection)
             raise
@@ -175,23 +173,6 @@ class PostgresqlTable:
     def _require_open(self) -> None:
         if self._ending:
             raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
-
-    @contextlib.contextmanager
-    def _watched(self, connection: psycopg.Connection[Any], limit_s: float) -> Iterator[None]:
-        """Cut the connection when the server has not answered after `limit_s` seconds."""
-
-        def late() -> None:
-            with self._lock:
-                if connection in self._connections:  # else its descriptor may be another's
-                    _cut(connection)
-
-        timer = threading.Timer(limit_s, late)
-        timer.daemon = True
-        timer.start()
-        try:
-            yield
-        finally:
-            timer.cancel()
 
     def _parameters(self) -> dict[str, Any]:
         import psycopg
@@ -205,7 +186,7 @@ class PostgresqlTable:
             ) from None
         return {**_DEFAULTS, **given, "client_encoding": "UTF8"}
 
-    def _prepare(self, connection: psycopg.Connection[Any]) -> None:
+    def _prepare(self, connection: PatientConnection) -> None:
         """Have commits wait for the disk, and see once that the table is there and ours."""
         # A server that is set to answer before the disk has it would break what `put` promises.
         row = connection.execute(
@@ -222,7 +203,7 @@ class PostgresqlTable:
                 self._check_table(connection)
                 self._checked = True
 
-    def _check_table(self, connection: psycopg.Connection[Any]) -> None:
+    def _check_table(self, connection: PatientConnection) -> None:
         found = self._comment(connection)
         if found is None and self._create:
             self._make(connection)
@@ -242,14 +223,14 @@ class PostgresqlTable:
                 f"table {self._name}: {'.'.join(self._path)} in {self._url} is of a newer thawd ({found}); use that one"
             )
 
-    def _comment(self, connection: psycopg.Connection[Any]) -> str | None:
+    def _comment(self, connection: PatientConnection) -> str | None:
         """The comment of the table, empty for none; None: there is no such table."""
         schema = self._path[0] if len(self._path) > 1 else None
         # Asked of the catalog's tables: to_regclass may not see yet what another server has just committed.
         row = connection.execute(_FIND, (schema, schema, self._path[-1])).fetchone()
         return None if row is None else str(row[0])
 
-    def _make(self, connection: psycopg.Connection[Any]) -> None:
+    def _make(self, connection: PatientConnection) -> None:
         from psycopg import sql
 
         with connection.transaction():
@@ -268,7 +249,7 @@ class PostgresqlTable:
                 )
             )
 
-    def _drop(self, connection: psycopg.Connection[Any]) -> None:
+    def _drop(self, connection: PatientConnection) -> None:
         self._local.connection = None
         with self._lock:
             self._connections.discard(connection)
@@ -285,12 +266,6 @@ class PostgresqlTable:
         if kind in ("22", "23", "54"):  # data exception, integrity violation, program limit exceeded
             return InvalidParameterValueException(f"table {self._name}: PostgreSQL does not take the item ({said})")
         return StoreError(f"table {self._name}: {self._url} failed: {said}")
-
-
-def _cut(connection: psycopg.Connection[Any]) -> None:
-    """Have whoever waits for the server's answer hear that the connection is broken."""
-    with contextlib.suppress(Exception), socket.socket(fileno=os.dup(connection.fileno())) as shared:
-        shared.shutdown(socket.SHUT_RDWR)
 
 
 def split_url(url: str) -> tuple[str, dict[str, str]]:

@@ -69,7 +69,8 @@ class SqliteTable:
         (number,) = await self._db.read(lambda connection: connection.execute("SELECT count(*) FROM items").fetchone())
         return int(number)
 
-    def close(self) -> None:
+    def close(self, *, until: float | None = None) -> None:
+        del until  # a file of this machine: what is under way is finished
         self._db.close()
 
 

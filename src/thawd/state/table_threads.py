@@ -1,27 +1,18 @@
-"""Between coroutines and a store whose client blocks: threads of the table's own, bounded, so that no loop waits.
-
-At most `THREADS` operations of a table are under way at once; others wait their turn. What a caller has begun goes on
-when the caller is cancelled.
-"""
+"""Between coroutines and a table whose client blocks: at most `THREADS` of its operations are under way at once."""
 
 from __future__ import annotations
 
-import asyncio
-import threading
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
+import time
 from functools import partial
-from typing import Protocol, TypeVar
+from typing import Protocol
 
-from thawd.errors import StoreError
+from thawd.state.store_threads import StoreThreads, patience_over
 from thawd.state.table_rules import check_key, item_text
-
-T = TypeVar("T")
 
 THREADS = 8
 """Most operations of a table under way at once, and so most connections it holds."""
-# So long what is under way when the server stops is waited for.
-_PATIENCE_S = 5.0
+# So long an operation that is broken off may take to notice.
+_BREAKING_OFF_S = 0.5
 
 
 class BlockingTable(Protocol):
@@ -37,7 +28,8 @@ class BlockingTable(Protocol):
 
     def count(self) -> int: ...
 
-    def break_off(self) -> None: ...
+    def break_off(self) -> None:
+        """Have what is under way fail soon, and what comes from now on too, where the client allows that."""
 
     def close(self) -> None: ...
 
@@ -48,39 +40,31 @@ class ThreadedTable:
     def __init__(self, name: str, table: BlockingTable) -> None:
         self._name = name
         self._table = table
-        self._threads = ThreadPoolExecutor(THREADS, thread_name_prefix=f"table {name}")
+        self._threads = StoreThreads(THREADS, store=f"table {name}")
 
     async def put(self, key: str, item: bytes) -> None:
         check_key(key, table=self._name)
         text = item_text(item, table=self._name, key=key)
-        await self._run(partial(self._table.put, key, text))
+        await self._threads.run(partial(self._table.put, key, text))
 
     async def get(self, key: str) -> bytes | None:
         check_key(key, table=self._name)
-        return await self._run(partial(self._table.get, key))
+        return await self._threads.run(partial(self._table.get, key))
 
     async def delete(self, key: str) -> bool:
         check_key(key, table=self._name)
-        return await self._run(partial(self._table.delete, key))
+        return await self._threads.run(partial(self._table.delete, key))
 
     async def scan(self, *, after: str = "", limit: int = 500) -> list[tuple[str, bytes]]:
-        return await self._run(partial(self._table.scan, after, limit))
+        return await self._threads.run(partial(self._table.scan, after, limit))
 
     async def count(self) -> int:
-        return await self._run(self._table.count)
+        return await self._threads.run(self._table.count)
 
-    def close(self) -> None:
-        # A store that does not answer must not keep the server from its end.
-        impatient = threading.Timer(_PATIENCE_S, self._table.break_off)
-        impatient.daemon = True
-        impatient.start()
-        self._threads.shutdown(wait=True, cancel_futures=True)
-        impatient.cancel()
-        self._table.close()
-
-    async def _run(self, work: Callable[[], T]) -> T:
-        try:
-            future = asyncio.get_running_loop().run_in_executor(self._threads, work)
-        except RuntimeError:
-            raise StoreError(f"table {self._name}: is closed; thawd is shutting down") from None
-        return await future
+    def close(self, *, until: float | None = None) -> None:
+        ended = self._threads.close(until=patience_over() if until is None else until)
+        if not ended:
+            self._table.break_off()
+            ended = self._threads.close(until=time.monotonic() + _BREAKING_OFF_S)
+        if ended:  # else a connection may be in use
+            self._table.close()

@@ -13,6 +13,7 @@ from typing import Protocol
 from thawd.errors import ResourceNotFoundException, StoreError
 from thawd.resources import Table
 from thawd.state import table_sqlite
+from thawd.state.store_threads import patience_over
 from thawd.state.table_dynamodb import AwsAccess, DynamodbTable
 from thawd.state.table_postgresql import PostgresqlTable
 from thawd.state.table_rules import MAX_ITEM_BYTES, MAX_KEY_BYTES
@@ -68,8 +69,13 @@ class TableStore(Protocol):
     async def count(self) -> int:
         """How many items there are."""
 
-    def close(self) -> None:
-        """Finish what is under way and let go of the store. Blocks."""
+    def close(self, *, until: float | None = None) -> None:
+        """Finish what is under way and let go of the store. Blocks.
+
+        Args:
+            until: how long a store elsewhere is waited for, ``time.monotonic()`` seconds; None: a little. What it has
+                not answered by then is given up, as if its answer had been lost.
+        """
 
 
 class Tables:
@@ -107,10 +113,11 @@ class Tables:
                 self._open[name] = await asyncio.to_thread(_open, table, self.aws)
         return self._open[name]
 
-    def close(self) -> None:
-        """Close all that were opened. Blocks."""
+    def close(self, *, until: float | None = None) -> None:
+        """Close all that were opened, as `TableStore.close`. Blocks."""
+        until = patience_over() if until is None else until
         while self._open:
-            self._open.popitem()[1].close()
+            self._open.popitem()[1].close(until=until)
 
 
 def require_libraries(tables: Mapping[str, Table]) -> None:

@@ -24,7 +24,7 @@ _DISORDER_MS = 60_000
 _TIME_DIGITS = len("2026-11-20T00:00:00.000Z")
 
 
-class Place(NamedTuple):
+class LogPosition(NamedTuple):
     """Where a line begins or ends.
 
     Attributes:
@@ -51,8 +51,8 @@ class LogEvent:
     time_ms: int
     stream: bytes
     message: bytes
-    begin: Place
-    end: Place
+    begin: LogPosition
+    end: LogPosition
 
     @property
     def id(self) -> str:
@@ -105,7 +105,7 @@ class LogEvents:
         """Whether an event of `stream` is in it."""
         return any(event.stream == stream for event in self.forward())
 
-    def forward(self, place: Place | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
+    def forward(self, place: LogPosition | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
         """Events from `place` on, else from the beginning, oldest first; those before `start_ms` may be left out.
 
         A place that has been rotated away stands for the beginning.
@@ -122,7 +122,7 @@ class LogEvents:
                 if event is not None:
                     yield event
 
-    def backward(self, place: Place | None = None) -> Iterator[LogEvent]:
+    def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
         """Events before `place`, else all, newest first. A place that has been rotated away has none before it."""
         if place is None:
             index = len(self._files) - 1
@@ -138,7 +138,7 @@ class LogEvents:
             index -= 1
             offset = self._files[index].size
 
-    def _find(self, place: Place | None) -> tuple[int, int] | None:
+    def _find(self, place: LogPosition | None) -> tuple[int, int] | None:
         if place is not None:
             for index, opened in enumerate(self._files):
                 if opened.key == place.file and place.offset <= opened.size:
@@ -222,7 +222,7 @@ class LogEvents:
             time_ms = self._second_ms + int(written[20:23])
         except ValueError:
             return None
-        return LogEvent(time_ms, stream, message, Place(opened.key, begin), Place(opened.key, end))
+        return LogEvent(time_ms, stream, message, LogPosition(opened.key, begin), LogPosition(opened.key, end))
 
 
 def _look(file: LogFile, *, is_newest: bool) -> _Opened:

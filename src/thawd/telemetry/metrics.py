@@ -176,7 +176,7 @@ DISTRIBUTIONS: Mapping[str, str] = {
     "starts": "Time from spawning an execution environment to its being ready, by start kind, in seconds.",
     "invocations": "Time from asking for an execution environment to its answer, by start kind, in seconds.",
 }
-# Labels of these are the source and its function; see `SourcesRoom.measure`.
+# Labels of these are the source and its function; see `SourceSubsystem.measure`.
 SOURCE_COUNTERS: Mapping[str, str] = {
     "source_events": "Messages received from a queue, runs of a schedule, or events of a bucket elsewhere.",
     "source_filtered": "Messages that matched no filter and were deleted.",
@@ -189,7 +189,7 @@ SOURCE_GAUGES: Mapping[str, str] = {
         "Age of the oldest message received last, or of the last listing, or how late the last run was, in seconds."
     ),
 }
-# Of asynchronous events; see `EventRoom.measure`. Counted since the state file was made.
+# Of asynchronous events; see `EventSubsystem.measure`. Counted since the state file was made.
 EVENT_COUNTERS: Mapping[str, str] = {
     "events_accepted": "Asynchronous events stored.",
     "events_done": "Asynchronous events dealt with.",

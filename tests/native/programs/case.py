@@ -38,7 +38,7 @@ def case(claim: str) -> Callable[[Callable[[], None]], Callable[[], None]]:
     return register
 
 
-def freeze(**options: Any) -> engine.Outcome:
+def freeze(**options: Any) -> engine.FreezeOutcome:
     """Freeze, and return where the checks belong: in a copy, or in an original that goes on."""
     outcome = engine.freeze(sys.argv[2], **options)
     if not outcome.restored:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import time
 
 from thawd import folders
 from thawd.claims import StartError
@@ -10,10 +11,11 @@ from thawd.config import Settings
 from thawd.state.bucket_store import BucketStores, require_library
 from thawd.state.objects import ObjectCatalog
 from thawd.state.schema import open_state
+from thawd.state.store_threads import PATIENCE_S
 from thawd.state.tables import AwsAccess, Tables, require_libraries
 
 
-class StoresRoom:
+class StoreSubsystem:
     """The stores of one server; opening them makes the folders that are missing.
 
     Args:
@@ -25,6 +27,7 @@ class StoresRoom:
         objects: the catalog of the buckets that are folders.
         tables: tables, wherever they are.
         buckets: the buckets that are elsewhere.
+        patience_s: how long tables and buckets elsewhere are waited for at the end, all together, seconds.
 
     Raises:
         StartError: a folder cannot be made.
@@ -32,6 +35,7 @@ class StoresRoom:
     """
 
     def __init__(self, settings: Settings, *, closing: contextlib.ExitStack) -> None:
+        self.patience_s = PATIENCE_S
         data = settings.server.data
         for folder in (data / "logs", data / "tables", *(bucket.path for bucket in settings.buckets.values())):
             try:
@@ -43,10 +47,14 @@ class StoresRoom:
         self.objects = ObjectCatalog(self.state)
         require_libraries(settings.tables)
         self.tables = Tables(settings.tables)
-        closing.callback(self.tables.close)
         require_library(settings.remote_buckets)
         self.buckets = BucketStores(settings.remote_buckets)
-        closing.callback(self.buckets.close)
+        closing.callback(self._close_elsewhere)
+
+    def _close_elsewhere(self) -> None:
+        until = time.monotonic() + self.patience_s
+        self.tables.close(until=until)
+        self.buckets.close(until=until)
 
     def use_aws(self, access: AwsAccess) -> None:
         """Reach tables and buckets of AWS by `access`, those whose own URL does not say how."""

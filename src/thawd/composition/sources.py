@@ -33,7 +33,7 @@ from thawd.telemetry.metrics import Metrics
 _STORE_RETRY_S = 2.0
 
 
-class SourcesRoom:
+class SourceSubsystem:
     """The sources of one server.
 
     Args:

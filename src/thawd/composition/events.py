@@ -8,7 +8,7 @@ from collections.abc import Coroutine
 from pathlib import Path
 from typing import Any
 
-from thawd.config.settings import Server
+from thawd.config.settings import ServerSettings
 from thawd.events.asynchronous import LONGEST_WAIT_S, AsyncInvoker
 from thawd.events.destinations import Destinations
 from thawd.events.outcomes import Outcomes
@@ -24,7 +24,7 @@ from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 
 
-class EventRoom:
+class EventSubsystem:
     """What belongs to asynchronous events in one server.
 
     Args:
@@ -46,7 +46,7 @@ class EventRoom:
     def __init__(
         self,
         state: Database,
-        server: Server,
+        server: ServerSettings,
         *,
         dispatcher: Dispatcher,
         destinations: Destinations,
@@ -102,6 +102,10 @@ class EventRoom:
     async def settled(self, patience_s: float) -> None:
         """Wait until the outcomes of what ran are stored, at most `patience_s` seconds."""
         await self.invoker.settled(patience_s)
+
+    def break_off(self) -> None:
+        """Have outcomes that are on their way to their destinations stored at once, to be taken there another time."""
+        self._outcomes.break_off()
 
     async def close(self) -> None:
         """Drop connections to destinations."""

@@ -27,7 +27,7 @@ SpawnTask = Callable[[Coroutine[None, None, None]], object]
 """Runs a coroutine in the background."""
 
 
-class ExecutionRoom:
+class ExecutionSubsystem:
     """The way from an invocation to a process, for one server.
 
     Args:

@@ -1,4 +1,4 @@
-"""The composition root: builds the rooms of one server from its settings, in the order in which they need each other.
+"""The composition root: builds the subsystems of one server, in the order in which they need each other.
 
 Stores, what runs functions, other AWS services, asynchronous events, buckets, the control plane, sources, and the HTTP
 application that stands before them all. What they do, and when, is the business of `thawd.server`.
@@ -15,16 +15,18 @@ from typing import Any
 from thawd import config
 from thawd.backup import require_whole
 from thawd.claims import StartError
+from thawd.composition.control import ControlSubsystem
+from thawd.composition.events import EventSubsystem
+from thawd.composition.execution import ExecutionSubsystem, SpawnTask
+from thawd.composition.sources import SourceSubsystem
+from thawd.composition.stores import StoreSubsystem
 from thawd.config import Settings
-from thawd.control_room import ControlRoom
 from thawd.emulator import Emulator, Surroundings, local_variables, proxy, real_variables
-from thawd.event_room import EventRoom
 from thawd.events.buckets import BucketWatcher
 from thawd.events.destinations import Destinations, Outside
 from thawd.events.remote_books import Books
 from thawd.events.remote_sources import RemoteSources
 from thawd.execution.services import TableServices
-from thawd.execution_room import ExecutionRoom, SpawnTask
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.function_url import LOCAL_KEYS, Access, FunctionUrlApi
@@ -40,15 +42,13 @@ from thawd.gateway.sources_api import SourcesApi
 from thawd.gateway.url_table import UrlTable
 from thawd.invocation import Invocation
 from thawd.publication import Publications
-from thawd.sources_room import SourcesRoom
 from thawd.state.listings import Listings
-from thawd.stores_room import StoresRoom
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
 
-class House:
-    """All rooms of one server.
+class Platform:
+    """All subsystems of one server.
 
     Args:
         settings: the configuration.
@@ -76,10 +76,10 @@ class House:
         StoreError: a store cannot be used.
     """
 
-    events: EventRoom
+    events: EventSubsystem
     watchers: dict[str, BucketWatcher]
-    control: ControlRoom
-    sources: SourcesRoom
+    control: ControlSubsystem
+    sources: SourceSubsystem
     publications: Publications
     application: Application
 
@@ -102,8 +102,8 @@ class House:
         self._metrics = Metrics()
         self._budget = Budget(BUDGET_BYTES)
         require_whole(settings.server.data)
-        self.stores = StoresRoom(settings, closing=closing)
-        self.execution = ExecutionRoom(
+        self.stores = StoreSubsystem(settings, closing=closing)
+        self.execution = ExecutionSubsystem(
             settings,
             environ=environ,
             services=TableServices(self.stores.tables, self.stores.buckets),
@@ -113,7 +113,7 @@ class House:
         )
 
     async def open(self, *, aws: str, stopping: asyncio.Event) -> None:
-        """Build the rooms that the attributes name.
+        """Build the subsystems that the attributes name.
 
         Args:
             aws: other AWS services for functions: ``none``, ``local`` or ``real``.
@@ -128,7 +128,7 @@ class House:
             self.execution.publisher.aws = real_variables(self._environ)
         elif aws == "local":
             await self._emulate_aws(stopping)
-        self.events = self._event_room()
+        self.events = self._compose_events()
         self.watchers = {
             name: BucketWatcher(
                 bucket,
@@ -139,7 +139,7 @@ class House:
             )
             for name, bucket in self.settings.buckets.items()
         }
-        self.control = ControlRoom(
+        self.control = ControlSubsystem(
             self.stores.state,
             self.execution,
             settings=lambda: self.settings,
@@ -149,7 +149,7 @@ class House:
             elsewhere=None if self.emulated is None else self.emulated.read,
         )
         await self.control.open()
-        self.sources = self._sources_room()
+        self.sources = self._compose_sources()
         self.publications = Publications(self.execution, self.control, settings=lambda: self.settings)
         self.application = Application(self._parts())
         await self.events.recover()
@@ -188,7 +188,7 @@ class House:
     def _may_loop(self, function: str) -> bool:
         return self.control.may_loop(function)
 
-    def _event_room(self) -> EventRoom:
+    def _compose_events(self) -> EventSubsystem:
         server = self.settings.server
         outside = Outside(
             exists=self.execution.dispatcher.entry,
@@ -198,7 +198,7 @@ class House:
             webhook_secret=server.webhook_secret,
             metrics=self._metrics,
         )
-        return EventRoom(
+        return EventSubsystem(
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
@@ -206,9 +206,9 @@ class House:
             closing=self._closing,
         )
 
-    def _sources_room(self) -> SourcesRoom:
+    def _compose_sources(self) -> SourceSubsystem:
         wake = self.events.invoker.wake
-        return SourcesRoom(
+        return SourceSubsystem(
             self.control.mappings,
             self.control.registry,
             self.execution.dispatcher,

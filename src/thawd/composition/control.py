@@ -8,13 +8,13 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from thawd.composition.execution import ExecutionSubsystem
 from thawd.config import Settings
 from thawd.control.configured import Configured
-from thawd.control.deployments import Deployments, Surroundings
+from thawd.control.deployments import BuildContext, Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceNotFoundException
-from thawd.execution_room import ExecutionRoom
 from thawd.gateway.control_api import CodeLinks, ControlApi
 from thawd.gateway.control_plane import Means, assemble
 from thawd.gateway.http import Budget
@@ -27,7 +27,7 @@ from thawd.state.database import Database
 from thawd.telemetry.console import complain, say
 
 
-class ControlRoom:
+class ControlSubsystem:
     """The control plane of one server.
 
     Args:
@@ -55,7 +55,7 @@ class ControlRoom:
     def __init__(  # noqa: PLR0913 - the composition root hands it all
         self,
         state: Database,
-        execution: ExecutionRoom,
+        execution: ExecutionSubsystem,
         *,
         settings: Callable[[], Settings],
         url: Callable[[], str],
@@ -145,9 +145,9 @@ class ControlRoom:
             return None
         return {**described(settings), "Url": f"{self._url()}{PATH_PREFIX}{url_id(name)}/"}
 
-    def _surroundings(self) -> Surroundings:
+    def _surroundings(self) -> BuildContext:
         settings = self._settings()
-        return Surroundings(settings.path.parent, settings.buckets, settings.not_code())
+        return BuildContext(settings.path.parent, settings.buckets, settings.not_code())
 
     async def _read_object(self, bucket: str, key: str) -> bytes:
         known = self._settings().buckets.get(bucket)
