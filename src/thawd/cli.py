@@ -24,7 +24,7 @@ from thawd import (
     table_commands,
 )
 from thawd.errors import ThawdError
-from thawd.interrupts import interruptible
+from thawd.interrupts import interruptible, raising
 from thawd.server_client import message_of, request
 from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
 from thawd.verbs import EXIT_FAILED, EXIT_INTERRUPTED, config_option, fail, load, warn
@@ -48,6 +48,7 @@ class _Commands(click.Group):
 
     def invoke(self, ctx: click.Context) -> Any:
         try:
+            raising()
             result = super().invoke(ctx)
             if sys.stdout is not None:
                 sys.stdout.flush()

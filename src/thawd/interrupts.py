@@ -1,4 +1,4 @@
-"""Ctrl-C while the program is still being imported. Imports next to nothing itself."""
+"""Ctrl-C before the program has begun: while it is imported, or its arguments read. Imports next to nothing itself."""
 
 import contextlib
 import signal
@@ -21,3 +21,9 @@ def interruptible() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGINT, before)
+
+
+def raising() -> None:
+    """From now on Ctrl-C raises KeyboardInterrupt, also within `interruptible`; where it is ignored it stays so."""
+    if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
+        signal.signal(signal.SIGINT, signal.default_int_handler)

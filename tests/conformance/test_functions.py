@@ -175,7 +175,8 @@ def test_new_code_whose_init_fails_is_what_callers_meet(aws: Lambda) -> None:
 
 
 def test_an_update_during_an_update_is_a_conflict(aws: Lambda) -> None:
-    slow = zipped(app__py="import time\ntime.sleep(1)\n" + HANDLER)
+    gate = aws.running.project.root / "gate-of-init"
+    slow = zipped(app__py=f"import os, time\nwhile not os.path.exists({str(gate)!r}): time.sleep(0.01)\n" + HANDLER)
     name = aws.create(Timeout=30)
     aws.client.update_function_code(FunctionName=name, ZipFile=slow)
     refused: list[str] = []
@@ -188,6 +189,7 @@ def test_an_update_during_an_update_is_a_conflict(aws: Lambda) -> None:
             change()
         refused.append(code_of(error))
     assert refused == ["ResourceConflictException"] * 3
+    gate.touch()
     aws.updated(name)
     assert aws.update(name, Timeout=9)["Timeout"] == 9
 

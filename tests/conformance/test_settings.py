@@ -18,7 +18,16 @@ from tests.integration.conftest import eventually
 from .conftest import CODE, HANDLER, Lambda, zipped
 
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:"
-SLOW = zipped(app__py="import time\ndef handler(event, context):\n    time.sleep(event['s'])\n    return 1\n")
+HELD = zipped(
+    app__py="""
+import os, time
+
+def handler(event, context):
+    while "gate" in event and not os.path.exists(event["gate"]):
+        time.sleep(0.01)
+    return 1
+"""
+)
 
 
 def code_of(error: pytest.ExceptionInfo[ClientError]) -> str:
@@ -50,19 +59,22 @@ def test_reserved_concurrency_zero_throttles_everything(aws: Lambda) -> None:
 
 
 def test_reserved_concurrency_counts_all_versions_together(aws: Lambda) -> None:
-    name = aws.create(Code={"ZipFile": SLOW}, Timeout=30)
+    name = aws.create(Code={"ZipFile": HELD}, Timeout=30)
     aws.publish(name)
     aws.client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=1)
+    gate = aws.running.project.root / "gate"
     try:
-        running = threading.Thread(target=aws.invoke, args=(name, {"s": 3}))
+        running = threading.Thread(target=aws.invoke, args=(name, {"gate": str(gate)}))
         running.start()
         eventually(lambda: aws.running.function(name)["environments"]["busy"] == 1, what="the invocation")
         with pytest.raises(ClientError) as error:
-            aws.invoke(name, {"s": 0}, Qualifier="1")
+            aws.invoke(name, Qualifier="1")
         assert code_of(error) == "TooManyRequestsException"
+        gate.touch()
         running.join()
-        assert aws.invoke(name, {"s": 0}, Qualifier="1") == 1
+        assert aws.invoke(name, Qualifier="1") == 1
     finally:
+        gate.touch()
         aws.client.delete_function_concurrency(FunctionName=name)
 
 
@@ -200,12 +212,12 @@ def test_a_dead_letter_queue_is_kept_and_taken_away_by_an_empty_arn(aws: Lambda)
 
 
 def test_an_event_for_an_alias_that_is_deleted_meanwhile_is_given_up_and_nothing_hangs(aws: Lambda) -> None:
-    name = aws.create(Code={"ZipFile": SLOW}, Timeout=30)
+    name = aws.create(Code={"ZipFile": HELD}, Timeout=30)
     aws.publish(name)
     aws.client.create_alias(FunctionName=name, Name="gone", FunctionVersion="1")
-    aws.invoke(name, {"s": 0}, Qualifier="gone")
+    aws.invoke(name, Qualifier="gone")
     aws.client.put_function_concurrency(FunctionName=name, ReservedConcurrentExecutions=0)
-    aws.client.invoke(FunctionName=name, Qualifier="gone", InvocationType="Event", Payload=b'{"s": 0}')
+    aws.client.invoke(FunctionName=name, Qualifier="gone", InvocationType="Event", Payload=b"{}")
     aws.client.delete_alias(FunctionName=name, Name="gone")
     aws.client.delete_function_concurrency(FunctionName=name)
     eventually(lambda: aws.running.function(name)["dead"] == 1, what="the dead letter")

@@ -26,7 +26,7 @@ SOURCES = Path(__file__).resolve().parents[2] / "src"
 COUNT = int(os.environ.get("THAWD_ENDURANCE", "20"))
 AT_ONCE = (1, 4, 16)
 SHOWN = 3
-pytestmark = pytest.mark.timeout(120 + COUNT * len(AT_ONCE))
+pytestmark = pytest.mark.timeout(600 + COUNT * len(AT_ONCE))
 
 
 @dataclass(frozen=True, slots=True)

@@ -70,6 +70,7 @@ def test_a_full_backlog_is_told_and_takes_more_once_there_is_room(project: Proje
         assert running.invoke("work", {"n": 1}) == ({"n": 1}, None)
         gate.touch()
         eventually(lambda: project.command("table", "out", "--json").stdout.count("one.txt"), what="the object's row")
+        eventually(lambda: not depth(running, "waits") + depth(running, "work"), what="an empty backlog")
         assert invoke_later(running, "work", {}) == 202
 
 

@@ -76,6 +76,8 @@ def fill(project: Project) -> Path:
         (project.root / "uploads" / "one.txt").write_text("1")
         eventually(lambda: len(rows(project)) == 1, what="the row")
         eventually(lambda: depth(running, "fails", "dead") == 1, what="the dead letter")
+        # Its row is there before it is known to be through, and it would run again.
+        eventually(lambda: depth(running, "keep", "leased") == 0, what="the end of the object's event")
         made = project.command("backup", str(backup), "--buckets")
         assert made.returncode == 0, made.stderr
         assert f"`thawd restore {backup}` puts them back" in made.stdout

@@ -86,7 +86,8 @@ def test_each_engine_starts_environments_its_way_and_nothing_is_left(work: Proje
     for engine in ("cold", "fork"):
         assert starts(runs[engine]).keys() == {engine, "warm"}, engine
     # Without snapshots (another machine than x86-64 with glibc), a note tells what came in their place.
-    thawed = starts(runs["thaw"]).keys()
+    # Where a restore takes long, of three at once one may be forked from a thawed copy.
+    thawed = starts(runs["thaw"]).keys() - {"fork"}
     assert thawed == {"thaw", "warm"} or any("thaw was wanted" in note for note in runs["thaw"]["notes"])
     assert starts(runs["provisioned"]) == {"warm": 24}
     assert runs["provisioned"]["state"].startswith("environments: 3 idle")

@@ -212,7 +212,7 @@ def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, m
         assert "does not tell who is writing" in watched.log[0]
         process = writer(watched.folder / "slow")
         # It is never still for long, but for longer in all
-        for _ in range(12):
+        for _ in range(25):
             write_block(process)
             await asyncio.sleep(0.1)
         await watched.collect()
@@ -221,7 +221,7 @@ def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, m
         (watched.folder / "quick").write_bytes(b"1")
         await watched.expect("slow", "quick")
 
-    watch(tmp_path, scenario, settings=WatchSettings(settle_s=0.6))
+    watch(tmp_path, scenario, settings=WatchSettings(settle_s=2.0))
 
 
 def test_objects_wait_while_the_state_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

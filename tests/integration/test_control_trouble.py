@@ -94,14 +94,15 @@ def test_code_that_was_replaced_while_it_was_published_does_not_come_back(bare: 
         )
         waiting = threads.submit(running.invoke, "f", {})
         client.get_waiter("function_active_v2").wait(FunctionName="f", WaiterConfig={"Delay": 0.1})
+        log = bare.data / "logs" / "f.log"
+        eventually(lambda: log.exists() and "INIT_START" in log.read_text(), what="the init of the old code")
         client.update_function_code(FunctionName="f", ZipFile=zipped("new"))
         client.get_waiter("function_updated_v2").wait(FunctionName="f", WaiterConfig={"Delay": 0.1})
         assert waiting.result()[1] is None
         until_s = time.monotonic() + 5  # longer than the first init takes
         while time.monotonic() < until_s:
             assert running.invoke("f", {}) == ("new", None)
-        lines = (bare.data / "logs" / "f.log").read_text()
-        assert lines.count("INIT_START") == 2, "each code was initialised once"
+        assert log.read_text().count("INIT_START") == 2, "each code was initialised once"
 
 
 def test_a_function_that_the_file_covers_for_a_while_is_there_again_afterwards(bare: Project) -> None:

@@ -288,7 +288,7 @@ def test_a_download_that_is_killed_is_gone_on_with(tmp_path: Path) -> None:
         first = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, start_new_session=True)
         partial = tmp_path / "partial"
         assert handler.half_sent.wait(DEADLINE_S)
-        eventually(lambda: sum(path.stat().st_size for path in partial.iterdir()), what="a part on the disk")
+        eventually(lambda: sum(path.stat().st_size for path in partial.glob("*")), what="a part on the disk")
         os.killpg(first.pid, signal.SIGKILL)
         first.communicate()
         done = subprocess.run(command, input="", capture_output=True, text=True)

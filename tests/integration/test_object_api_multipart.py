@@ -305,7 +305,7 @@ def test_a_completion_holds_up_nobody_else(served: Served, s3: Any) -> None:
     sent = Sent(s3)
     part = sent.part(1, bytes(200 * MIB))
     other = served.client()
-    worst_s = 0.0
+    answered = 0
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
         begun = threading.Event()
 
@@ -316,12 +316,11 @@ def test_a_completion_holds_up_nobody_else(served: Served, s3: Any) -> None:
         done = pool.submit(complete)
         assert begun.wait(300)
         while not done.done():
-            at = time.monotonic()
             other.head_bucket(Bucket="uploads")
-            worst_s = max(worst_s, time.monotonic() - at)
+            answered += 1
         done.result()
     other.close()
-    assert worst_s < 2
+    assert answered > 3  # one would be held up until its end, and the next be told of it
 
 
 def test_a_full_disk_fails_the_upload_and_leaves_nothing_behind() -> None:

@@ -168,7 +168,7 @@ def test_a_large_file_is_shared_until_it_is_written(bench: Bench) -> None:
     for copy in copies:
         assert copy.do("big[-1], os.stat('large').st_size") == (0, 1 << 30)
     assert sum(bench.disks.used_bytes(f"copy-{number}") for number in (1, 2, 3)) < MIB
-    assert free_bytes - free(bench.data) < 200 * MIB  # others write to this disk too
+    assert free_bytes - free(bench.data) < 1024 * MIB  # others write to this disk too
     copies[0].do("open('notes', 'a').write('x')")
     assert sum(bench.disks.used_bytes(f"copy-{number}") for number in (1, 2, 3)) < MIB
 

@@ -95,13 +95,13 @@ def test_a_thread_does_not_run_on_and_goes_on_with_the_next_invocation(project: 
         first, _ = server.invoke("f", "thread")
         stopped(first["pid"])
         used = ticks(first["pid"])
-        time.sleep(0.5)  # nothing can tell that nothing happens but waiting
+        time.sleep(2)  # nothing can tell that nothing happens but waiting
         assert ticks(first["pid"]) == used
         second, _ = server.invoke("f")
         assert second["pid"] == first["pid"]
-        # Had it run on, it would have counted some 500.
-        assert second["counted"] < 200
-        assert second["clock"] - first["clock"] > 0.5
+        # Had it run on, it would have counted some 2,000.
+        assert second["counted"] < 1000
+        assert second["clock"] - first["clock"] > 2
         counts = [second["counted"]]
         eventually(lambda: counts.append(server.invoke("f")[0]["counted"]) or counts[-1] > counts[0] + 20)
 
@@ -110,7 +110,12 @@ def test_children_are_stopped_wherever_they_went(ready: Project) -> None:
     with ready.up() as server:
         pid = server.invoke("f")[0]["pid"]
         others = [server.invoke("f", event)[0] for event in ("child", "session", "orphan")]
-        (grandchild,) = map(int, Path(f"/proc/{others[1]}/task/{others[1]}/children").read_text().split())
+
+        def grandchildren() -> list[int]:
+            return [int(pid) for pid in Path(f"/proc/{others[1]}/task/{others[1]}/children").read_text().split()]
+
+        # The shell may have been stopped before it had started anything.
+        (grandchild,) = eventually(lambda: server.invoke("f") and grandchildren(), what="the child of a child")
         stopped(pid, *others, grandchild)
         # Woken together: none is stopped any more when the next invocation looks.
         assert "T" not in server.invoke("f", [pid, *others, grandchild])[0]
@@ -128,7 +133,7 @@ def test_a_chain_of_sessions_each_started_by_the_other_ends_with_the_server(read
 
 def test_one_that_is_stopped_ends_when_it_is_idle_for_too_long(project: Project) -> None:
     project.code(CODE)
-    project.config('[functions.f]\nhandler = "app.handler"\nidle_timeout_s = 0.5\n')
+    project.config('[functions.f]\nhandler = "app.handler"\nidle_timeout_s = 3\n')
     with project.up() as server:
         pid = server.invoke("f", "child")[0]
         stopped(pid)
@@ -177,11 +182,11 @@ def test_templates_are_not_stopped_and_fork_while_their_forks_are(project: Proje
         pid = server.invoke("f")[0]["pid"]
         stopped(pid)
         (template,) = [other for other in processes_of(project.data) if other != pid]
-        assert state(template) == "S"
+        eventually(lambda: state(template) == "S", what="the template's rest")
         os.kill(pid, signal.SIGKILL)
         eventually(lambda: state(pid) == "gone", what="the end")
         assert server.invoke("f")[0]["pid"] != pid
-        assert state(template) == "S"
+        eventually(lambda: state(template) == "S", what="the template's rest")
 
 
 def test_a_function_may_keep_its_threads_running(project: Project) -> None:
@@ -189,7 +194,7 @@ def test_a_function_may_keep_its_threads_running(project: Project) -> None:
     project.config('[functions.f]\nhandler = "app.handler"\nfreeze_idle = false\n')
     with project.up() as server:
         first, _ = server.invoke("f", "thread")
-        time.sleep(0.5)  # it is the passing of time that is looked at
+        time.sleep(2)  # it is the passing of time that is looked at
         second: Any = server.invoke("f")[0]
         assert second["pid"] == first["pid"]
         assert second["counted"] > first["counted"] + 100

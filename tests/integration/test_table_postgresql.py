@@ -406,7 +406,7 @@ def test_a_server_that_answers_nothing_any_more_does_not_keep_thawd_from_its_end
 def test_an_operation_that_gets_no_answer_fails_and_the_next_one_works(
     server: Postgresql, sql: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_postgresql, "_ANSWER_S", 0.3)
+    monkeypatch.setattr(table_postgresql, "_ANSWER_S", 2.0)
     tables = Tables({"locked": table_of(server, "locked")})
 
     async def scenario() -> None:

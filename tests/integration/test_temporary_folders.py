@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import signal
 from pathlib import Path
 
@@ -46,7 +47,12 @@ def none_alive(running: Running) -> None:
 
 def folders(project: Project) -> list[Path]:
     """Those with something in them; an empty one is where copies have theirs mounted."""
-    return [path for path in (project.data / "tmp").iterdir() if any(path.iterdir())]
+    found = []
+    for path in (project.data / "tmp").iterdir():
+        with contextlib.suppress(FileNotFoundError):  # it goes just now
+            if any(path.iterdir()):
+                found.append(path)
+    return found
 
 
 @pytest.mark.parametrize("way", WAYS)

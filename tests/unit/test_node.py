@@ -287,6 +287,35 @@ def test_removing_a_function_whose_requests_wait_answers_them_and_does_not_freez
 
 
 @scenario
+async def test_a_function_that_is_declared_anew_serves_those_who_waited_for_the_one_before() -> None:
+    """As when a reload takes it from the configuration and gives it back to the Lambda API, which made it."""
+    machine = Machine(max_environments=3)
+    await machine.serve("f")
+    waiting_for_a_start = machine.ask()
+    await turns()
+    declared = {"f": version_of("f").function}
+    machine.dispatcher.declare({})
+    machine.dispatcher.declare(declared)
+    await turns()
+    # And once more before it has been published
+    waiting_for_publication = machine.ask()
+    await turns()
+    machine.dispatcher.declare({})
+    machine.dispatcher.declare(declared)
+    await turns()
+    assert not waiting_for_a_start.done()
+    assert not waiting_for_publication.done()
+    machine.spawner.immediate = True
+    await machine.dispatcher.publish(version_of("f", generation=2))
+    await until(lambda: len(machine.busy()) == 2)
+    for environment in machine.busy():
+        assert environment.version.generation == 2
+        environment.answer.set_result(Result(b"anew"))  # type: ignore[union-attr]
+    for waiting in (waiting_for_a_start, waiting_for_publication):
+        assert (await within(waiting)).payload == b"anew"
+
+
+@scenario
 async def test_a_new_version_serves_those_who_waited_for_the_old_one() -> None:
     machine = Machine(max_environments=3, immediate=True)
     await machine.serve("f")

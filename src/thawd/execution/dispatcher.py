@@ -315,8 +315,7 @@ class Dispatcher:
         family = self._family(invocation.function, invocation.qualifier)
         entry = self.entry(invocation.function, invocation.qualifier)
         asked_s = time.monotonic()
-        if entry.pool is None:
-            await self._wait_published(entry, invocation)
+        entry = await self._published(entry, invocation)
         reserved = family.latest.function.reserved_concurrency
         if reserved is not None and family.in_flight >= reserved:
             family.metrics.throttles += 1
@@ -334,7 +333,32 @@ class Dispatcher:
         _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
         return result
 
-    async def _wait_published(self, entry: VersionEntry, invocation: Invocation) -> None:
+    async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:
+        """`entry` once it serves, or the version that took its place before it did.
+
+        Raises:
+            ResourceConflictException: it is still being published (409).
+            ResourceNotReadyException: it could not be published, or was deleted meanwhile (502).
+        """
+        while entry.pool is None:
+            await self._wait_decided(entry, invocation)
+            if entry.pool is None:
+                following = self._successor(entry, invocation)
+                if following is None:
+                    raise ResourceNotReadyException(f"The function could not be published: {entry.reason}")
+                entry = following
+        return entry
+
+    def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
+        """What an invocation goes to whose version is gone; None: the version is not gone, or nothing came after it.
+
+        A function that the configuration covered for a while, say, is declared anew when it does no more.
+        """
+        family = self._families.get(invocation.function)
+        found = None if family is None or self._has(entry) else family.find(invocation.qualifier)
+        return None if found is entry else found
+
+    async def _wait_decided(self, entry: VersionEntry, invocation: Invocation) -> None:
         if entry.wanted is not None:
             if entry.state == "Failed":  # tried when it was last invoked
                 entry.state, entry.reason = "Pending", "The function is being published."
@@ -348,8 +372,6 @@ class Dispatcher:
                 "The operation cannot be performed at this time. The function is currently in the following state: "
                 f"{entry.state}"
             ) from None
-        if entry.pool is None:
-            raise ResourceNotReadyException(f"The function could not be published: {entry.reason}")
 
     async def _run(self, entry: VersionEntry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
         while True:
@@ -360,7 +382,10 @@ class Dispatcher:
                 break
             except PoolRetiredError:
                 if entry.pool is pool:
-                    raise self._gone(entry) from None
+                    following = self._successor(entry, invocation)
+                    if following is None:
+                        raise self._gone(entry) from None
+                    entry = await self._published(following, invocation)
             except InitError as error:
                 return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
             except TooManyRequestsException:
