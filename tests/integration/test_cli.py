@@ -190,7 +190,7 @@ def until_it_begins(up: subprocess.Popen[str], project: Project) -> None:
         was_caught |= is_caught
         return begun or (project.data / "address.json").exists()
 
-    while not begins():
+    while up.poll() is None and not begins():
         time.sleep(0.001)
 
 
