@@ -680,6 +680,24 @@ def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() 
     assert process.wait() == 7
 
 
+def test_a_process_without_variables_is_nobodys_only_if_it_was_so_a_while_ago_too() -> None:
+    """One that executes a program has none for a moment, whoever's it is."""
+    # In a process of its own: the children of this one are not all of this test.
+    script = textwrap.dedent("""
+        import signal, subprocess
+        from thawd.execution.children import Children
+
+        children = Children()
+        process = subprocess.Popen(["sleep", "1000"], env={}, start_new_session=True)
+        assert children.kill_strays(lambda identifier: True, spare_unknown=False, patience_s=1000)
+        assert process.poll() is None
+        assert children.kill_strays(lambda identifier: True, spare_unknown=False, patience_s=0)
+        assert process.wait() == -signal.SIGKILL
+        assert not children.kill_strays(lambda identifier: True, spare_unknown=False)
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True)
+
+
 HOSTILE = [
     wire.encode(wire.RESULT, {"duration_ms": "abc", "peak_kib": 0, "failed": False}, b"1"),
     wire.encode(wire.RESULT, {"duration_ms": "5", "peak_kib": "5", "failed": False}, b"1"),

@@ -17,6 +17,8 @@ from pathlib import Path
 _STATUS_WAIT_S = 1.0
 _STATUS_RETRY_S = 0.01
 _POLL_S = 0.02
+# A process that executes a program has no environment variables for a moment.
+_EXECUTING_S = 0.1
 # asyncio reaps what it started (pip, for one) as soon as it is dead; what is dead for longer is nobody's.
 _UNCLAIMED_S = 5.0
 _MARKER = b"THAWD_ENVIRONMENT="
@@ -64,6 +66,7 @@ class Children:
         self._told: dict[int, int | None] = {}
         self._strays: set[int] = set()
         self._zombies: dict[int, float] = {}
+        self._nobodys: dict[int, float] = {}
 
     def watch(self, pid: int) -> Child:
         """Follow the process `pid` until it ends."""
@@ -154,7 +157,9 @@ class Children:
         """Children of ours that are none of those followed: what functions detached, and helpers of our own."""
         return [pid for pid in _own_children() if pid not in self._alive]
 
-    def kill_strays(self, is_alive: Callable[[str], bool], *, spare_unknown: bool) -> bool:
+    def kill_strays(
+        self, is_alive: Callable[[str], bool], *, spare_unknown: bool, patience_s: float = _EXECUTING_S
+    ) -> bool:
         """Kill processes that functions left behind outside their process groups, and reap the dead.
 
         Such a process has become our child, because we are the subreaper. Whose it is, its cgroup tells, or the
@@ -163,13 +168,15 @@ class Children:
         Args:
             is_alive: whether the environment or template with an identifier is alive; its strays are left alone.
             spare_unknown: leave those alone that carry no identifier, because they may be the platform's own.
+            patience_s: kill those that carry none only if they did not so many seconds ago either.
 
         Returns:
-            Whether to look again soon: something was killed, or is dead and not reaped yet.
+            Whether to look again soon: something was killed, is dead and not reaped yet, or seems to be nobody's.
         """
         killed = 0
         children = _own_children()
         self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
+        nobodys, self._nobodys = self._nobodys, {}
         for pid in children:
             if pid in self._alive:
                 continue
@@ -179,13 +186,18 @@ class Children:
             owner = owner_of(pid)
             if spare_unknown if owner is None else is_alive(owner):
                 continue
+            if owner is None:
+                since_s = nobodys.get(pid, time.monotonic())
+                if time.monotonic() - since_s < patience_s:
+                    self._nobodys[pid] = since_s
+                    continue
             self._strays.add(pid)
             try:
                 os.kill(pid, signal.SIGKILL)
                 killed += 1
             except ProcessLookupError:
                 continue
-        return killed > 0 or bool(self._zombies)
+        return killed > 0 or bool(self._zombies or self._nobodys)
 
     def _reap_left_over(self, pid: int) -> None:
         """Reap a dead child that is nobody's: one we killed, or one that those who started it have not reaped."""

@@ -273,7 +273,8 @@ class Launcher:
         """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
         self._tidy()
         for _ in range(_LAST_SWEEPS):
-            if not self.children.kill_strays(lambda identifier: False, spare_unknown=self.helpers > 0):
+            spare = self.helpers > 0
+            if not self.children.kill_strays(lambda identifier: False, spare_unknown=spare, patience_s=0):
                 return
             await asyncio.sleep(_LAST_SWEEP_S)
 
