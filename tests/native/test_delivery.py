@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import subprocess
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -58,23 +59,36 @@ def test_descriptors_arrive_under_their_numbers(trial: Callable[..., Trial], ord
         os.close(fd)
 
 
+@contextlib.contextmanager
+def lent(number: int) -> Iterator[None]:
+    """A descriptor's number for a while: what has it in this process, another test's socket say, gets it back."""
+    try:
+        owner = os.dup(number)
+    except OSError:
+        owner = -1
+    try:
+        yield
+    finally:
+        if owner < 0:
+            os.close(number)
+        else:
+            os.dup2(owner, number, inheritable=False)
+            os.close(owner)
+
+
 def test_descriptors_whose_numbers_are_swapped_arrive(trial: Callable[..., Trial]) -> None:
     """40 outside is 41 inside, 41 is 42, 42 is 40, and 500 is itself: no order of dup2 alone can do it."""
     one = frozen(trial, CASES["descriptors"])
     outside = {41: 40, 42: 41, 40: 42, 500: 500}
-    held = []
-    for number, place in outside.items():
-        fd = opened(one.folder, number)
-        os.dup2(fd, place)
-        os.close(fd)
-        held.append(place)
-    try:
-        options = [word for number, place in outside.items() for word in ("--fd", f"{number}={place}")]
+    options = [word for number, place in outside.items() for word in ("--fd", f"{number}={place}")]
+    with contextlib.ExitStack() as undo:
+        for number, place in outside.items():
+            undo.enter_context(lent(place))
+            fd = opened(one.folder, number)
+            os.dup2(fd, place)
+            os.close(fd)
         for _ in range(3):
-            require(one.case, one.thaw(thaw_options=options, pass_fds=tuple(held)))
-    finally:
-        for place in held:
-            os.close(place)
+            require(one.case, one.thaw(thaw_options=options, pass_fds=tuple(outside.values())))
 
 
 def test_a_descriptor_that_was_to_be_passed_and_was_not_is_a_refusal(trial: Callable[..., Trial]) -> None:

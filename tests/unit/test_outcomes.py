@@ -71,6 +71,25 @@ def test_the_record_and_the_dead_letter_of_an_event_go_their_ways_whatever_the_o
     claim(work)
 
 
+def test_a_failure_is_on_the_disk_before_anyone_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else a crash in between would have the event run again, and it may succeed: a row and a dead letter of it."""
+    seen: list[Depth] = []
+
+    async def work() -> None:
+        async with Post(tmp_path, stores=Scripted, on_failure=HOOK, maximum_retry_attempts=0) as post:
+
+            async def deliver(self: Scripted, delivery: Delivery) -> None:
+                seen.append((await post.queue.depth())["f"])
+
+            monkeypatch.setattr(Scripted, "deliver", deliver)
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(dead=1)
+            assert seen == [Depth(0, 0, 0, 1)]
+
+    claim(work)
+
+
 @pytest.mark.parametrize("tries", [[NO], [AWAY, NO], [AWAY, AWAY, NO]])
 @pytest.mark.parametrize("dead", [[], [AWAY], [NO]])
 def test_a_success_that_is_refused_at_once_or_later_is_told_as_a_failure(

@@ -122,6 +122,9 @@ class Outcomes:
     ) -> None:
         """Deliver the outcome of a leased event and end it, or keep the outcome for later.
 
+        A failure is always kept first, and delivered by `run`: were it told and then forgotten in a crash, the event would
+        run again, and might succeed.
+
         Args:
             event_id: the event.
             outcome: of it.
@@ -132,21 +135,21 @@ class Outcomes:
             RefusedError: the destination refuses the answer; the event is as before.
             StoreError: neither could be stored; the event is as before.
         """
-        left: Outcome | None = outcome
-        while left is not None:
-            outcome, why = left, None
-            try:
-                follow_ups = await self._bring(outcome.delivery)
-            except ThawdError as error:
-                if error.retryable:
-                    kept = msgspec.structs.replace(outcome, if_failed=tuple(if_failed()))
-                    await self._keep(event_id, kept, error, counts=counts)
-                    return
-                if outcome.burial is None:
-                    raise RefusedError(error.message) from error
-                follow_ups, why = [], f"{outcome.delivery.destination} refused the record: {error.message}"
-            left = outcome.after(why)
-        await self._end(event_id, outcome, outcome.ending(why), follow_ups, counts=counts)
+        if outcome.burial is not None and self._destinations.as_event(outcome.delivery) is None:
+            await self._queue.deliver_later(
+                event_id, _encode(outcome), at=clock.now(), error=outcome.burial.error, counts=counts
+            )
+            self._awake.set()
+            return
+        try:
+            follow_ups = await self._bring(outcome.delivery)
+        except ThawdError as error:
+            if not error.retryable:
+                raise RefusedError(error.message) from error
+            kept = msgspec.structs.replace(outcome, if_failed=tuple(if_failed()))
+            await self._keep(event_id, kept, error, counts=counts)
+        else:
+            await self._end(event_id, outcome, outcome.burial, follow_ups, counts=counts)
 
     async def _bring(self, delivery: Delivery) -> list[NewEvent]:
         """Take it where it goes; the events that are to be stored with the end of its own.
