@@ -122,8 +122,8 @@ class Outcomes:
     ) -> None:
         """Deliver the outcome of a leased event and end it, or keep the outcome for later.
 
-        A failure is always kept first, and delivered by `run`: were it told and then forgotten in a crash, the event would
-        run again, and might succeed.
+        A failure is always kept first, and delivered by `run`: were it told and then forgotten in a crash, the event
+        would run again, and might succeed.
 
         Args:
             event_id: the event.
