@@ -244,6 +244,7 @@ class Outcomes:
                 why = f"{outcome.delivery.destination} was away: {error.message}"
                 await self._give_up(waiting, outcome, Burial(why, "DestinationFailed"), again=outcome)
             else:
+                self._tell_down(outcome.delivery, error)
                 wait_s = min(_BACKOFF_LAST_S, _BACKOFF_FIRST_S * 2 ** min(waiting.tries + 1, 30))
                 await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
         except Exception as error:  # a bug of ours with one outcome must not end the others, nor come back for ever
