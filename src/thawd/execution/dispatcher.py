@@ -105,7 +105,13 @@ class FunctionEntry:
 
 
 class Dispatcher:
-    """All functions and what runs them."""
+    """All functions and what runs them.
+
+    Attributes:
+        stopping: whether the server stops.
+        on_active: called with the name of a function and the number of a version whose init failed when it was
+            published and has succeeded now.
+    """
 
     def __init__(
         self,
@@ -125,6 +131,7 @@ class Dispatcher:
         self._idle.set()
         self._in_flight = 0
         self.stopping = False
+        self.on_active: Callable[[str, str], None] = lambda name, number: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """These functions exist from now on; those no longer named are retired, with all their versions."""
@@ -256,6 +263,7 @@ class Dispatcher:
             spawn_task=self._spawn_task,
             policy=entry.policy(version.function),
         )
+        pool.on_started = lambda: self._works(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         self._node.join(pool)
@@ -293,6 +301,12 @@ class Dispatcher:
         entry.decided.set()
         if old is not None:
             self._retire(old)
+
+    def _works(self, entry: VersionEntry, pool: Pool) -> None:
+        """An environment has started: if init failed when the version was published, that is over."""
+        if entry.pool is pool and entry.state != "Active":
+            entry.state, entry.reason = "Active", None
+            self.on_active(entry.function.name, entry.number)
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
         """The version could not be published for `reason`; what it was before goes on serving."""
@@ -391,8 +405,6 @@ class Dispatcher:
             except TooManyRequestsException:
                 metrics.throttles += 1
                 raise
-        if entry.state != "Active":
-            entry.state, entry.reason = "Active", None
         return await self._run_in(pool, lease, invocation)
 
     async def _run_in(self, pool: Pool, lease: Lease, invocation: Invocation) -> Result:
