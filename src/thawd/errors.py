@@ -170,6 +170,23 @@ class StoreFullError(StoreError):
     status = 503
 
 
+class ScarcityError(ThawdError):
+    """The machine has no memory or threads left for thawd itself (HTTP 503); the message ends with the way out."""
+
+    status = 503
+    way_out: ClassVar[str] = (
+        "raise what limits this process (`ulimit -v`, `ulimit -u`; MemoryMax and TasksMax of a service), free memory, "
+        "or have it serve fewer buckets and tables"
+    )
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; {self.way_out}")
+
+
+class NoThreadError(ScarcityError):
+    """The system refused a thread (HTTP 503)."""
+
+
 class DestinationUnavailable(ThawdError):
     """A destination did not take a record, and may take it later (HTTP 502)."""
 

@@ -86,7 +86,7 @@ class Publications:
         )
 
     def _confirm(self, version: Version) -> None:
-        """The version is the one that was published last: what was tried meanwhile and failed is not wanted any more."""
+        """It was published last: what was tried meanwhile and failed is not wanted any more."""
         entry = self._dispatcher.entry(version.function.name)
         if entry.state == "Active" and entry.pool is not None and entry.pool.version is version and entry.reason:
             entry.reason = None

@@ -20,12 +20,12 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import greeting
+from thawd import greeting, threads
 from thawd.claims import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.composition.platform import Platform
 from thawd.config import Settings
-from thawd.errors import ThawdError
+from thawd.errors import NoThreadError, ThawdError
 from thawd.events.destinations import missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution.children import kill_left_over
@@ -76,9 +76,11 @@ class Server:
         Raises:
             StartError: something is in the way of the start.
             StoreError: a store cannot be used.
+            NoThreadError: the machine gives too few threads.
         """
         server = self._settings.server
         raise_descriptor_limit()
+        asyncio.get_running_loop().set_default_executor(threads.pool(_threads(), name="thawd"))
         with lock(server.data) as self._lock, contextlib.ExitStack() as closing:
             left_over = kill_left_over(server.data / "packages")
             if left_over:
@@ -245,22 +247,28 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
 
     Raises:
         ThawdError: the server could not start, or stopped for a trouble that is not its own.
+        ScarcityError: the same, for want of memory or threads.
         OSError: the same, as the system tells it.
     """
-    import uvloop
-
     sys.setswitchinterval(_SWITCH_S)
+    threads.spare_address_space()
     _adopt_orphans()
     quieten_uvicorn()
     server = Server(settings, environ=environ, aws=aws)
+    has_ended = False
     try:
+        import uvloop
+
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.run(watch=watch, ready_file=ready_file))
-    except ExceptionGroup as group:
-        expected = _expected(group)
+            has_ended = True
+    except Exception as error:
+        expected = _expected(error)
+        if has_ended and isinstance(expected, NoThreadError):
+            return  # asyncio wants a thread to wait for the others with; Python waits for them without, at its end
         if expected is None:
             raise
-        raise expected from group
+        raise expected from error
 
 
 def _expected(error: Exception) -> Exception | None:
@@ -268,7 +276,12 @@ def _expected(error: Exception) -> Exception | None:
     if isinstance(error, ExceptionGroup):
         told = [_expected(part) for part in error.exceptions]
         return None if None in told else told[0]
-    return error if isinstance(error, ThawdError | OSError) else None
+    return error if isinstance(error, ThawdError | OSError) else threads.scarcity(error)
+
+
+def _threads() -> int:
+    """Threads for what blocks: as many as Python's own pool has at most (`concurrent.futures`, ThreadPoolExecutor)."""
+    return min(32, (os.cpu_count() or 1) + 4)
 
 
 async def _guarded(work: Coroutine[None, None, None]) -> None:

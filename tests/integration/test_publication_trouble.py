@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import shutil
 import signal
-import textwrap
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +246,71 @@ def test_a_function_of_the_file_whose_init_was_killed_is_active_once_it_works(pr
         assert running.invoke("app", {}) == ("second", None)
         assert state(running, "app")["LastUpdateStatus"] == "Successful"
         assert "LastUpdateStatusReason" not in state(running, "app")
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_images_whose_records_are_damaged_are_not_used_and_made_anew(project: Project) -> None:
+    project.code("def handler(event, context):\n    return 1\n")
+    project.config(declared(["a", "b", "c"]))
+    with project.up():
+        pass
+    first, second, third = sorted((project.data / "snapshots").glob("*.json"))
+    first.write_bytes(b"\xff\x00{")
+    os.truncate(second.with_suffix(".img"), 100)
+    third.unlink()
+    third.mkdir()
+    with project.up() as running:
+        for name in "abc":
+            assert running.invoke(name, {}) == (1, None)
+            assert (running.function(name)["state"], running.function(name)["start"]) == ("Active", "thaw")
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+def test_a_package_that_vanishes_while_its_function_is_published_costs_that_function_alone(project: Project) -> None:
+    began, gate = project.root / "began", project.root / "gate"
+    project.code(
+        f"""
+        import os, time
+        open({str(began)!r}, "w").close()
+        while not os.path.exists({str(gate)!r}):
+            time.sleep(0.005)
+
+        def handler(event, context):
+            return 1
+        """
+    )
+    project.config("")
+    with project.up() as running:
+        create(running, "sound", "sound")
+        project.config(declared(["app"]))
+        running.process.send_signal(signal.SIGHUP)
+        eventually(began.exists, what="init")
+        for package in (project.data / "packages").iterdir():
+            if (package / "thawd.toml").exists():
+                shutil.rmtree(package)
+        gate.touch()
+        running.until_said("configuration reloaded")
+        assert running.function("app")["start"] != "thaw"
+        assert running.invoke("sound", {}) == ("sound", None)
+        reload(running)
+        assert running.invoke("app", {}) == (1, None)
+
+
+LOST = """
+from pathlib import Path
+
+from thawd.execution.snapshots import Engine
+
+Engine.find = classmethod(lambda cls: cls(Path("/nonexistent/freeze.so"), Path("/nonexistent/thaw")))
+"""
+
+
+def test_a_native_library_that_is_gone_costs_the_snapshots_alone(project: Project) -> None:
+    (project.root / "faults").mkdir()
+    (project.root / "faults" / "sitecustomize.py").write_text(LOST)
+    project.code("def handler(event, context):\n    return 1\n")
+    project.config(declared(["app"]))
+    with project.up(environ=faulty(project)) as running:
+        assert running.invoke("app", {}) == (1, None)
+        assert (running.function("app")["state"], running.function("app")["start"]) == ("Active", "fork")
+        assert "/nonexistent/freeze.so" in running.function("app")["start_reason"]

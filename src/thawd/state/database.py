@@ -19,7 +19,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from thawd.errors import StoreError
+from thawd import threads
+from thawd.errors import NoThreadError, StoreError
 from thawd.state import sqlite_file
 
 T = TypeVar("T")
@@ -85,6 +86,7 @@ class Database:
         Raises:
             StoreError: the file cannot be used; the message says why and what to do.
             StoreFullError: the disk is full.
+            NoThreadError: the machine has no thread to give.
         """
         self.path = path
         self.gauged = 0
@@ -97,8 +99,18 @@ class Database:
         except StoreError:
             connection.close()
             raise
-        self._write = _Lane(f"{path.name}: writer", connection, self._run_writes)
-        self._read = _Lane(f"{path.name}: reader", reader, self._run_reads)
+        try:
+            self._write = _Lane(f"{path.name}: writer", connection, self._run_writes)
+        except NoThreadError:
+            reader.close()
+            connection.close()
+            raise
+        try:
+            self._read = _Lane(f"{path.name}: reader", reader, self._run_reads)
+        except NoThreadError:
+            reader.close()
+            self._write.close()
+            raise
 
     async def write(self, work: Work[T]) -> T:
         """Run `work` in a transaction and return its value once that is on the disk.
@@ -275,7 +287,7 @@ class _Lane:
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def submit(self, job: _Job) -> bool:
         """Queue `job`; False when the lane is closed."""
