@@ -114,7 +114,7 @@ class Deployments:
         self._families: dict[str, Family] = {}
         self._publishing: dict[tuple[str, str], tuple[VersionRecord, asyncio.Task[None]]] = {}
         self.on_names: Callable[[list[str]], None] = lambda names: None
-        self.on_outcome: Callable[[VersionRecord, DeployError | None], None] = lambda record, error: None
+        self.on_outcome: Callable[[VersionRecord, DeployError | None], object] = lambda record, error: None
         dispatcher.on_active = self._recovered
 
     def configure(self, functions: Mapping[str, Function]) -> None:

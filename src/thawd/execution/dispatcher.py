@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -464,6 +465,7 @@ class Dispatcher:
             "reason": entry.reason,
             "start": None if method is None else method.start,
             "start_reason": None if method is None else method.why,
+            "start_reasons": [] if method is None else list(map(asdict, method.obstacles)),
             "template_init_ms": None if method is None else method.template_init_ms,
             "snapshot": None if method is None else _snapshot(metrics, method),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},

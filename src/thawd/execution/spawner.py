@@ -403,7 +403,10 @@ class Spawner:
     def _refuse_fork(self, origin: Origin, why: str) -> None:
         if origin.unforked is None:
             origin.unforked = Reason(why, Fallback.FORK_REFUSED)
-            self._tell(origin, f"started cold: {why}")
+            text = f"not forked: {why}; environments are started cold"
+            unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
+            # The first cause first, and once: what follows from it alone would send its reader to the wrong place.
+            self._tell(origin, text if not unfrozen or unfrozen in origin.told else f"{unfrozen}; {text}")
 
     def _follow(self, origin: Origin, environment: Environment) -> None:
         """Count the version's environments: with the last one a thawed template ends; another is made in no time."""
