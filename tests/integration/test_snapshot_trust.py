@@ -231,7 +231,9 @@ def test_all_reasons_are_shown_the_first_cause_first(app: Project) -> None:
             f"thawd: app: not forked: {second['reason']}; environments are started cold",
         ]
         said = [line.removeprefix("thawd: app: ") for line in told]
-        eventually(lambda: [text for stream, text in log(app) if stream == "thawd"] == said, what="the lines in the log")
+        eventually(
+            lambda: [text for stream, text in log(app) if stream == "thawd"] == said, what="the lines in the log"
+        )
         status = app.command("status").stdout
         assert f"  starts by cold: not thawed: {first['reason']}; not forked: {second['reason']}\n" in status
     app.config(APP + "snapshot = false\n")
