@@ -25,12 +25,13 @@ from thawd.claims import Lock, StartError, announced, bind, lock, raise_descript
 from thawd.code_watch import CodeWatcher
 from thawd.composition.platform import Platform
 from thawd.config import Settings
-from thawd.errors import NoThreadError, ThawdError
+from thawd.errors import NoThreadError, StoreError, ThawdError
 from thawd.events.destinations import missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution.children import kill_left_over
 from thawd.gateway.url_table import PATH_PREFIX
 from thawd.reload import Reloads
+from thawd.state.backup import RESCUED, rescue, rescued
 from thawd.telemetry.console import complain, say
 from thawd.web import configured, quieten_uvicorn
 
@@ -61,7 +62,7 @@ class Server:
         self._environ = environ
         self._aws = aws
         self._stop = asyncio.Event()
-        self._lost_data = False
+        self._lost: str | None = None
         self._lock: Lock
         self._platform: Platform
         self._reloads: Reloads
@@ -97,6 +98,8 @@ class Server:
                         spawn_task=lambda work: tasks.create_task(_guarded(work)),
                         closing=closing,
                     )
+                    for saved in rescued(self._platform.stores.state.path):
+                        complain(f"thawd: {saved} holds what a state file held that was removed; {_way_back(saved)}")
                     self._reloads = Reloads(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
@@ -179,16 +182,30 @@ class Server:
             await self._platform.emulated.close()
         self._platform.execution.spawner.flush_logs()
         say("stopped")
-        if self._lost_data:
-            raise StartError("it stopped because its data folder was removed or replaced")
+        if self._lost is not None:
+            raise StartError(f"it stopped because {self._lost}")
 
     async def _guard_data(self) -> None:
-        """Stop when the data folder is taken away: what would be accepted from then on could not be kept."""
-        while self._lock.is_held():  # noqa: ASYNC110 - nothing tells when a folder is removed, but looking
+        """Stop when the data folder or the state file is taken away: nothing could be accepted from then on."""
+        state = self._platform.stores.state
+        while (lost := self._missing()) is None:  # noqa: ASYNC110 - nothing tells when a file is removed, but looking
             await asyncio.sleep(_GUARD_S)
-        complain(f"thawd: the data folder {self._settings.server.data} was removed or replaced; thawd stops")
-        self._lost_data = True
+        complain(f"thawd: {lost}; thawd stops")
+        self._lost = lost
+        try:
+            if state.is_removed and self._settings.server.data.is_dir():
+                saved = await rescue(state)
+                complain(f"thawd: what the state file held is saved in {saved}; {_way_back(saved)}")
+        except StoreError as error:
+            complain(f"thawd: what the state file held cannot be saved: {error.message}")
         self._stop.set()
+
+    def _missing(self) -> str | None:
+        """What of the data folder is not where it was; None: all is."""
+        if not self._lock.is_held():
+            return f"the data folder {self._settings.server.data} was removed or replaced"
+        misplaced = self._platform.stores.state.misplaced()
+        return None if misplaced is None else f"the state file cannot be used: {misplaced}"
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -277,6 +294,14 @@ def _expected(error: Exception) -> Exception | None:
         told = [_expected(part) for part in error.exceptions]
         return None if None in told else told[0]
     return error if isinstance(error, ThawdError | OSError) else threads.scarcity(error)
+
+
+def _way_back(saved: Path) -> str:
+    """How to go on with a state file that was saved, or without."""
+    state = saved.with_name(saved.name.partition(RESCUED)[0])
+    return (
+        f"to go on with it, stop thawd, `rm -f {state}-wal {state}-shm; mv {saved} {state}`, start it; else remove it"
+    )
 
 
 def _threads() -> int:
