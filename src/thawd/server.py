@@ -83,6 +83,8 @@ class Server:
         raise_descriptor_limit()
         asyncio.get_running_loop().set_default_executor(threads.pool(_threads(), name="thawd"))
         with lock(server.data) as self._lock, contextlib.ExitStack() as closing:
+            for note in self._lock.notes:
+                complain(f"thawd: {note}")
             left_over = kill_left_over(server.data / "packages")
             if left_over:
                 complain(f"thawd: ended {left_over} processes that functions of an earlier server had left behind")

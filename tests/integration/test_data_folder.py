@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import sqlite3
 import stat
+import subprocess
 import threading
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from botocore.exceptions import ClientError
 
 from .conftest import DEADLINE_S, Project, Running, eventually
+from .test_server import MODULES, open_to_all, unprivileged_python
 
 CODE = """
 import os, time
@@ -166,3 +170,83 @@ def test_a_table_whose_file_is_removed_takes_nothing_more_and_the_server_lives(w
         assert running.invoke("app", {"key": "b"}) == (None, None)
     with sqlite3.connect(file) as table:
         assert {key for (key,) in table.execute("SELECT key FROM items")} == {"a", "b"}
+
+
+def modes(folder: Path) -> dict[str, int]:
+    """Modes of everything that may be read by others if its folder is, by path."""
+    found = {}
+    for place, _, names in os.walk(folder):
+        inner = Path(place).relative_to(folder)
+        if inner.parts and inner.parts[0] in ("packages", "environments", "tmp"):
+            if len(inner.parts) > 1:
+                continue
+            names.clear()
+        for path in (Path(place), *(Path(place) / name for name in names)):
+            found[str(path.relative_to(folder))] = stat.S_IMODE(path.lstat().st_mode)
+    return found
+
+
+def open_to_others(folder: Path) -> None:
+    for place, _, names in os.walk(folder):
+        Path(place).chmod(0o755)
+        for name in names:
+            (Path(place) / name).chmod(0o644)
+
+
+def test_a_data_folder_that_is_there_is_made_its_owners_alone_and_that_is_told_once(waiting: Project) -> None:
+    (waiting.root / "gate").touch()
+    with waiting.up() as running:
+        assert accept(running, 1)
+        assert all(not mode & 0o077 for mode in modes(waiting.data).values()), modes(waiting.data)
+    open_to_others(waiting.data)
+    with waiting.up() as running:
+        assert len([line for line in running.output if "was open to other users (mode 0755)" in line]) == 1
+        found = {name: oct(mode) for name, mode in modes(waiting.data).items() if mode & 0o077}
+        assert not found
+        assert running.invoke("app", {"n": 2}) == (None, None)
+    with waiting.up() as running:
+        assert not any("open to other users" in line for line in running.output)
+    open_to_others(waiting.data)
+    (waiting.data / "theirs").write_text("")
+    with waiting.up() as running:
+        assert any("holds what is not thawd's (theirs)" in line for line in running.output)
+        left = {name for name, mode in modes(waiting.data).items() if mode & 0o077}
+        assert left == {".", "theirs"}
+
+
+def test_a_backup_and_a_restore_are_their_owners_alone(waiting: Project) -> None:
+    with waiting.up() as running:
+        assert accept(running, 1)
+        (waiting.root / "backup").mkdir(mode=0o755)
+        assert waiting.command("backup", "backup").returncode == 0
+    assert all(not mode & 0o077 for mode in modes(waiting.root / "backup").values()), modes(waiting.root / "backup")
+    open_to_others(waiting.data)
+    done = waiting.command("restore", "--replace", "backup")
+    assert (done.returncode, "was open to other users" in done.stdout) == (0, True), done
+    assert all(not mode & 0o077 for mode in modes(waiting.data).values()), modes(waiting.data)
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="takes root to give a folder away")
+def test_a_data_folder_of_another_user_is_refused_and_root_is_told(waiting: Project) -> None:
+    python = unprivileged_python()
+    open_to_all(waiting.root)
+    waiting.data.mkdir(mode=0o777)
+    waiting.data.chmod(0o777)
+    os.chown(waiting.data, 12345, 12345)
+    done = subprocess.run(
+        [python, "-m", "thawd", "up"],
+        cwd=waiting.root,
+        env={**os.environ, **MODULES},
+        user=65534,
+        group=65534,
+        capture_output=True,
+        text=True,
+        timeout=DEADLINE_S,
+    )
+    assert done.returncode == 1, done
+    assert "belongs to the user number 12345, who could read" in done.stderr
+    assert "chown -R" in done.stderr
+    with waiting.up() as running:
+        assert any("who can change what thawd runs as root" in line for line in running.output)
+        assert accept(running, 1)
+        (waiting.root / "gate").touch()

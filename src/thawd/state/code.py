@@ -169,7 +169,7 @@ class CodeStore:
 
     def _install(self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str) -> None:
         with storing(self._packages):
-            self._packages.mkdir(parents=True, exist_ok=True)
+            self._packages.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._packages))
             try:
                 target = unfinished / "package"
