@@ -87,6 +87,9 @@ class _Request(ctypes.Structure):
         ("park_timeout_ms", ctypes.c_uint32),
         ("fail_at", ctypes.c_char_p),
         ("disk", ctypes.c_char_p),
+        ("any_port", ctypes.POINTER(ctypes.c_int32)),
+        ("any_port_count", ctypes.c_uint32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -101,7 +104,7 @@ class _Report(ctypes.Structure):
         ("operations", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("descriptors", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("ended", ctypes.c_uint32),
         ("park_ns", ctypes.c_uint64),
         ("scan_ns", ctypes.c_uint64),
         ("write_ns", ctypes.c_uint64),
