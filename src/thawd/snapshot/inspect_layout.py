@@ -27,7 +27,8 @@ SIGNALS = 64
 
 # Names of the enumerators, in order, in small letters and without their prefix.
 SECTIONS = (
-    "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "signals", "vdso", "strings",
+    "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "signals", "vdso",
+    "strings",
 )  # fmt: skip
 OPERATION_KINDS = ("anonymous", "file", "file_shared", "object", "data", "copy")
 DESCRIPTOR_KINDS = (

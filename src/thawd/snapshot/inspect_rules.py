@@ -225,6 +225,6 @@ def _check_contents(image: Image, item: Descriptor, where: str) -> None:
         return
     if item.kind not in ("pipe_read", "socketpair") or (item.kind == "pipe_read" and item.data_bytes > item.value):
         raise DamageError(
-            f"{where}: holds {item.data_bytes} bytes; only a pipe's reading end may, up to its capacity, or a pair's end"
+            f"{where}: holds {item.data_bytes} bytes; only a pipe's reading end may, up to its capacity, and a pair's"
         )
     _check_stored(image, item.data_offset, item.data_bytes, where)
