@@ -89,7 +89,7 @@ def _what(fd: int, link: str) -> str:
         return "descriptor %d" % fd
     from thawd.snapshot.connections import Openings
 
-    return next(one.describe() for one in Openings().sockets() if one.number == fd)
+    return Openings().socket(fd).describe()
 
 
 def _shared_file(fd: int, link: str, status: os.stat_result) -> str:

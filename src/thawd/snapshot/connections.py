@@ -53,11 +53,15 @@ class Socket(NamedTuple):
     library: str
     place: str
 
-    def describe(self) -> str:
-        """For example "descriptor 7, connected to 10.0.0.5:5432 (redis, opened at app.py:12)"."""
+    def state(self) -> str:
+        """For example "connected to 10.0.0.5:5432 (redis, opened at app.py:12)"."""
         state = {CONNECTED: "connected to ", LISTENING: "listening at "}.get(self.kind, "")
         opened = ", ".join(filter(None, (self.library, self.place and f"opened at {self.place}")))
-        return f"descriptor {self.number}, {state}{self.address or 'not connected'}" + (opened and f" ({opened})")
+        return f"{state}{self.address or 'not connected'}" + (opened and f" ({opened})")
+
+    def describe(self) -> str:
+        """The same with the number: "descriptor 7, connected to …"."""
+        return f"descriptor {self.number}, {self.state()}"
 
 
 class Openings:
@@ -93,7 +97,14 @@ class Openings:
 
     def sockets(self, own: Iterable[int] = ()) -> list[Socket]:
         """The sockets of this process but those in `own`, by number; [] where /proc does not tell."""
-        return [self._describe(number) for number in _sockets() if number not in set(own)]
+        return [self.socket(number) for number in _sockets() if number not in set(own)]
+
+    def socket(self, number: int) -> Socket:
+        """What the descriptor, a socket, is."""
+        kind, address = _state(number)
+        known = number in self._noted and self._is_open(number)
+        opening = self._noted[number] if known else Opening(0, False, "", "")
+        return Socket(number, kind, address, opening.library, opening.place)
 
     def _noting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def noting(sock: Any, *arguments: Any) -> Any:
@@ -124,12 +135,6 @@ class Openings:
             return os.fstat(number).st_ino == self._noted[number].inode
         except OSError:
             return False
-
-    def _describe(self, number: int) -> Socket:
-        kind, address = _state(number)
-        known = number in self._noted and self._is_open(number)
-        opening = self._noted[number] if known else Opening(0, False, "", "")
-        return Socket(number, kind, address, opening.library, opening.place)
 
 
 def _asked_for_any_port(sock: Any, name: str, arguments: tuple[Any, ...]) -> bool | None:
@@ -208,9 +213,18 @@ def _state(number: int) -> tuple[str, str]:
             if pid == os.getpid():
                 return PAIR, "a pair within this process"
             return (CONNECTED, peer or "another process") if pid else (NEW, "")
-        if end.type == socket.SOCK_STREAM and peer:
-            return CONNECTED, peer
+        if end.type == socket.SOCK_STREAM and (peer or _has_ended(number)):
+            return CONNECTED, peer or "a peer that has gone"
         return NEW, peer or local
+
+
+def _has_ended(number: int) -> bool:
+    """Whether a socket that is not connected was: a fresh one hangs up too, with nothing to read."""
+    import select
+
+    poll = select.poll()
+    poll.register(number, select.POLLIN)
+    return any(events & select.POLLIN for _, events in poll.poll(0))
 
 
 def _address(ask: Callable[[], Any]) -> str:
