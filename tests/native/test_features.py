@@ -12,7 +12,7 @@ FREEZE_COPY, FREEZE_NO_PAGEMAP_SCAN, FREEZE_NO_PROCMAP_QUERY = 1, 2, 4
 OLDER = FREEZE_NO_PAGEMAP_SCAN | FREEZE_NO_PROCMAP_QUERY
 MEMORY = ("mappings", "shared_memory", "advice", "remap", "heap")
 PROGRAMS = ("waits", "tls", "threads", "signals", "registers", *MEMORY, "files", "channels", "mutexes", "restartable")
-ALL = cases_of(*PROGRAMS, "stacks", "processes")
+ALL = cases_of(*PROGRAMS, "layouts", "stacks", "processes")
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)
