@@ -118,7 +118,7 @@ enum advice {
 
 enum operation_flag {
     OPERATION_NORESERVE = 1,
-    OPERATION_STACK = 2, // main's stack: room to grow is set aside below it
+    OPERATION_STACK = 2, // grows down, as main's stack does; room for that is part of it
 };
 
 struct operation {

@@ -25,7 +25,7 @@ PROGRAMS = (
     "mutexes",
     "restartable",
 )
-ALL = cases_of(*PROGRAMS, "stacks", "processes")
+ALL = cases_of(*PROGRAMS, "layouts", "stacks", "processes")
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)

@@ -1,7 +1,8 @@
 """From a version to an image that can be trusted: found in the store, or frozen, tested and stored.
 
-An image is tested before it is: thawed once, and given the priming event, whose answer must be the original's. Why a
-version has no image is told as a reason, never raised: it is then forked or starts cold.
+An image is tested before it is kept: it is read by the rules of its format, thawed once, and given the priming event,
+whose answer must be the original's. Why a version has no image is told as a reason, never raised: it is then forked or
+starts cold.
 """
 
 from __future__ import annotations
@@ -189,7 +190,12 @@ class Snapshots:
                 return await self._refused(head.refused, head, template)
             started_s = time.monotonic()
             try:
-                disk = await asyncio.to_thread(self._look_at_disk, template, draft)
+                # By the same rules as `thawd snapshot inspect`: an image that breaks one is neither thawed nor kept.
+                image = await asyncio.to_thread(inspect.read, draft.image)
+            except inspect.ImageError as error:
+                return await self._refused(_unreadable(error, draft), head, template)
+            try:
+                disk = await asyncio.to_thread(self._look_at_disk, template, image)
             except DiskRefusedError as error:
                 return await self._refused(error.message, head, template)
             thawable = Thawable(self._engine.program, draft.image, disk)
@@ -216,12 +222,11 @@ class Snapshots:
         assert self._starter.disks is not None
         return self._starter.disks
 
-    def _look_at_disk(self, template: Template, draft: Draft) -> DiskSnapshot | None:
+    def _look_at_disk(self, template: Template, image: inspect.Image) -> DiskSnapshot | None:
         """What init left in its temporary folder; None when it left that alone. Blocks."""
         if template.folder is None:
             return None
-        frozen_unix_ns = inspect.read(draft.image).process.frozen_unix_ns
-        return self._disks.look(template.identifier, frozen_unix_ns=frozen_unix_ns)
+        return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
 
     async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
         """What was stored with an image.
@@ -328,6 +333,12 @@ async def _prime(environment: Environment) -> bytes:
         told = result.payload[:500].decode(errors="replace")
         raise ThawFailedError(f"the priming event failed in a copy: {told}")
     return result.payload
+
+
+def _unreadable(error: inspect.ImageError, draft: Draft) -> str:
+    """The reason for no snapshot: which rule the image breaks."""
+    broken = str(error).removeprefix(f"{draft.image}: ")
+    return f"its image breaks a rule of the format, which is a fault of thawd's; please report it: {broken}"
 
 
 def _difference(expected: bytes, found: bytes) -> str:
