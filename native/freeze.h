@@ -27,6 +27,8 @@ struct freeze_request {
     uint32_t park_timeout_ms; // 0: 2000
     const char *fail_at;      // NULL, or the name of a fault point, for tests
     const char *disk;         // NULL, or the folder that each copy gets as its own (thawd-thaw --disk-at)
+    int32_t seccomp_filters;  // that the process was started under; -1: as many as its parent is under
+    uint32_t reserved;
 };
 
 struct freeze_report {

@@ -15,8 +15,8 @@ _REST = r'(?:[^;{}"]|"(?:[^"\\]|\\.)*")*'
 _STATEMENT = re.compile(
     r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|is_connected\[\] =|\{(?="anon))' + _REST
 )
-_FREEZE = ("descriptors", "pipes", "sockets", "mappings", "plan", "process", "park", "hooks", "pages", "host")
-_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors")
+_FREEZE = ("descriptors", "pipes", "sockets", "mappings", "plan", "process", "rights", "park", "hooks", "pages", "host")
+_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors", "thaw_rights")
 
 
 def _refusals(name: str) -> list[str]:

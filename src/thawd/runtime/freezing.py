@@ -51,6 +51,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         The environment's channel, the handler, and what its READY is to say.
     """
     given = dict(os.environ)
+    filters = process.seccomp_filters()
     sources = SourceFiles()
     sources.watch()
     handler = loop.init(channel)
@@ -73,7 +74,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
     told: Head = {"refused": primed.refused}
     if primed.refused is None:
-        outcome, told = _freeze(request.head)
+        outcome, told = _freeze(request.head, filters)
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(wire.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
@@ -97,7 +98,7 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def _freeze(request: Head) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
+def _freeze(request: Head, filters: int) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """The outcome, and what to tell the platform of it: why there is no image, or the figures of the one there is."""
     # What the image holds is shared by all copies; the collector must not write to it, page by page, in each of them.
     gc.collect()
@@ -105,7 +106,11 @@ def _freeze(request: Head) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     process.flush_output()
     try:
         outcome = engine.freeze(
-            request["path"], provided=wire.DESCRIPTORS, library=request["library"], disk=request["disk"]
+            request["path"],
+            provided=wire.DESCRIPTORS,
+            library=request["library"],
+            disk=request["disk"],
+            seccomp_filters=filters,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}

@@ -87,6 +87,8 @@ class _Request(ctypes.Structure):
         ("park_timeout_ms", ctypes.c_uint32),
         ("fail_at", ctypes.c_char_p),
         ("disk", ctypes.c_char_p),
+        ("seccomp_filters", ctypes.c_int32),
+        ("reserved", ctypes.c_uint32),
     ]
 
 
@@ -248,6 +250,7 @@ def freeze(
     procmap_query: bool = True,
     fail_at: str | None = None,
     disk: str | None = None,
+    seccomp_filters: int = -1,
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
@@ -264,6 +267,8 @@ def freeze(
         fail_at: name of a fault point, for tests.
         disk: folder, without links in its path, that each copy gets as its own (docs/disk-snapshots.md); files in it
             may be mapped shared and writable.
+        seccomp_filters: how many the process was started under; -1: as many as its parent is under. One that has added
+            its own is refused.
 
     Raises:
         SnapshotRefused: the process holds what no copy could be given.
@@ -286,6 +291,7 @@ def freeze(
         provided_count=len(provided),
         fail_at=None if fail_at is None else os.fsencode(fail_at),
         disk=None if disk is None else os.fsencode(disk),
+        seccomp_filters=seccomp_filters,
     )
     report = _Report()
     result = loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report))
