@@ -108,7 +108,7 @@ static int check_process(struct checking *c) {
         host->kernel_version[sizeof host->kernel_version - 1] || host->cpu_vendor[sizeof host->cpu_vendor - 1])
         return bad(c, "the host key's texts are not ended", offsetof(struct image_header, host));
     uint32_t strings = count(c, SECTION_STRINGS);
-    if (process->working_folder >= strings || c->header->glibc >= strings)
+    if (process->working_folder >= strings || process->more_groups >= strings || c->header->glibc >= strings)
         return bad(c, "a fact of the process points nowhere", 0);
     if (!page_range(process->vdso_start, process->vdso_bytes) || process->vdso_bytes != count(c, SECTION_VDSO) ||
         (process->vvar_bytes && !page_range(process->vvar_start, process->vvar_bytes)))

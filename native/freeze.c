@@ -168,6 +168,7 @@ static int write_image(struct freezing *f) {
     f->report->threads = f->sections[SECTION_THREADS].count;
     f->report->descriptors = f->sections[SECTION_DESCRIPTORS].count;
     hooks_remove(f);
+    clocks_forget(f);
     return result;
 }
 

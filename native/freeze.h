@@ -31,7 +31,7 @@ struct freeze_request {
     const char *disk;         // NULL, or the folder that each copy gets as its own (thawd-thaw --disk-at)
     const int32_t *any_port;  // bound sockets whose port the kernel chose, and may choose again for each copy
     uint32_t any_port_count;
-    uint32_t reserved;
+    int32_t seccomp_filters; // that the process was started under; -1: as many as its parent is under
 };
 
 struct freeze_report {

@@ -79,6 +79,8 @@ struct freezing {
     struct table sections[SECTION_COUNT];
     struct process_facts process;
     struct image_header header;
+    struct landing landing_before;
+    int noted;  // the landing tells the processor time of this freeze
     int hooked; // the hooks were put in by this freeze
 };
 
@@ -134,13 +136,30 @@ uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const ch
 // process.c: what is neither memory nor threads nor descriptors, and what of it refuses.
 int process_describe(struct freezing *f);
 
+// rights.c: what the process may do, and what of it refuses.
+int rights_describe(struct freezing *f);
+
 // plan.c: from mappings and pages to SECTION_OPERATIONS, and the places of all data.
 int plan(struct freezing *f);
 
 // output.c: writes the header, the sections and the data.
 int output(struct freezing *f);
 
-// hooks.c: madvise and mremap of the C library, patched so that they know image-backed memory.
+// clocks.c: processor time goes on in a copy. clocks_find: with the C library. clocks_note: into the landing, until
+// clocks_forget.
+void clocks_find(void);
+uint64_t clocks_of_this_thread(void);
+void clocks_note(struct freezing *f);
+void clocks_forget(struct freezing *f);
+struct timespec;
+struct rusage;
+struct tms;
+int hooked_clock_gettime(int32_t clock, struct timespec *time);
+int hooked_getrusage(int who, struct rusage *usage);
+long hooked_times(struct tms *used);
+
+// hooks.c: madvise and mremap of the C library, patched so that they know image-backed memory; and the functions of
+// clocks.c.
 // Finds the functions, with the C library; then patches and restores them, without.
 int hooks_find(struct freezing *f);
 int hooks_install(struct freezing *f);

@@ -71,6 +71,22 @@ struct process_facts {
     uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process asked for
     uint32_t working_folder;         // offset in SECTION_STRINGS
     uint32_t umask;
+    uint64_t monotonic_ns, boottime_ns; // CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze
+    // What the process might do, capabilities(7): one bit for each capability. A copy may do no more.
+    uint64_t bounding, permitted, effective, inheritable, ambient;
+    uint64_t limits[32];      // getrlimit(2): soft and hard, of resource 0, 1, … 15
+    uint32_t users[3];        // real, effective, saved
+    uint32_t groups[3];       // the same
+    uint32_t more_groups;     // offset in SECTION_STRINGS: supplementary groups, decimal, each followed by a space
+    uint32_t secure_bits;     // prctl(2), PR_GET_SECUREBITS
+    uint32_t no_privileges;   // PR_GET_NO_NEW_PRIVS
+    uint32_t seccomp_filters; // filters that every thread was under
+    uint32_t dumpable;        // PR_GET_DUMPABLE
+    uint32_t subreaper;       // PR_GET_CHILD_SUBREAPER
+    uint32_t no_huge_pages;   // PR_GET_THP_DISABLE
+    uint32_t fixed_code;      // PR_GET_MDWE: memory that was writable cannot be made executable
+    uint32_t death_signal;    // PR_GET_PDEATHSIG
+    uint32_t personality;     // personality(2)
 };
 
 enum image_flag {
@@ -140,8 +156,12 @@ struct thread_state {
     uint64_t robust_list;     // get_robust_list(2); 0: none
     uint64_t rseq;            // address of its struct rseq; 0: not registered
     int32_t tid;              // in the frozen process
-    uint32_t reserved;
-    char name[16]; // prctl(2), PR_GET_NAME
+    uint32_t policy;          // sched_getscheduler(2)
+    char name[16];            // prctl(2), PR_GET_NAME
+    uint64_t cpu_ns;          // its CPU clock
+    uint64_t timer_slack_ns;  // prctl(2), PR_GET_TIMERSLACK
+    int32_t nice;             // getpriority(2)
+    uint32_t io_priority;     // ioprio_get(2)
 };
 
 struct file_identity {
@@ -259,12 +279,12 @@ static inline uint64_t checksum(const void *data, uint64_t bytes) {
 
 _Static_assert(sizeof(struct section_place) == 16, "on disk");
 _Static_assert(sizeof(struct host_key) == 240, "on disk");
-_Static_assert(sizeof(struct process_facts) == 176, "on disk");
-_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 240 + 176, "on disk");
+_Static_assert(sizeof(struct process_facts) == 552, "on disk");
+_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 240 + 552, "on disk");
 _Static_assert(sizeof(struct image_header) <= IMAGE_PAGE, "the header is one page");
 _Static_assert(offsetof(struct image_header, sections) == 64, "on disk");
 _Static_assert(sizeof(struct operation) == 48, "on disk");
-_Static_assert(sizeof(struct thread_state) == 72, "on disk");
+_Static_assert(sizeof(struct thread_state) == 96, "on disk");
 _Static_assert(sizeof(struct file_identity) == 40, "on disk");
 _Static_assert(sizeof(struct memory_object) == 24, "on disk");
 _Static_assert(sizeof(struct descriptor) == 48, "on disk");

@@ -69,6 +69,13 @@ static void note_thread(struct slot *slot, ucontext_t *context) {
     if (&__rseq_size && __rseq_size)
         state->rseq = state->fs_base + (uint64_t)__rseq_offset;
     sys_prctl(PR_GET_NAME, (long)state->name, 0, 0, 0);
+    state->policy = (uint32_t)sys3(SYS_sched_getscheduler, 0, 0, 0);
+    state->nice = 20 - (int32_t)sys3(SYS_getpriority, 0, 0, 0); // the call answers 20 minus it
+    long priority = sys3(SYS_ioprio_get, 1 /* IOPRIO_WHO_PROCESS */, 0, 0),
+         slack = sys_prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    state->io_priority = priority > 0 ? (uint32_t)priority : 0;
+    state->cpu_ns = clocks_of_this_thread();
+    state->timer_slack_ns = slack > 0 ? (uint64_t)slack : 0;
     slot->instruction = (uint64_t)context->uc_mcontext.gregs[REG_RIP];
     // Last: a slot with a thread id is whole.
     __atomic_store_n(&state->tid, sys_gettid(), __ATOMIC_RELEASE);

@@ -91,9 +91,14 @@ void stage_vdso(struct thaw *t);
 void stage_process(struct thaw *t);
 void stage_descriptors(struct thaw *t);
 void stage_landing(struct thaw *t);
+void stage_rights(struct thaw *t);
 void stage_threads(struct thaw *t);
 _Noreturn void thaw_resume(struct thaw *t);
 
+// Ends the process when it was started under fewer seccomp filters than the frozen one was.
+void rights_check(struct thaw *t);
+// The limits of the frozen process, and whether others may look into it: when nothing else is left to do.
+void rights_limit(const struct process_facts *process);
 // The lowest address of the vDSO and its data.
 uint64_t vdso_start(const struct vdso_parts *vdso);
 // The descriptor of memory object `index`, which is made when it is first asked for.

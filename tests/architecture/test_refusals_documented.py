@@ -15,8 +15,11 @@ _REST = r'(?:[^;{}"]|"(?:[^"\\]|\\.)*")*'
 _STATEMENT = re.compile(
     r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|\bstatic const char \w+\[\] =|\{(?="anon))' + _REST
 )
-_FREEZE = ("descriptors", "pipes", "sockets", "events", "mappings", "plan", "process", "park", "hooks", "pages", "host")
-_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors")
+_FREEZE = (
+    "descriptors", "pipes", "sockets", "events", "mappings", "plan", "process", "rights", "park", "hooks", "pages",
+    "host",
+)  # fmt: skip
+_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors", "thaw_rights")
 
 
 def _refusals(name: str) -> list[str]:

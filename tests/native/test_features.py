@@ -24,6 +24,8 @@ PROGRAMS = (
     "timers",
     "mutexes",
     "restartable",
+    "rights",
+    "processor_time",
 )
 ALL = cases_of(*PROGRAMS, "layouts", "stacks", "processes")
 

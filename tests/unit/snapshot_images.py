@@ -190,6 +190,10 @@ def whole() -> Draft:
         "vdso_hash": checksum(VDSO_CODE), "landing": LIBRARY + 2 * PAGE + 64, "parcel": ARENA + PAGE,
         "parcel_bytes": PAGE, "frozen_unix_ns": 1_794_000_000_123_456_789, "register_permissions": 0x602E7,
         "working_folder": draft.string("/var/task"), "umask": 0o022,
+        "monotonic_ns": 3_600_000_000_000, "boottime_ns": 3_700_000_000_000, "bounding": (1 << 41) - 1,
+        "permitted": 1 << 10, "effective": 1 << 10, "inheritable": 0, "ambient": 0, "limits": [1024, 4096] * 16,
+        "users": [1000, 1000, 1000], "groups": [100, 100, 100], "more_groups": draft.string("100 44 "),
+        "no_privileges": 1, "seccomp_filters": 2, "dumpable": 1,
     }  # fmt: skip
     draft.vdso = VDSO_CODE
     draft.records = {name.removeprefix("SECTION_").lower(): [] for name, record in HEADER.records.items() if record}

@@ -110,6 +110,11 @@ def test_header_host_and_process_come_back_as_they_were_written(place: Path) -> 
     assert (process.working_folder, process.umask, process.frozen_unix_ns) == ("/var/task", 0o22, 1794000000123456789)
     assert (process.brk_start, process.brk_end, process.vdso_start) == (HEAP, HEAP + 8 * PAGE, VDSO)
     assert process.register_permissions == 0x602E7
+    assert (process.monotonic_ns, process.boottime_ns) == (3600 * 10**9, 3700 * 10**9)
+    assert (process.bounding, process.permitted, process.no_privileges, process.seccomp_filters) == (
+        (1 << 41) - 1, 1 << 10, 1, 2,
+    )  # fmt: skip
+    assert (process.limits, process.users, process.more_groups) == ((1024, 4096) * 16, (1000,) * 3, "100 44 ")
     assert (process.landing, process.parcel, process.parcel_bytes) == (LIBRARY + 2 * PAGE + 64, ARENA + PAGE, PAGE)
 
 

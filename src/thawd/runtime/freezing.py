@@ -52,6 +52,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         The environment's channel, the handler, and what its READY is to say.
     """
     given = dict(os.environ)
+    filters = process.seccomp_filters()
     sources = SourceFiles()
     openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
     sources.watch()
@@ -78,7 +79,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
     told: Head = {"refused": primed.refused}
     if primed.refused is None:
-        outcome, told = _freeze(request.head, any_port=openings.any_port())
+        outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(wire.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
@@ -102,7 +103,7 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def _freeze(request: Head, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
+def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """The outcome, and what to tell the platform of it: why there is no image, or the figures of the one there is."""
     # What the image holds is shared by all copies; the collector must not write to it, page by page, in each of them.
     gc.collect()
@@ -117,6 +118,7 @@ def _freeze(request: Head, *, any_port: List[int]) -> "Tuple[Optional[engine.Fre
             connections=request["connections"],
             listeners=request["listeners"],
             any_port=any_port,
+            seccomp_filters=filters,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}

@@ -95,7 +95,7 @@ class _Request(ctypes.Structure):
         ("disk", ctypes.c_char_p),
         ("any_port", ctypes.POINTER(ctypes.c_int32)),
         ("any_port_count", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("seccomp_filters", ctypes.c_int32),
     ]
 
 
@@ -249,6 +249,7 @@ def freeze(
     connections: str = "drop",
     listeners: str = "refuse",
     any_port: Sequence[int] = (),
+    seccomp_filters: int = -1,
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
@@ -270,6 +271,8 @@ def freeze(
         listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
             a copy nobody reaches it.
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
+        seccomp_filters: how many the process was started under; -1: as many as its parent is under. One that has added
+            its own is refused.
 
     Raises:
         SnapshotRefused: the process holds what no copy could be given.
@@ -299,6 +302,7 @@ def freeze(
         disk=None if disk is None else os.fsencode(disk),
         any_port=(ctypes.c_int32 * len(any_port))(*any_port),
         any_port_count=len(any_port),
+        seccomp_filters=seccomp_filters,
     )
     report = _Report()
     result = _freeze(loaded, request, report, loops)

@@ -76,6 +76,7 @@ def _read(fd: int, name: str) -> Image:
     tables = _Tables(fd, header)
     facts = header["process"]
     facts["working_folder"] = tables.path(facts["working_folder"], "the process's working folder")
+    facts["more_groups"] = tables.string(facts["more_groups"], "the process's groups")
     image = Image(
         path=name,
         mode=stat.S_IMODE(status.st_mode),

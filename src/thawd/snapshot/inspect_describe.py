@@ -225,6 +225,12 @@ def _process(image: Image) -> Description:
         "vdso_bytes": process.vdso_bytes,
         "parcel_bytes": process.parcel_bytes,
         "register_permissions": hex(process.register_permissions),
+        "users": list(process.users),
+        "groups": list(process.groups),
+        "capabilities": hex(process.permitted),
+        "capabilities_bounding": hex(process.bounding),
+        "no_new_privileges": bool(process.no_privileges),
+        "seccomp_filters": process.seccomp_filters,
         # 0 is SIG_DFL, 1 is SIG_IGN.
         "signals_handled": [number for number, act in enumerate(image.signals, 1) if act.handler > 1],
         "signals_ignored": [number for number, act in enumerate(image.signals, 1) if act.handler == 1],

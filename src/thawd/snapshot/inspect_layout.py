@@ -65,14 +65,20 @@ FIELDS = {
         "code_start:Q code_end:Q data_start:Q data_end:Q brk_start:Q brk_end:Q stack_start:Q "
         "arguments_start:Q arguments_end:Q environment_start:Q environment_end:Q "
         "vdso_start:Q vdso_bytes:Q vvar_start:Q vvar_bytes:Q vdso_hash:Q landing:Q parcel:Q parcel_bytes:Q "
-        "frozen_unix_ns:Q register_permissions:Q working_folder:I umask:I"
+        "frozen_unix_ns:Q register_permissions:Q working_folder:I umask:I monotonic_ns:Q boottime_ns:Q "
+        "bounding:Q permitted:Q effective:Q inheritable:Q ambient:Q limits:32Q users:3I groups:3I more_groups:I "
+        "secure_bits:I no_privileges:I seccomp_filters:I dumpable:I subreaper:I no_huge_pages:I fixed_code:I "
+        "death_signal:I personality:I"
     ),
     "image_header": (
         "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "
         "anonymous_offset:Q flags:I glibc:I sections:section_place*11 host:host_key process:process_facts"
     ),
     "operation": "address:Q length:Q offset:Q kind:I index:I protection:I flags:I advice:I reserved:I",
-    "thread_state": ("context:Q fs_base:Q gs_base:Q clear_child_tid:Q robust_list:Q rseq:Q tid:i reserved:I name:16s"),
+    "thread_state": (
+        "context:Q fs_base:Q gs_base:Q clear_child_tid:Q robust_list:Q rseq:Q tid:i policy:I name:16s "
+        "cpu_ns:Q timer_slack_ns:Q nice:i io_priority:I"
+    ),
     "file_identity": "device:Q inode:Q bytes:Q modified_ns:q path:I checked:I",
     "memory_object": "bytes:Q offset:Q name:I seals:I",
     "descriptor": (
