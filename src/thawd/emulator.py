@@ -20,6 +20,7 @@ from thawd.claims import StartError
 from thawd.control.names import parse_function
 from thawd.events import s3_event
 from thawd.execution.children import Child, Children
+from thawd.execution.version import GUARDED
 from thawd.gateway.aws_notifications import BucketNotifications, ObjectHappening
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.s3_xml import S3Error
@@ -114,7 +115,8 @@ def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
         keys: access keys that requests to it must be signed with; none: it does not matter.
     """
     access_key, secret = next(iter(keys.items()), ("test", "test"))
-    return {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
+    credentials = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
+    return {"AWS_ENDPOINT_URL": url, GUARDED: "local", **credentials}
 
 
 def real_variables(environ: Mapping[str, str]) -> dict[str, str]:

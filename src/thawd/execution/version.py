@@ -10,9 +10,13 @@ from pathlib import Path
 import msgspec
 
 from thawd import __file__ as package_file
+from thawd.execution import sdk
 from thawd.execution.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 
+GUARDED = "THAWD_AWS"
+"""Where it says ``local``, AWS is emulated, and functions' processes refuse requests to AWS itself."""
+_SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
 # What functions see of the platform's own environment variables; secrets of the server's shell stay outside.
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
@@ -106,6 +110,11 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
     passed_on = {name: own[name] for name in _PASSED_ON if name in own}
     variables = defaults | passed_on | function.environment | reserved | dict(aws or {})
+    if python_version:
+        major, minor = python_version.split(".")[:2]
+        variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))
+    if aws and aws.get(GUARDED) == "local":
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), _SITE]))
     for name, paths in _layer_paths(layers, python_version).items():
         variables[name] = os.pathsep.join([*paths, variables[name]] if variables.get(name) else paths)
     return variables
