@@ -36,6 +36,7 @@ class Version:
         number: by which callers see it; ``$LATEST`` for what can change.
         program: what its environments execute instead of thawd's Python runtime; None: that. `python` is then the file
             that is executed, and `python_version` empty.
+        wrapper: what executes the interpreter, with the interpreter's command line after it; empty: nothing does.
     """
 
     function: Function
@@ -46,6 +47,7 @@ class Version:
     variables: Mapping[str, str]
     number: str = LATEST
     program: Program | None = None
+    wrapper: tuple[str, ...] = ()
 
     @property
     def runtime_title(self) -> str:
@@ -54,7 +56,12 @@ class Version:
 
     def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
         """Command line of a process of this version: mode, then control, services and lifeline descriptor."""
-        return [str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
+        return [*self.wrapper, str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
+
+
+def api_command(python: Path) -> tuple[str, ...]:
+    """Command line of thawd's Python runtime as a client of the Runtime API, which other programs may stand beside."""
+    return (str(python), _BOOTSTRAP, "api")
 
 
 def variables_of(  # noqa: PLR0913 - each is a source of variables

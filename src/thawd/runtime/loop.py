@@ -22,6 +22,10 @@ INIT_FAILED = 1
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     """Run the init phase, then serve as an environment, fork environments as a template or be frozen; never returns."""
     started_s = time.monotonic()
+    if mode == "api":
+        from thawd.runtime import api_client
+
+        api_client.run()
     if mode == "snapshot":
         process.settle_descriptors([control, service, lifeline])
         control, service, lifeline = wire.DESCRIPTORS
