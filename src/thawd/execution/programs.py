@@ -39,6 +39,7 @@ class Program:
         title: what ``INIT_START`` calls it, for example ``nodejs:20.20.2``.
         snap_start: whether it may know restore hooks, so that it is asked to run them.
         extensions: executables that are started beside it, each of another name.
+        modules: folders of npm's where it finds clients of AWS's SDK, after all of the function's own.
     """
 
     runtime: str
@@ -46,6 +47,7 @@ class Program:
     title: str
     snap_start: bool
     extensions: tuple[Path, ...] = ()
+    modules: tuple[Path, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -98,7 +100,8 @@ def find_program(
         return Program(runtime, argv, runtime, snap_start=True, extensions=extensions)
     node, version = _node(runtime, runtimes.get(runtime), folder=folder, environ=environ)
     argv = (*find_wrapper(function, roots=roots, environ=environ), str(node), str(_NODE_CLIENT))
-    return Program(runtime, argv, f"nodejs:{version}", snap_start=False, extensions=extensions)
+    modules = _sdk_folders(node, environ)
+    return Program(runtime, argv, f"nodejs:{version}", snap_start=False, extensions=extensions, modules=modules)
 
 
 def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
@@ -115,6 +118,9 @@ def variables_of_program(function: Function, program: Program, variables: Mappin
     if program.runtime in NODE_RUNTIMES:
         made["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{program.runtime}"
         made["LAMBDA_RUNTIME_DIR"] = str(_NODE_CLIENT.parent)
+        own = [made["NODE_PATH"]] if made.get("NODE_PATH") else []
+        if own or program.modules:
+            made["NODE_PATH"] = os.pathsep.join([*own, *map(str, program.modules)])
     else:
         made["LAMBDA_RUNTIME_DIR"] = variables["LAMBDA_TASK_ROOT"]
     return made
@@ -237,6 +243,17 @@ def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mappin
         f"{'; tried: ' + '; '.join(tried) if tried else '; found nothing'}. Install Node {major}, or name one in "
         f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; a Node named there may have another version.'
     )
+
+
+def _sdk_folders(node: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Folders where npm has AWS's SDK for all: those that the server's ``NODE_PATH`` names, and npm's own.
+
+    Source: npm-folders(5): ``{prefix}/lib/node_modules``, the prefix being the folder above that of Node.
+    """
+    named = [Path(entry) for entry in environ.get("NODE_PATH", "").split(os.pathsep) if entry]
+    prefixes = [node.parent.parent, node.resolve().parent.parent, Path("/usr/local"), Path("/usr")]
+    folders = dict.fromkeys([*named, *(prefix / "lib" / "node_modules" for prefix in prefixes)])
+    return tuple(folder for folder in folders if (folder / "@aws-sdk").is_dir())
 
 
 def _configured(text: str, folder: Path, environ: Mapping[str, str]) -> Iterator[Path]:
