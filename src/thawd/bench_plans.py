@@ -240,7 +240,8 @@ def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str
     if server.key is not None:
         return url, None, {"X-Api-Key": server.key}
     if server.access_keys:
-        return url, lambda path, body: signature(server.access_keys, (host, port), path, body or None), {}
+        keys, place = server.access_keys, (host, port)
+        return url, lambda path, body, headers: signature(keys, place, path, body or None, headers), {}
     return url, None, {}
 
 

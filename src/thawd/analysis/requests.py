@@ -16,8 +16,8 @@ _FRESH_S = 60.0
 # Source: RFC 3986, 2.2, and what is encoded already.
 _AS_IT_IS = "!#$&'()*+,/:;=?@[]%|"
 
-Credentials = Callable[[str, bytes], Mapping[str, str]]
-"""Headers that let a request in, from its path and body."""
+Credentials = Callable[[str, bytes, Mapping[str, str]], Mapping[str, str]]
+"""Headers that let a request in, from its path, body and other headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,7 +114,7 @@ class Requests:
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(payload))}
         headers |= target.headers
         if target.credentials is not None:
-            headers |= target.credentials(target.path, payload)
+            headers |= target.credentials(target.path, payload, headers)
         lines = [f"{target.method} {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 
