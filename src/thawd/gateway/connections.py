@@ -32,6 +32,7 @@ from thawd.gateway.http import Message, Receive, Scope, Send
 _END_OF_HEAD = b"\r\n\r\n"
 # So much of a chunked body is parsed between two looks at what it is made of.
 _SLICE_BYTES = 4096
+_NOT_LOOKED_AT = -1
 _REASONS = {
     400: "Bad Request",
     408: "Request Timeout",
@@ -74,6 +75,7 @@ class Connection(HttpToolsProtocol):
         super().__init__(**given)
         self.all = connections
         self.limits = connections.limits
+        self._most_head_bytes = connections.limits.head_bytes
         self.deadline_s = math.inf
         self.head_bytes = 0
         self.held_bytes = 0
@@ -150,7 +152,7 @@ class Connection(HttpToolsProtocol):
     def _feed(self, data: bytes, at: int) -> None:
         """Have `data` from `at` on parsed, one request at a time."""
         size = len(data)
-        while at < size and not self._is_discarding and not self.transport.is_closing():
+        while at < size and not self._is_discarding:
             if not self._is_in_head:
                 at = self._feed_body(data, at)
             elif self.cycle is None or self.cycle.response_complete:
@@ -161,46 +163,52 @@ class Connection(HttpToolsProtocol):
 
     def _feed_head(self, data: bytes, at: int) -> int:
         """Feed a head up to its end; the place after what was fed."""
-        end = self._end_of_head(data, at)
-        if self.head_bytes + (end or len(data)) - at > self.limits.head_bytes:
+        found = data.find(_END_OF_HEAD, at) if not self.head_bytes else self._find_end(data, at)
+        end = len(data) if found < 0 else found + len(_END_OF_HEAD)
+        if self.head_bytes + end - at > self._most_head_bytes:
             self._refuse_rest(431, f"The head of a request may have {self.limits.head_bytes} bytes")
             return len(data)
-        if end is None:
+        if found < 0:
             if not self.head_bytes:
                 self.deadline_s = self.loop.time() + self.limits.head_s
             self.all.head_goes_on(self, len(data) - at)
             self._end_of_piece = (self._end_of_piece + data[-3:])[-3:]
-            end = len(data)
         elif self.head_bytes:
             self._end_of_piece = b""
             self.all.head_is_over(self)
         self._may_begin = True
-        self._parse(data, at, end)
+        if self._parse(data, at, end) and found < 0:
+            self._check_headers()
         self._may_begin = False
         return end
 
-    def _end_of_head(self, data: bytes, at: int) -> int | None:
-        if self.head_bytes:
-            seam = self._end_of_piece + data[at : at + 3]
-            found = seam.find(_END_OF_HEAD)
-            if found >= 0:
-                return at + found + len(_END_OF_HEAD) - len(self._end_of_piece)
-        found = data.find(_END_OF_HEAD, at)
-        return None if found < 0 else found + len(_END_OF_HEAD)
+    def _find_end(self, data: bytes, at: int) -> int:
+        """Where the end of a head begins that began before `data`: perhaps before `at`; -1: it is not there."""
+        before = self._end_of_piece
+        found = (before + data[at : at + 3]).find(_END_OF_HEAD)
+        return data.find(_END_OF_HEAD, at) if found < 0 else at + found - len(before)
+
+    def _check_headers(self) -> None:
+        if self.headers is not None and len(self.headers) > self.limits.headers:
+            self._refuse_rest(431, f"A request may have {self.limits.headers} headers")
 
     def _feed_body(self, data: bytes, at: int) -> int:
         """Feed what there is of a body, and no more; the place after what was fed."""
-        if self._has_answered():
+        if self.cycle.response_complete:
             self._discarded_bytes += len(data) - at
             if self._discarded_bytes > self.limits.discard_bytes:
                 self.transport.abort()
                 return len(data)
-        else:
-            self.deadline_s = self.loop.time() + self.limits.stall_s
+        if self._left_bytes == _NOT_LOOKED_AT:
+            self._left_bytes = self._announced_bytes()
         if not self._left_bytes:
             return self._feed_chunks(data, at)
-        end = min(len(data), at + self._left_bytes)
+        end = len(data)
+        if end - at > self._left_bytes:
+            end = at + self._left_bytes
         self._left_bytes -= end - at
+        if self._left_bytes and not self.cycle.response_complete:
+            self.deadline_s = self.loop.time() + self.limits.stall_s
         if not self._is_past_parser:
             self._parse(data, at, end)
             return end
@@ -216,8 +224,14 @@ class Connection(HttpToolsProtocol):
             return len(data)
         end = min(len(data), at + _SLICE_BYTES)
         self._framing_bytes += end - at
-        if self._parse(data, at, end) and self._framing_bytes > self.limits.head_bytes:
-            self._refuse_rest(400, f"A chunk's size, or what ends the body, has over {self.limits.head_bytes} bytes")
+        if not self.cycle.response_complete:
+            self.deadline_s = self.loop.time() + self.limits.stall_s
+        if self._parse(data, at, end):
+            self._check_headers()  # trailers are added to them
+            if self._framing_bytes > self.limits.head_bytes:
+                self._refuse_rest(
+                    400, f"A chunk's size, or what ends the body, has over {self.limits.head_bytes} bytes"
+                )
         return end
 
     def _parse(self, data: bytes, at: int, end: int) -> bool:
@@ -225,7 +239,8 @@ class Connection(HttpToolsProtocol):
         try:
             while at < end:
                 try:
-                    self.parser.feed_data(data if end - at == len(data) else memoryview(data)[at:end])
+                    part = data[at:end] if end - at < _SLICE_BYTES else memoryview(data)[at:end]
+                    self.parser.feed_data(part)
                     break
                 except httptools.HttpParserUpgrade as upgrade:
                     at += upgrade.args[0]  # the request stands, we stay with HTTP/1.1. Source: RFC 9110, 7.8
@@ -282,19 +297,18 @@ class Connection(HttpToolsProtocol):
         self._may_begin = False
         super().on_message_begin()
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """Called by the parser, for trailers, too."""
-        if len(self.headers) >= self.limits.headers:
-            raise _TooManyHeadersError
-        super().on_header(name, value)
-
     def on_headers_complete(self) -> None:
         """Called by the parser."""
+        if len(self.headers) > self.limits.headers:
+            raise _TooManyHeadersError
         self._is_in_head = False
-        self._framing_bytes = 0
-        self._left_bytes = self._announced_bytes()
-        # The parser takes the body of such a request for the protocol that was asked for.
-        self._is_past_parser = self.parser.should_upgrade() and self._left_bytes != 0
+        self._framing_bytes = self._discarded_bytes = 0
+        self._left_bytes = _NOT_LOOKED_AT
+        self._is_past_parser = False
+        if self.parser.should_upgrade():
+            # The parser takes the body of such a request for the protocol that was asked for.
+            self._left_bytes = self._announced_bytes()
+            self._is_past_parser = self._left_bytes != 0
         super().on_headers_complete()
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
@@ -336,6 +350,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.all.work(self)
+        self.deadline_s = self.loop.time() + self.limits.stall_s
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
     def on_response_complete(self) -> None:
