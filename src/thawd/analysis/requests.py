@@ -16,6 +16,8 @@ _FRESH_S = 60.0
 # Source: RFC 3986, 2.2, and what is encoded already.
 _AS_IT_IS = "!#$&'()*+,/:;=?@[]%|"
 
+_SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "Signature")
+
 Credentials = Callable[[str, bytes, Mapping[str, str]], Mapping[str, str]]
 """Headers that let a request in, from its path, body and other headers."""
 
@@ -84,6 +86,20 @@ def without_credentials(url: str) -> tuple[str, dict[str, str]]:
     name, _, password = credentials.partition(":")
     encoded = base64.b64encode(f"{unquote(name)}:{unquote(password)}".encode()).decode()
     return parts._replace(netloc=place).geturl(), {"Authorization": f"Basic {encoded}"}
+
+
+def shown(url: str) -> str:
+    """An address as reports show it: without what lets a request in that is presigned."""
+    start, question, query = url.partition("?")
+    pairs = (pair.partition("=") for pair in query.split("&"))
+    return (
+        start
+        + question
+        + "&".join(
+            f"{name}{equals}{'***' if equals and unquote(name) in _SECRET_PARAMETERS else value}"
+            for name, equals, value in pairs
+        )
+    )
 
 
 class Requests:

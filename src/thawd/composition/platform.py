@@ -250,6 +250,7 @@ class Platform:
                 budget=self._budget,
                 http=settings.http,
                 accept=accept,
+                key=server.key,
             ),
             objects=ObjectApi(
                 settings.buckets,
@@ -272,6 +273,7 @@ class Platform:
                 Access(
                     keys=server.access_keys or (LOCAL_KEYS if config.is_loopback(server.host) else {}),
                     is_local=server.key is None,
+                    key=server.key,
                 ),
                 queue_timeout_s=wait_s,
                 budget=self._budget,
