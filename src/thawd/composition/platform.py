@@ -259,6 +259,7 @@ class Platform:
                 budget=self._budget,
                 http=settings.http,
                 accept=accept,
+                key=server.key,
             ),
             objects=ObjectApi(
                 settings.buckets,
@@ -281,6 +282,7 @@ class Platform:
                 Access(
                     keys=server.access_keys or (LOCAL_KEYS if config.is_loopback(server.host) else {}),
                     is_local=server.key is None,
+                    key=server.key,
                 ),
                 queue_timeout_s=wait_s,
                 budget=self._budget,
