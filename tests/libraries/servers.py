@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import datetime
+import ipaddress
 import itertools
 import json
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -16,6 +20,11 @@ from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.x509.oid import NameOID
 
 from tests.ports import quiet_port
 
@@ -23,6 +32,7 @@ START_DEADLINE_S = 60
 DATAGRAMS_BYTES = 8 << 20
 LARGEST_DATAGRAM_BYTES = 65536
 END = b"end"
+DAY = datetime.timedelta(days=1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,6 +52,28 @@ class Request:
     body: bytes
 
 
+@dataclass(frozen=True, slots=True)
+class Certificate:
+    """Of 127.0.0.1, signed by itself."""
+
+    path: Path
+    key_path: Path
+
+
+def made_certificate(folder: Path) -> Certificate:
+    """Make one in `folder`."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "127.0.0.1")])
+    now = datetime.datetime.now(datetime.UTC)
+    host = x509.SubjectAlternativeName([x509.IPAddress(ipaddress.ip_address("127.0.0.1"))])
+    builder = x509.CertificateBuilder(name, name, key.public_key(), x509.random_serial_number())
+    builder = builder.not_valid_before(now - DAY).not_valid_after(now + DAY).add_extension(host, critical=False)
+    certificate = Certificate(folder / "certificate.pem", folder / "key.pem")
+    certificate.path.write_bytes(builder.sign(key, hashes.SHA256()).public_bytes(Encoding.PEM))
+    certificate.key_path.write_bytes(key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()))
+    return certificate
+
+
 class HttpServer(ThreadingHTTPServer):
     """Keeps connections alive and answers everything.
 
@@ -52,8 +84,14 @@ class HttpServer(ThreadingHTTPServer):
     daemon_threads = True
     request_queue_size = 128
 
-    def __init__(self) -> None:
+    def __init__(self, certificate: Certificate | None = None) -> None:
         super().__init__(("127.0.0.1", 0), _Answers)
+        self._scheme = "http" if certificate is None else "https"
+        if certificate is not None:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(certificate.path, certificate.key_path)
+            # The handshake is the connection's own thread's: it may be that nobody makes it.
+            self.socket = context.wrap_socket(self.socket, server_side=True, do_handshake_on_connect=False)
         self.numbers = itertools.count(1)
         self.requests: list[Request] = []
         self._thread = threading.Thread(target=self.serve_forever, daemon=True)
@@ -70,7 +108,7 @@ class HttpServer(ThreadingHTTPServer):
     @property
     def address(self) -> str:
         """The server's URL."""
-        return f"http://127.0.0.1:{self.server_port}"
+        return f"{self._scheme}://127.0.0.1:{self.server_port}"
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Clients that are killed reset their connections: nothing to say."""
@@ -183,3 +221,29 @@ class Redis:
     def address(self) -> str:
         """The server's URL."""
         return f"redis://127.0.0.1:{self._port}/0"
+
+
+class GrpcServer:
+    """A gRPC server: ``/thawd.Numbers/Square`` gives the square of a number, and the name that asked for it."""
+
+    def __init__(self) -> None:
+        import grpc
+
+        handler = grpc.unary_unary_rpc_method_handler(self._square)
+        self._server = grpc.server(ThreadPoolExecutor(8))
+        self._server.add_generic_rpc_handlers(
+            [grpc.method_handlers_generic_handler("thawd.Numbers", {"Square": handler})]
+        )
+        self.address = "127.0.0.1:{}".format(self._server.add_insecure_port("127.0.0.1:0"))
+
+    def __enter__(self) -> GrpcServer:
+        self._server.start()
+        return self
+
+    def __exit__(self, *_error: object) -> None:
+        self._server.stop(None).wait()
+
+    @staticmethod
+    def _square(request: bytes, _context: Any) -> bytes:
+        said = json.loads(request)
+        return json.dumps({"square": said["number"] ** 2, "name": said["name"]}).encode()

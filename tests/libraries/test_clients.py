@@ -19,13 +19,14 @@ import pytest
 from tests.integration.postgresql import Postgresql
 from tests.libraries.programs.repeated import BEFORE, NUMBERS
 from tests.libraries.repetition import COLD, Said, compare_many
-from tests.libraries.servers import Datagrams, HttpServer, Redis, Request
+from tests.libraries.servers import Datagrams, GrpcServer, HttpServer, Redis, Request, made_certificate
 from tests.ports import quiet_port
 
 PAGE = Path(__file__).parents[2] / "docs" / "libraries.md"
+HTTP = {"uses_requests": 1, "uses_botocore": 1, "uses_httpx": 2}  # and how many connections each keeps
 PROGRAMS = (
-    "uses_requests",
-    "uses_botocore",
+    *HTTP,
+    "uses_grpc",
     "uses_redis",
     "uses_psycopg",
     "uses_psycopg_pool",
@@ -80,11 +81,28 @@ def check_messages(messages: Messages, all_said: Iterable[Said]) -> None:
 
 
 @pytest.mark.timeout(EACH_S)
-@pytest.mark.parametrize("program", ["uses_requests", "uses_botocore"])
-def test_http_clients_answer_in_each_copy_over_a_connection_of_its_own(
+@pytest.mark.parametrize("program", HTTP)
+def test_http_clients_answer_in_each_copy_over_connections_of_its_own(
     image: Path, http: HttpServer, program: str
 ) -> None:
-    check_connections(compare_many(image, program, "--address", http.address))
+    check_connections(compare_many(image, program, "--address", http.address), at_most=HTTP[program])
+
+
+@pytest.mark.timeout(EACH_S)
+@pytest.mark.parametrize("program", ["uses_requests", "uses_httpx"])
+def test_https_clients_answer_in_each_copy_over_connections_of_its_own(
+    image: Path, tmp_path_factory: pytest.TempPathFactory, program: str
+) -> None:
+    certificate = made_certificate(tmp_path_factory.mktemp("certificate"))
+    with HttpServer(certificate) as server:
+        said = compare_many(image, program, "--address", server.address, "--certificate", str(certificate.path))
+        check_connections(said, at_most=HTTP[program])
+
+
+@pytest.mark.timeout(EACH_S)
+def test_a_grpc_channel_answers_in_each_copy(image: Path) -> None:
+    with GrpcServer() as server:
+        compare_many(image, "uses_grpc", "--address", server.address)
 
 
 @pytest.mark.timeout(EACH_S)

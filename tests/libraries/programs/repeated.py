@@ -39,11 +39,13 @@ class Options:
         image: where the image goes; None: this process is not frozen.
         threads: threads of the library's own pools.
         address: of the server that the program connects to, as the program wants it.
+        certificate: path of the certificate that the server shows; empty: it shows none.
     """
 
     image: Path | None
     threads: int
     address: str
+    certificate: str = ""
 
 
 connections: list[Any] = []
@@ -58,23 +60,38 @@ def name() -> str:
 def main(prepare: Callable[[Options], Program]) -> None:
     """Run the program around `prepare`; does not return in the original."""
     options = parsed_options()
-    program = prepare(options)
-    for number in BEFORE:
-        program.answer(number)
-    if options.image is not None:
-        from thawd import snapshot
-
-        outcome = snapshot.freeze(str(options.image))
-        if not outcome.restored:
-            print(f"frozen {outcome.image_bytes}", flush=True)
-            while True:
-                signal.pause()
+    program = prepared(prepare, options) if options.image is None else frozen(prepare, options)
     connections.clear()
     answers = {"main": answers_of(program), "thread": in_a_thread(lambda: answers_of(program))}
     finish = getattr(program, "finish", None)
     if finish is not None:
         finish()
     print(json.dumps({"answers": answers, "connections": connections}), flush=True)
+
+
+def prepared(prepare: Callable[[Options], Program], options: Options) -> Program:
+    """The program, with everything warm."""
+    program = prepare(options)
+    for number in BEFORE:
+        program.answer(number)
+    return program
+
+
+def frozen(prepare: Callable[[Options], Program], options: Options) -> Program:
+    """The program in a thawed copy; does not return in the original."""
+    from thawd import snapshot
+    from thawd.snapshot.connections import Openings
+
+    openings = Openings()  # as the platform's runtime does while a function initialises
+    openings.watch()
+    program = prepared(prepare, options)
+    openings.stop()
+    outcome = snapshot.freeze(str(options.image), any_port=openings.any_port())
+    if not outcome.restored:
+        print(f"frozen {outcome.image_bytes}", flush=True)
+        while True:
+            signal.pause()
+    return program
 
 
 def answers_of(program: Program) -> dict[int, Any]:
@@ -103,7 +120,8 @@ def parsed_options() -> Options:
     parser.add_argument("--cold", action="store_true", help="answer without a freeze")
     parser.add_argument("--threads", type=int, default=1, help="threads of the library's own pools")
     parser.add_argument("--address", default="", help="of the server to connect to")
+    parser.add_argument("--certificate", default="", help="that the server shows")
     options = parser.parse_args()
     if options.cold == (options.image is not None):
         parser.error("give either an image or --cold")
-    return Options(options.image, options.threads, options.address)
+    return Options(options.image, options.threads, options.address, options.certificate)

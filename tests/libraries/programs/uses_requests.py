@@ -14,6 +14,7 @@ class Requests:
     def __init__(self, options: repeated.Options) -> None:
         self._session = requests.Session()
         self._session.trust_env = False
+        self._session.verify = options.certificate or True
         self._address = options.address
 
     def answer(self, number: int) -> Any:
