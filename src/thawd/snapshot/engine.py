@@ -24,7 +24,7 @@ LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
 # While a freeze is under way no other thread is to run Python code, in a copy neither.
-_ALONE_S = 60.0
+_ALONE_S = 1.0
 
 
 class SnapshotError(Exception):
