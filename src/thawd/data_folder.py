@@ -15,11 +15,11 @@ from thawd.errors import ThawdError
 
 _OTHERS = stat.S_IRWXG | stat.S_IRWXO
 # Names that thawd gives in its data folder; what is called otherwise belongs to somebody else.
-_OWN_FOLDERS = frozenset({"tables", "logs", "code", "packages", "environments", "tmp", "snapshots"})
+_OWN_FOLDERS = frozenset({"tables", "logs", "code", "packages", "environments", "tmp", "snapshots", "aws"})
 _OWN_FILES = frozenset({"running", "lock", "address.json", "restore-unfinished"})
 _OWN_BEGINNINGS = ("thawd.db", ".thawd-", *(f"{folder}.before-restore-" for folder in _OWN_FOLDERS))
 # Folders in whose files everything lies that others must not read; the rest is behind a folder's own mode.
-_WITH_FILES = ("tables", "logs", "code", "snapshots")
+_WITH_FILES = ("tables", "logs", "code", "snapshots", "aws")
 
 
 class NotOursError(ThawdError):

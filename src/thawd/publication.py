@@ -35,16 +35,20 @@ class Publications:
         self._settings = settings
         self._publishing = asyncio.Lock()
 
-    async def publish_all(self, functions: Mapping[str, Function]) -> None:
+    async def publish_all(self, functions: Mapping[str, Function], *, retry: bool = False) -> None:
         """Publish what has changed, several at once as far as the cores go.
 
         What goes wrong with one function, whatever it is, is that function's: it is reported, and the others go on.
+
+        Args:
+            functions: as declared, by name.
+            retry: publish again what has not changed but whose init or priming event failed last time.
         """
         slots = asyncio.Semaphore(os.cpu_count() or 1)
 
         async def one(function: Function) -> None:
             async with slots:
-                await self._publish(function)
+                await self._publish(function, retry=retry)
 
         async with self._publishing:
             async with asyncio.TaskGroup() as tasks:
@@ -60,14 +64,18 @@ class Publications:
             except Exception as error:  # what is left over is in nobody's way
                 complain(f"thawd: old packages and snapshots could not be removed: {unexpected(error)}")
 
-    async def _publish(self, function: Function) -> None:
+    async def _publish(self, function: Function, *, retry: bool) -> None:
         """Publish one function; never raises."""
         try:
             version = await self._build(function)
             if self._publisher.is_published(version):
-                self._confirm(version)
-            else:
-                await self._serve(version)
+                if not (retry and self._dispatcher.may_fare_better(version)):
+                    self._confirm(version)
+                    return
+                # A version is published once: the next try is one of its own.
+                self._publisher.forget(function.name, version.number)
+                version = await self._build(function)
+            await self._serve(version)
         except ResourceNotFoundException:
             return  # a reload has removed it meanwhile
         except ThawdError as error:

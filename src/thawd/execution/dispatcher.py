@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from thawd import wire
 from thawd.errors import (
     ResourceConflictException,
     ResourceNotFoundException,
@@ -275,7 +276,7 @@ class Dispatcher:
             if not self._has(entry):
                 self._retire(pool)
                 raise self._gone(entry) from error
-            if entry.pool is not None and keeps_old:
+            if entry.pool is not None and keeps_old and entry.state != "Failed":
                 entry.reason = f"The last publication failed and the version before it serves: {error}"
                 self._retire(pool)
                 raise
@@ -308,6 +309,20 @@ class Dispatcher:
         if entry.pool is pool and entry.state != "Active":
             entry.state, entry.reason = "Active", None
             self.on_active(entry.function.name, entry.number)
+
+    def may_fare_better(self, version: Version) -> bool:
+        """Whether publishing `version` again may succeed: its init failed, or its priming event did.
+
+        What they want from outside, an object in a bucket for example, may be there by now.
+
+        Raises:
+            ResourceNotFoundException: there is no such version (404).
+        """
+        entry = self.entry(version.function.name, version.number)
+        if entry.pool is None or entry.pool.version is not version or entry.state == "Failed":
+            return True
+        refused = self._node.start_method(version).snapshot.get("refused")
+        return refused is not None and wire.PRIMING_FAILED in refused
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
         """The version could not be published for `reason`; what it was before goes on serving."""
