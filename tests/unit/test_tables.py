@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import os
 import shutil
-import stat
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
