@@ -286,7 +286,9 @@ def loop_in_thread() -> None:
     assert not thread.is_alive()
 
 
-@case("a server on a port of its choice is refused, with the port and the name of its thread, and is frozen once closed")
+@case(
+    "a server on a port of its choice is refused, with the port and the name of its thread, and is frozen once closed"
+)
 def listening_server() -> None:
     import contextlib
     import socketserver
