@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from thawd import threads
 from thawd.execution.memory import (
     Cgroup,
     MemoryLimit,
@@ -43,7 +43,7 @@ class CpuLimiter(MemoryLimiter):
         self.kind = f"{memory.kind}, CPU shares by cgroup v1"
         self.parent = parent
         self._memory = memory
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup-cpu")
+        self._thread = threads.pool(1, name="cgroup-cpu")
 
     def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
         """See `MemoryLimiter.limit`."""
