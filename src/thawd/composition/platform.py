@@ -30,6 +30,7 @@ from thawd.execution.services import TableServices
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.function_url import LOCAL_KEYS, Access, FunctionUrlApi
+from thawd.gateway.hosts import Hosts
 from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
@@ -263,6 +264,7 @@ class Platform:
             metrics=self._exposition,
             control=self.control.api,
             queue=QueueApi(self.events.desk),
+            hosts=Hosts((server.host, *server.names)) if server.key is None else None,
             aws=self.emulated,
             sources=SourcesApi(self.sources),
             key=server.key,
