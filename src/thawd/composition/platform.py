@@ -35,6 +35,7 @@ from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import LogsApi
+from thawd.gateway.object_intake import UploadBudget
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
@@ -102,6 +103,7 @@ class Platform:
         self._closing = closing
         self._metrics = Metrics()
         self._budget = Budget(BUDGET_BYTES)
+        self._uploads = UploadBudget()
         require_whole(settings.server.data)
         self.stores = StoreSubsystem(settings, closing=closing)
         self.execution = ExecutionSubsystem(
@@ -257,6 +259,7 @@ class Platform:
                 settings.buckets,
                 self.watchers,
                 elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
+                uploads=self._uploads,
             ),
             logs=LogsApi(server.data / "logs", flush=self.execution.spawner.flush_logs),
             status=self._status,
