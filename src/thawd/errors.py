@@ -38,6 +38,13 @@ class ServiceException(ThawdError):
     """The platform failed, not the caller and not the function (HTTP 500)."""
 
 
+class RequestTimeoutException(ThawdError):
+    """The body of a request came too slowly (HTTP 408)."""
+
+    type = "RequestTimeoutException"
+    status = 408
+
+
 class ResourceNotFoundException(ThawdError):
     """The named function, version, bucket or table does not exist (HTTP 404)."""
 
