@@ -34,6 +34,12 @@ class ServiceException(ThawdError):
     """The platform failed, not the caller and not the function (HTTP 500)."""
 
 
+class NoRoomError(ServiceException):
+    """The machine has no process, thread or memory left for another environment (HTTP 500)."""
+
+    type = "ServiceException"
+
+
 class ResourceNotFoundException(ThawdError):
     """The named function, version, bucket or table does not exist (HTTP 404)."""
 
