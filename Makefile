@@ -53,8 +53,9 @@ test: setup  ## all tests but those of the large libraries, and the long runs
 test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, pandas, polars and others (1.5 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries
 
-endurance: setup  ## 2,000 thaws with every output compared; 50 crashes under 10,000 events, each accounted for
+endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for
 	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance --timeout 3600
+	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py --timeout 3600
 	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -s --timeout 3600
 
 check: setup  ## formatting, lints, types, layers

@@ -50,10 +50,10 @@ struct range {
     uint32_t of_file; // they differ from a file's, rather than from zeros
 };
 
-// What a pipe holds.
+// What a pipe holds, or one end of a pair of sockets.
 struct pipe_contents {
     const void *from;
-    uint64_t bytes;
+    uint64_t bytes;      // 0: nothing is stored
     uint32_t descriptor; // index in SECTION_DESCRIPTORS
 };
 
@@ -117,6 +117,8 @@ void park_replaced_action(struct signal_action *action);
 int park_self(struct freezing *f, int (*write)(struct freezing *f));
 // The thread states noted so far become SECTION_THREADS, the leader's first. 0 or a freeze_result.
 int park_describe(struct freezing *f);
+// Writes id and name of a parked thread that waits for `fd` (accept, select, poll, epoll_wait); 0: none does.
+int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes);
 // Whether a parked thread stands at an address in [start, end).
 int park_is_inside(uint64_t start, uint64_t end);
 

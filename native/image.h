@@ -29,6 +29,8 @@ enum section {
     SECTION_OBJECTS,     // struct memory_object
     SECTION_DESCRIPTORS, // struct descriptor, by rising number
     SECTION_EPOLL,       // struct epoll_watch
+    SECTION_SOCKETS,     // struct socket_state
+    SECTION_OPTIONS,     // struct socket_option, those of one socket together
     SECTION_SIGNALS,     // struct signal_action, 64 of them: of signal 1, 2, …
     SECTION_VDSO,        // bytes: the code pages of the vDSO
     SECTION_STRINGS,     // bytes: paths and names, each ended by a NUL
@@ -132,7 +134,7 @@ enum advice {
 
 enum operation_flag {
     OPERATION_NORESERVE = 1,
-    OPERATION_STACK = 2, // main's stack: room to grow is set aside below it
+    OPERATION_STACK = 2, // grows down, as main's stack does; room for that is part of it
 };
 
 struct operation {
@@ -188,8 +190,14 @@ enum descriptor_kind {
     DESCRIPTOR_PIPE_WRITE, // `index`: the same pipe's
     DESCRIPTOR_EVENTFD,    // `value`: count, `index`: 1 for a semaphore
     DESCRIPTOR_EPOLL,      // its watches are in SECTION_EPOLL
-    DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process, empty; `index`: number of the other end; `value`: type
+    DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process; `index`: number of the other end; `value`: type; `data`:
+                           // what this end has not read
     DESCRIPTOR_COPY,       // shares its open file with record `index` of this section, an earlier one
+    DESCRIPTOR_SOCKET,     // `index` in SECTION_SOCKETS
+    DESCRIPTOR_TIMER, // timerfd; `index`: clock, TIMER_CANCELLED_BY_SET; `position`: expiry on that clock, 0: disarmed;
+                      // `value`: interval; both nanoseconds
+    DESCRIPTOR_SIGNALS, // signalfd; `value`: signals, a mask
+    DESCRIPTOR_INOTIFY, // without watches
     DESCRIPTOR_KINDS
 };
 
@@ -211,6 +219,41 @@ struct epoll_watch {
     uint32_t events;
     uint32_t reserved;
     uint64_t data;
+};
+
+#define TIMER_CANCELLED_BY_SET 256 // TFD_TIMER_CANCEL_ON_SET, beside the clock in `descriptor.index`
+
+// What a socket is in a copy.
+enum socket_revival {
+    SOCKET_ENDED, // was connected: reading gives the end, writing EPIPE, whoever polls finds it readable and hung up
+    SOCKET_NEW,   // was connected to nobody, or is a datagram socket: bound and connected to the same addresses
+    SOCKET_LISTENING, // listens on another port, which the kernel chooses
+    SOCKET_MUTE, // listens where nobody reaches it: a listening socket that is to be closed, and whose threads wait
+    SOCKET_REVIVALS
+};
+
+#define SOCKET_ADDRESS_BYTES 112 // sockaddr_un has 110
+
+struct socket_state {
+    uint32_t family, type, protocol; // socket(2)
+    uint32_t revival;                // enum socket_revival
+    uint32_t backlog;                // listen(2)
+    uint32_t first_option;           // in SECTION_OPTIONS
+    uint32_t option_count;
+    uint32_t local_bytes, peer_bytes; // 0: not bound, not connected
+    uint32_t any_port;                // 1: the kernel had chosen the port, and chooses again
+    char local[SOCKET_ADDRESS_BYTES]; // sockaddr
+    char peer[SOCKET_ADDRESS_BYTES];  // sockaddr; of an ended one, for people
+};
+
+#define SOCKET_OPTION_BYTES 16
+
+// An option in which the socket differs from a fresh one of its kind, as setsockopt(2) takes it.
+struct socket_option {
+    int32_t level, name;
+    uint32_t bytes;
+    uint32_t reserved;
+    char value[SOCKET_OPTION_BYTES];
 };
 
 // As rt_sigaction(2) takes it, on x86-64.
@@ -246,6 +289,8 @@ _Static_assert(sizeof(struct file_identity) == 40, "on disk");
 _Static_assert(sizeof(struct memory_object) == 24, "on disk");
 _Static_assert(sizeof(struct descriptor) == 48, "on disk");
 _Static_assert(sizeof(struct epoll_watch) == 24, "on disk");
+_Static_assert(sizeof(struct socket_state) == 264, "on disk");
+_Static_assert(sizeof(struct socket_option) == 32, "on disk");
 _Static_assert(sizeof(struct signal_action) == 32, "on disk");
 
 #endif

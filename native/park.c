@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <ucontext.h>
@@ -298,5 +299,45 @@ int park_is_inside(uint64_t start, uint64_t end) {
     for (uint32_t i = 0; i < parking->count; i++)
         if (parking->slots[i].instruction >= start && parking->slots[i].instruction < end)
             return 1;
+    return 0;
+}
+
+// The first three arguments of the system call that a parked thread was interrupted in, if it was in one: the kernel
+// leaves them where they were.
+static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
+    const greg_t *registers = context->uc_mcontext.gregs;
+    uint64_t first = (uint64_t)registers[REG_RDI], second = (uint64_t)registers[REG_RSI];
+    if (first == (uint64_t)fd)
+        return 1; // accept, recv
+    const struct table *watches = &f->sections[SECTION_EPOLL];
+    for (uint32_t i = 0; i < watches->count; i++) {
+        const struct epoll_watch *watch = AT(*watches, struct epoll_watch, i);
+        if (watch->number == fd && first == (uint64_t)watch->epoll)
+            return 1;
+    }
+    // By /proc/self/mem: what is no pointer is none.
+    struct pollfd polled[8];
+    long got = second <= 4096 ? sys_pread(f->memory_fd, polled, sizeof polled, first) : 0;
+    for (long i = 0; i < (long)second && (i + 1) * (long)sizeof *polled <= got; i++)
+        if (polled[i].fd == fd && polled[i].events)
+            return 1;
+    uint64_t word = 0; // select
+    return first > (uint64_t)fd && first <= 65536 &&
+           sys_pread(f->memory_fd, &word, sizeof word, second + (uint64_t)fd / 64 * 8) == sizeof word &&
+           word >> (fd % 64) & 1;
+}
+
+int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes) {
+    for (uint32_t i = 0; i < parking->count; i++) {
+        const struct thread_state *state = &parking->slots[i].state;
+        if (!state->tid || state->tid == f->writer_tid || !waits_for(f, (const ucontext_t *)state->context, fd))
+            continue;
+        struct writer out = text_writer(to, bytes);
+        put_number(&out, (unsigned)state->tid, 10);
+        put_text(&out, " (");
+        put_text(&out, state->name);
+        put_text(&out, ")");
+        return 1;
+    }
     return 0;
 }

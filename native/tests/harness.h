@@ -85,19 +85,24 @@ _Noreturn static inline void fail(const char *file, int line, const char *why, l
 
 static int32_t started_filters;  // seccomp filters that this program was started under
 static uint32_t park_timeout_ms; // of the freezes of this program; 0: the engine's own
+static uint32_t freeze_flags;    // beside those that the environment asks for
+static const int32_t *any_port;  // see struct freeze_request
+static uint32_t any_port_count;
 
 // A freeze with the flags the environment asks for.
 static inline int freeze_to(const char *path, const int32_t *provided, uint32_t provided_count) {
     const char *flags = getenv("FREEZE_FLAGS");
     struct freeze_request request = {
         .bytes = sizeof request,
-        .flags = flags ? (uint32_t)atoi(flags) : 0,
+        .flags = freeze_flags | (flags ? (uint32_t)atoi(flags) : 0),
         .path = path,
         .provided = provided,
         .provided_count = provided_count,
         .park_timeout_ms = park_timeout_ms,
         .fail_at = getenv("FREEZE_FAIL_AT"),
         .seccomp_filters = started_filters,
+        .any_port = any_port,
+        .any_port_count = any_port_count,
     };
     report = (struct freeze_report){.bytes = sizeof report};
     return thawd_freeze(&request, &report);

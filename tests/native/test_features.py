@@ -20,12 +20,14 @@ PROGRAMS = (
     *MEMORY,
     "files",
     "channels",
+    "sockets",
+    "timers",
     "mutexes",
     "restartable",
     "rights",
     "processor_time",
 )
-ALL = cases_of(*PROGRAMS, "stacks", "processes")
+ALL = cases_of(*PROGRAMS, "layouts", "stacks", "processes")
 
 
 @pytest.mark.parametrize("case", ALL, ids=str)

@@ -255,8 +255,24 @@ def _add_descriptors(draft: Draft) -> None:
         descriptor("SOCKETPAIR", 11, index=10, open_flags=2),
         descriptor("COPY", 20, index=8),
         descriptor("COPY", 21, index=12),
+        descriptor("SOCKET", 22, index=0, open_flags=2),
+        descriptor("SOCKET", 23, index=1, open_flags=2),
+        descriptor("TIMER", 24, index=1, position=10**9, value=10**6),
+        descriptor("SIGNALS", 25, value=1 << 11 | 1),
+        descriptor("INOTIFY", 26),
     ]
+    tcp = {"family": 2, "type": 1, "protocol": 6, "peer_bytes": 16, "option_count": 1}
+    draft.records["sockets"] += [
+        {**tcp, "revival": FLAGS["SOCKET_ENDED"], "peer": sockaddr(5432)},
+        {"family": 2, "type": 2, "protocol": 17, "revival": FLAGS["SOCKET_NEW"], "any_port": 1, "first_option": 1},
+    ]
+    draft.records["options"] += [{"level": 6, "name": 1, "bytes": 4, "value": b"\1\0\0\0"}]
     draft.records["epoll"] += [{"epoll": 9, "number": number, "events": 1, "data": number} for number in (8, 6)]
+
+
+def sockaddr(port: int) -> bytes:
+    """127.0.0.1 and a port. Source: ip(7)."""
+    return struct.pack("<H", 2) + struct.pack(">H", port) + bytes([127, 0, 0, 1]) + bytes(8)
 
 
 WHOLE = whole().image()

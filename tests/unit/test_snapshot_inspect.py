@@ -80,7 +80,13 @@ def test_descriptors_come_back_as_they_were_written(place: Path) -> None:
     assert [(item.number, item.kind) for item in image.descriptors[2:]] == [
         (2, "provided"), (3, "file"), (4, "device"), (5, "object"), (6, "pipe_read"), (7, "pipe_write"), (8, "eventfd"),
         (9, "epoll"), (10, "socketpair"), (11, "socketpair"), (20, "copy"), (21, "copy"),
+        (22, "socket"), (23, "socket"), (24, "timer"), (25, "signals"), (26, "inotify"),
     ]  # fmt: skip
+    ended, fresh = image.sockets
+    assert (ended.revival, ended.peer, ended.local, fresh.revival, fresh.any_port) == (
+        "ended", snapshot_images.sockaddr(5432), b"", "new", True,
+    )  # fmt: skip
+    assert [(item.level, item.name, item.value) for item in image.options] == [(6, 1, b"\1\0\0\0")]
     folder, cache, pipe = image.descriptors[3], image.descriptors[5], image.descriptors[6]
     assert (folder.open_flags, folder.close_on_exec, folder.index) == (0o200000, True, 2)
     assert (cache.position, cache.close_on_exec) == (17, False)

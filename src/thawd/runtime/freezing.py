@@ -18,6 +18,7 @@ from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
 from thawd.runtime.sources import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
+from thawd.snapshot.connections import CONNECTED, Openings
 
 _CONTROL, _SERVICES, _LIFELINE = wire.DESCRIPTORS
 
@@ -30,7 +31,7 @@ class _Frozen(NamedTuple):
     Attributes:
         pid: process id of the original.
         given: environment variables that the original was started with.
-        facts: what it tells the platform: ``init_ms``, ``fork_refused``.
+        facts: what it tells the platform: ``init_ms``, ``fork_refused``, ``dropped``.
         stamps: the files outside its code that it was made of.
     """
 
@@ -53,7 +54,9 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     given = dict(os.environ)
     filters = process.seccomp_filters()
     sources = SourceFiles()
+    openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
     sources.watch()
+    openings.watch()
     handler = loop.init(channel)
     sources.stop()
     facts: Head = {"init_ms": (time.monotonic() - started_s) * 1000}
@@ -69,13 +72,15 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         primed = priming.prime(handler, request.head, request.body)
         context.forget_environment()
         logs.set_request_id("")
+    openings.stop()
     channel.send(wire.STAGE, {"stage": "freezing"})
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
+    facts["dropped"] = [one.describe() for one in openings.sockets(wire.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
     told: Head = {"refused": primed.refused or unshared}
     if told["refused"] is None:
-        outcome, told = _freeze(request.head, filters)
+        outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(wire.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
@@ -99,7 +104,7 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def _freeze(request: Head, filters: int) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
+def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """The outcome, and what to tell the platform of it: why there is no image, or the figures of the one there is."""
     # What the image holds is shared by all copies; the collector must not write to it, page by page, in each of them.
     gc.collect()
@@ -112,6 +117,9 @@ def _freeze(request: Head, filters: int) -> "Tuple[Optional[engine.FreezeOutcome
             library=request["library"],
             disk=request["disk"],
             seccomp_filters=filters,
+            connections=request["connections"],
+            listeners=request["listeners"],
+            any_port=any_port,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}

@@ -20,14 +20,22 @@ PAGE_BYTES = 4096
 ZONE_START = 0x3F0000000000
 ZONE_BYTES = 0x000100000000
 NO_INDEX = 0xFFFFFFFF
+TIMER_CANCELLED_BY_SET = 256
+SOCKET_ADDRESS_BYTES = 112
+SOCKET_OPTION_BYTES = 16
 SIGNALS = 64
 
 # Names of the enumerators, in order, in small letters and without their prefix.
-SECTIONS = ("operations", "threads", "files", "objects", "descriptors", "epoll", "signals", "vdso", "strings")
+SECTIONS = (
+    "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "signals", "vdso",
+    "strings",
+)  # fmt: skip
 OPERATION_KINDS = ("anonymous", "file", "file_shared", "object", "data", "copy")
 DESCRIPTOR_KINDS = (
     "provided", "file", "device", "object", "pipe_read", "pipe_write", "eventfd", "epoll", "socketpair", "copy",
+    "socket", "timer", "signals", "inotify",
 )  # fmt: skip
+SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
 # Bits and their names.
 IMAGE_FLAGS = {1: "copy"}
@@ -64,7 +72,7 @@ FIELDS = {
     ),
     "image_header": (
         "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "
-        "anonymous_offset:Q flags:I glibc:I sections:section_place*9 host:host_key process:process_facts"
+        "anonymous_offset:Q flags:I glibc:I sections:section_place*11 host:host_key process:process_facts"
     ),
     "operation": "address:Q length:Q offset:Q kind:I index:I protection:I flags:I advice:I reserved:I",
     "thread_state": (
@@ -77,6 +85,11 @@ FIELDS = {
         "number:i kind:I open_flags:I close_on_exec:I position:Q value:Q data_offset:Q data_bytes:I index:I"
     ),
     "epoll_watch": "epoll:i number:i events:I reserved:I data:Q",
+    "socket_state": (
+        "family:I type:I protocol:I revival:I backlog:I first_option:I option_count:I local_bytes:I peer_bytes:I "
+        "any_port:I local:112s peer:112s"
+    ),
+    "socket_option": "level:i name:i bytes:I reserved:I value:16s",
     "signal_action": "handler:Q flags:Q restorer:Q mask:Q",
 }
 
@@ -88,6 +101,8 @@ RECORDS = {
     "objects": "memory_object",
     "descriptors": "descriptor",
     "epoll": "epoll_watch",
+    "sockets": "socket_state",
+    "options": "socket_option",
     "signals": "signal_action",
 }
 

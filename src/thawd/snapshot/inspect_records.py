@@ -200,7 +200,7 @@ class Descriptor:
             another record, a socket pair's the number of the other end.
         open_flags: as fcntl(2), F_GETFL, gives them.
         position: in the file or object.
-        data_offset, data_bytes: in the image, what a pipe held.
+        data_offset, data_bytes: in the image, what a pipe, or this end of a pair of sockets, held.
     """
 
     number: int
@@ -222,6 +222,40 @@ class EpollWatch:
     number: int
     events: int
     data: int
+
+
+@dataclass(frozen=True)
+class Socket:
+    """What a socket is in a copy.
+
+    Attributes:
+        family, type, protocol: as socket(2) takes them.
+        revival: of `inspect_layout.SOCKET_REVIVALS`.
+        backlog: as listen(2) takes it.
+        first_option, option_count: its options among the image's.
+        any_port: whether the kernel chooses its port, or its abstract name.
+        local, peer: sockaddr; empty where it is not bound or connected. An ended connection keeps its peer's.
+    """
+
+    family: int
+    type: int
+    protocol: int
+    revival: str
+    backlog: int
+    first_option: int
+    option_count: int
+    any_port: bool
+    local: bytes
+    peer: bytes
+
+
+@dataclass(frozen=True)
+class SocketOption:
+    """An option of a socket, as setsockopt(2) takes it."""
+
+    level: int
+    name: int
+    value: bytes
 
 
 @dataclass(frozen=True)
@@ -270,5 +304,7 @@ class Image:
     objects: tuple[MemoryObject, ...]
     descriptors: tuple[Descriptor, ...]
     epoll: tuple[EpollWatch, ...]
+    sockets: tuple[Socket, ...]
+    options: tuple[SocketOption, ...]
     signals: tuple[SignalAction, ...]
     vdso: bytes
