@@ -45,6 +45,12 @@ class RequestTimeoutException(ThawdError):
     status = 408
 
 
+class NoRoomError(ServiceException):
+    """The machine has no process, thread or memory left for another environment (HTTP 500)."""
+
+    type = "ServiceException"
+
+
 class ResourceNotFoundException(ThawdError):
     """The named function, version, bucket or table does not exist (HTTP 404)."""
 
