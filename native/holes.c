@@ -60,7 +60,7 @@ static int may_be_mapped(uint64_t bytes) {
 static void count(const struct vma *vma, uint64_t start, uint64_t end, int by_text) {
     struct vma hole;
     int64_t more = 1 + (start > vma->start && end < vma->end) - (start == vma->start && end == vma->end);
-    if (!vma_at(start, &hole, by_text))
+    if (!by_text && !vma_at(start, &hole, 0)) // by the text it would take longer than the hole
         more -= (hole.start < start) + (hole.end > end);
     __atomic_add_fetch(&added, more, __ATOMIC_RELAXED);
 }

@@ -143,6 +143,10 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
         return sys_madvise(start, bytes, advice);
     if (hole_make_known(start, end, advice))
         return 0;
+    // The kernel takes MADV_FREE for private anonymous memory alone: then it is the copy's own, and no lookup is
+    // needed.
+    if (advice != MADV_WIPEONFORK && sys_madvise(start, bytes, MADV_FREE) == 0)
+        return advice == MADV_FREE ? 0 : sys_madvise(start, bytes, advice);
     long result = 0;
     while (start < end) {
         struct vma vma;
