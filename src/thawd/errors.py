@@ -38,6 +38,19 @@ class ServiceException(ThawdError):
     """The platform failed, not the caller and not the function (HTTP 500)."""
 
 
+class RequestTimeoutException(ThawdError):
+    """The body of a request came too slowly (HTTP 408)."""
+
+    type = "RequestTimeoutException"
+    status = 408
+
+
+class NoRoomError(ServiceException):
+    """The machine has no process, thread or memory left for another environment (HTTP 500)."""
+
+    type = "ServiceException"
+
+
 class ResourceNotFoundException(ThawdError):
     """The named function, version, bucket or table does not exist (HTTP 404)."""
 

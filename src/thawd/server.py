@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -44,6 +45,9 @@ _KEEP_S = 10.0
 # How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
 # the rate of durable events.
 _SWITCH_S = 0.0001
+# Source: malloc.h of glibc, and its own default.
+_M_MMAP_THRESHOLD = -3
+_RETURNED_BYTES = 128 << 10
 
 Tasks = list[asyncio.Task[Any]]
 
@@ -272,6 +276,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     """
     sys.setswitchinterval(_SWITCH_S)
     threads.spare_address_space()
+    _give_memory_back()
     _adopt_orphans()
     quieten_uvicorn()
     server = Server(settings, environ=environ, aws=aws)
@@ -318,6 +323,16 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
         await work
     except Exception as error:
         complain(f"thawd: something failed inside thawd: {error!r}")
+
+
+def _give_memory_back() -> None:
+    """Have glibc keep to the size from which memory goes back to the system as soon as it is freed.
+
+    It raises that size up to 32 MiB as blocks of the size are freed, and the bodies of a hundred slow requests, once
+    given up, would stay in the server for ever. Source: mallopt(3), M_MMAP_THRESHOLD.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _adopt_orphans() -> None:

@@ -12,7 +12,7 @@ from thawd import config
 from thawd.claims import StartError
 from thawd.config import Settings
 from thawd.errors import unexpected
-from thawd.execution import cpu, memory, node, sdk
+from thawd.execution import cpu, memory, node, process_limit, sdk
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.publisher import Publisher
 from thawd.execution.services import TableServices
@@ -78,6 +78,8 @@ class ExecutionSubsystem:
             report=complain,
         )
         self.spawner.use_disks(self._disks)
+        if isinstance(limiter, process_limit.CountingLimiter):
+            limiter.orphans = self.spawner.children.orphans
         if server.snapshots != "off":
             self._set_up_snapshots(engine, settings)
         self.node = _node(settings, self.spawner)
@@ -166,15 +168,13 @@ async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]])
 
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     limiter = memory.find_limiter()
-    if not cpu_limits:
-        return limiter
-    with_cpu = cpu.with_cpu_limits(limiter)
-    if with_cpu is None:
+    with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
+    if cpu_limits and with_cpu is None:
         complain(
             "thawd: cpu_limits: environments are not held to a CPU share, as no cgroup with the cpu controller may "
             "be written here; run thawd as root, or in a service with Delegate=yes"
         )
-    return with_cpu or limiter
+    return process_limit.with_process_limits(with_cpu or limiter)
 
 
 def _find_engine() -> Engine | str:

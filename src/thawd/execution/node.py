@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from thawd.errors import NoRoomError
 from thawd.execution.environment import Environment
 from thawd.execution.origin import Obstacle
 from thawd.execution.spawner import Spawner
@@ -24,6 +25,10 @@ from thawd.resources import Function
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
 _WATCH_S = 0.1
+# An environment that was ended to make room has gone, with all that it held, soon after; else another goes.
+_ROOM_TRIES = 20
+_TRIES_FOR_EACH = 5
+_ROOM_RETRY_S = 0.05
 
 
 class Tenant(Protocol):
@@ -271,8 +276,17 @@ class LocalNode:
         )
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """See `Node.start`."""
-        return await self.spawner.start(version, provisioned=provisioned)
+        """See `Node.start`. Where no process is left, environments that are idle give theirs, zombies included."""
+        for tries in range(_ROOM_TRIES):
+            try:
+                return await self.spawner.start(version, provisioned=provisioned)
+            except NoRoomError:
+                ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
+                if (tries == 0 and not ended) or tries == _ROOM_TRIES - 1:
+                    raise
+            await asyncio.sleep(_ROOM_RETRY_S)
+            self.spawner.sweep()
+        raise AssertionError("the last try returns or raises")
 
     def began(self, environment: Environment) -> None:
         """An invocation runs in `environment`: its memory is watched."""
@@ -373,7 +387,7 @@ class LocalNode:
         # A function larger than the whole budget may still run alone.
         return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
-    def _end_idle(self, asking: Tenant, *, unreserved: bool = False) -> bool:
+    def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
         """End the environment that has been idle longest, of any tenant but the one asking; False if there is none."""
         candidates = [
             (since, index)

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
-from thawd.errors import ServiceException, ThawdError, unexpected
+from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected
 from thawd.execution.calls import ServiceHandler
 from thawd.execution.children import Children
 from thawd.execution.environment import Environment
@@ -42,6 +43,8 @@ _SLOW_RESTORE_MS = 8.0
 # How often an image that does not fit any more is made anew, before this machine is taken to be too restless for one.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
+# Source: fork(2), pthread_create(3).
+_NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 
 
 class Spawner:
@@ -174,6 +177,7 @@ class Spawner:
 
         Raises:
             InitError: the function's init failed, or an after-restore hook.
+            NoRoomError: there is no process or memory left.
             ServiceException: the machine could not start a process.
         """
         started_s = time.monotonic()
@@ -186,6 +190,9 @@ class Spawner:
                     self._metrics.function(version.function.name).init_failures += 1
                     raise
             except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self.sweep()  # the dead hold processes, too
+                    raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
                 self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
