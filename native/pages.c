@@ -41,11 +41,18 @@ static int is_anonymous_of_image(const struct mapping *mapping) {
     return 0;
 }
 
+// Notes pages [start, end) of a mapping. Ranges of one mapping rise and lie apart, whatever the kernel tells twice or
+// out of order: what touches or overlaps an earlier range, or lies before it, becomes one with it.
 static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end) {
-    struct range *last = f->ranges.count ? AT(f->ranges, struct range, f->ranges.count - 1) : 0;
-    if (last && last->mapping == mapping && start - last->end <= MERGE_BYTES) {
-        last->end = end;
+    if (start >= end)
         return 0;
+    while (f->ranges.count) {
+        struct range *last = AT(f->ranges, struct range, f->ranges.count - 1);
+        if (last->mapping != mapping || (start > last->end && start - last->end > MERGE_BYTES))
+            break;
+        start = last->start < start ? last->start : start;
+        end = last->end > end ? last->end : end;
+        f->ranges.count--;
     }
     struct range *range = table_add(&f->ranges);
     if (!range)
@@ -57,40 +64,52 @@ static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint6
     return 0;
 }
 
-// -ENOTTY: this kernel cannot.
-static int scan(struct freezing *f, uint32_t index) {
+static uint64_t later(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+// 0: all was found that is used from `*at` to the mapping's end. -ENOTTY or -EINVAL: this kernel cannot, or does not go
+// on, and pages from `*at` on are still to be found.
+static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
     struct page_region *regions = (struct page_region *)f->text.base;
-    struct pm_scan_arg arg = {
-        .size = sizeof arg,
-        .start = mapping->start,
-        .end = mapping->end,
-        .vec = (uint64_t)regions,
-        .vec_len = 4096,
-        .category_inverted = PAGE_IS_FILE | PAGE_IS_PFNZERO,
-        .category_mask = PAGE_IS_FILE | PAGE_IS_PFNZERO,
-        .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
-        .return_mask = PAGE_IS_FILE,
-    };
-    while (arg.start < mapping->end) {
+    while (*at < mapping->end) {
+        struct pm_scan_arg arg = {
+            .size = sizeof arg,
+            .start = *at,
+            .end = mapping->end,
+            .vec = (uint64_t)regions,
+            .vec_len = 4096,
+            .category_inverted = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+            .category_mask = PAGE_IS_FILE | PAGE_IS_PFNZERO,
+            .category_anyof_mask = PAGE_IS_PRESENT | PAGE_IS_SWAPPED,
+            .return_mask = PAGE_IS_FILE,
+        };
         long got = sys_ioctl(f->pagemap_fd, PAGEMAP_SCAN_REQUEST, &arg);
         if (got == -ENOTTY || got == -EINVAL)
             return (int)got;
         if (got < 0)
             return fail(f, "pages", got, "the pages in use cannot be listed (PAGEMAP_SCAN)");
+        uint64_t next = arg.walk_end;
         for (long i = 0; i < got; i++) {
-            int result = add_range(f, index, regions[i].start, regions[i].end);
+            uint64_t end = regions[i].end < mapping->end ? regions[i].end : mapping->end;
+            int result = add_range(f, index, later(regions[i].start, mapping->start), end);
             if (result)
                 return result;
+            // Linux 6.18 finds 512 regions at a time, and where it has gone on after that and come to the end,
+            // `walk_end` is where it had stopped first: before the last of the regions.
+            next = later(next, end);
         }
-        arg.start = arg.walk_end;
+        if (next <= *at)
+            return -EINVAL;
+        *at = next;
     }
     return 0;
 }
 
-static int read_entries(struct freezing *f, uint32_t index) {
+static int read_entries(struct freezing *f, uint32_t index, uint64_t at) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
-    uint64_t *entries = (uint64_t *)f->text.base, at = mapping->start;
+    uint64_t *entries = (uint64_t *)f->text.base;
     while (at < mapping->end) {
         uint64_t left = (mapping->end - at) / IMAGE_PAGE * 8, most = f->text.capacity_bytes;
         long got = sys_pread(f->pagemap_fd, entries, left < most ? left : most, at / IMAGE_PAGE * 8);
@@ -118,15 +137,16 @@ int pages_find(struct freezing *f) {
         const struct mapping *mapping = AT(f->mappings, struct mapping, i);
         if (!is_searched(mapping))
             continue;
+        uint64_t at = mapping->start;
         int result = 0;
         if (mapping->deleted) // its file will not be there: all of it
             result = add_range(f, i, mapping->start, mapping->end);
         else if (can_scan)
-            result = scan(f, i);
+            result = scan(f, i, &at);
         if (can_scan && (result == -ENOTTY || result == -EINVAL))
             can_scan = result = 0;
         if (!can_scan && !mapping->deleted)
-            result = read_entries(f, i);
+            result = read_entries(f, i, at);
         if (result)
             return result;
     }

@@ -11,7 +11,7 @@
 
 // The kernel maps page-cache memory by 2 MiB at once where address and file offset agree modulo 2 MiB.
 #define HUGE_BYTES (UINT64_C(2) << 20)
-#define STACK_LEAST (UINT64_C(8) << 20)
+#define STACK_USUAL (UINT64_C(8) << 20)
 #define STACK_MOST (UINT64_C(256) << 20)
 #define COPY_MOST (UINT64_C(4) << 20)
 #define STACK_GUARD (UINT64_C(1) << 20) // the kernel's stack_guard_gap
@@ -20,21 +20,37 @@ static const char *path_of(struct freezing *f, const struct mapping *mapping) {
     return (const char *)f->sections[SECTION_STRINGS].base + mapping->path;
 }
 
-static int is_stack(struct freezing *f, const struct mapping *mapping) {
+static int holds_stack_start(struct freezing *f, const struct mapping *mapping) {
     return f->process.stack_start >= mapping->start && f->process.stack_start < mapping->end;
 }
 
-// A restored stack does not grow: the room it might have grown into is set aside, as far as nothing is in the way.
+// Main's stack, or a part of it: mprotect divides it, and each part grows down.
+static int is_stack(struct freezing *f, const struct mapping *mapping) {
+    return mapping->stack || holds_stack_start(f, mapping);
+}
+
+// Where main's stack ends of which mapping `index` is the lowest part; 0: it is not.
+static uint64_t stack_top(struct freezing *f, uint32_t index) {
+    const struct mapping *part = AT(f->mappings, struct mapping, index);
+    if (index && part[-1].stack && part[-1].end == part->start)
+        return 0;
+    int is_main = holds_stack_start(f, part);
+    for (; ++index < f->mappings.count && part[1].stack && part[1].start == part->end; part++)
+        is_main |= holds_stack_start(f, &part[1]);
+    return is_main ? part->end : 0;
+}
+
+// The room that main's stack might have grown into is part of it from the start, as far as nothing is in the way: new
+// memory of a copy lies elsewhere than the original's, and could take it.
 static uint64_t stack_bottom(struct freezing *f, uint32_t index) {
     const struct mapping *stack = AT(f->mappings, struct mapping, index);
-    struct rlimit limit = {STACK_LEAST, STACK_LEAST};
+    uint64_t top = stack_top(f, index);
+    struct rlimit limit = {STACK_USUAL, STACK_USUAL};
     sys6(SYS_prlimit64, 0, RLIMIT_STACK, 0, (long)&limit, 0, 0);
-    uint64_t bytes = limit.rlim_cur;
-    bytes = bytes < STACK_LEAST ? STACK_LEAST : bytes > STACK_MOST ? STACK_MOST : bytes;
-    bytes = (bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
-    uint64_t lowest = index ? AT(f->mappings, struct mapping, index - 1)->end + STACK_GUARD : IMAGE_PAGE;
-    uint64_t bottom = stack->end - bytes > lowest ? stack->end - bytes : lowest;
-    return bottom < stack->start ? bottom : stack->start;
+    uint64_t bytes = limit.rlim_cur < STACK_MOST ? limit.rlim_cur / IMAGE_PAGE * IMAGE_PAGE : STACK_MOST;
+    uint64_t lowest = index ? stack[-1].end + STACK_GUARD : IMAGE_PAGE;
+    uint64_t bottom = top - bytes > lowest ? top - bytes : lowest;
+    return top && bottom < stack->start ? bottom : stack->start;
 }
 
 // Whether a file lies in the folder that each copy gets as its own; where that is seen as /tmp too, files opened there
@@ -93,10 +109,9 @@ static int plan_base(struct freezing *f, uint32_t index) {
     mapping->object = NO_INDEX;
     if (mapping->no_reserve)
         to->flags |= OPERATION_NORESERVE;
-    if (is_stack(f, mapping)) {
+    if (mapping->stack) {
         to->flags |= OPERATION_STACK | OPERATION_NORESERVE;
-        if (mapping->stack)
-            start = stack_bottom(f, index);
+        start = stack_bottom(f, index);
     }
     to->address = start;
     to->length = mapping->end - start;
@@ -211,6 +226,8 @@ static uint64_t place_contents(struct freezing *f, uint64_t at) {
     }
     for (uint32_t i = 0; i < f->pipes.count; i++) {
         const struct pipe_contents *contents = AT(f->pipes, struct pipe_contents, i);
+        if (!contents->bytes)
+            continue;
         AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, contents->descriptor)->data_offset = at;
         at = round_up(at + contents->bytes, IMAGE_PAGE);
     }

@@ -60,7 +60,9 @@ static long map(const struct operation *operation, int flags, int fd) {
 static long map_anonymous(const struct operation *operation) {
     struct operation anonymous = *operation;
     anonymous.offset = 0;
-    return map(&anonymous, MAP_PRIVATE | MAP_ANONYMOUS, -1);
+    // As what the kernel knows it: glibc makes stacks executable by mprotect(PROT_GROWSDOWN), which asks for this.
+    int flags = operation->flags & OPERATION_STACK ? MAP_GROWSDOWN : 0;
+    return map(&anonymous, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1);
 }
 
 static long map_data(struct thaw *t, const struct operation *operation) {

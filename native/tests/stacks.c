@@ -3,8 +3,10 @@
 
 #include "harness.h"
 
+#include <dlfcn.h>
 #include <setjmp.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
 
 static sigjmp_buf before_fault;
 
@@ -96,6 +98,130 @@ CASE(large_thread_stack, "a thread with a stack of 64 MiB uses it in the copy") 
     WAIT_UNTIL(worker.tid);
     freeze_here();
     stop_worker(&worker);
+}
+
+// A line of /proc/self/smaps that begins with `name`, of the mapping at `address`.
+static void mapping_line(const void *address, const char *name, char *line, int bytes) {
+    FILE *maps = fopen("/proc/self/smaps", "re");
+    CHECK(maps);
+    unsigned long start = 0, end = 0;
+    bool here = false;
+    while (fgets(line, bytes, maps)) {
+        if (sscanf(line, "%lx-%lx ", &start, &end) == 2)
+            here = start <= (uintptr_t)address && (uintptr_t)address < end;
+        if (here && (!name || strncmp(line, name, strlen(name)) == 0)) {
+            fclose(maps);
+            return;
+        }
+    }
+    fail(__FILE__, __LINE__, name ? name : "a mapping", 0, 1);
+}
+
+CASE(main_grows_down,
+     "main's stack is a stack to the kernel: it grows down, has its name, and no other memory is near it") {
+    char line[512];
+    freeze_here();
+    mapping_line(line, "VmFlags:", line, sizeof line);
+    CHECK(strstr(line, " gd"));
+    mapping_line(line, NULL, line, sizeof line);
+    CHECK(strstr(line, "[stack]"));
+    char *blocks[200]; // new memory does not take the room below it
+    for (int i = 0; i < 200; i++)
+        memset(blocks[i] = map_anonymous(256), 1, 256 * PAGE);
+    CHECK(descend(7 * MIB) != 0);
+    for (int i = 0; i < 200; i++)
+        CHECK(blocks[i][0] == 1 && blocks[i][256 * PAGE - 1] == 1);
+}
+
+CASE(main_ends_at_its_limit, "main's stack can be used up to a few pages before its limit, and not beyond it") {
+    struct rlimit limit;
+    CHECK_EQUAL(getrlimit(RLIMIT_STACK, &limit), 0);
+    if (limit.rlim_cur > 64 * MIB)
+        not_here("the limit of the stack is too large to be filled");
+    freeze_here();
+    CHECK(descend(limit.rlim_cur - 256 * 1024) != 0); // arguments and environment are in it, too
+    char line[512];
+    unsigned long start, end;
+    mapping_line(line, NULL, line, sizeof line);
+    CHECK_EQUAL(sscanf(line, "%lx-%lx", &start, &end), 2);
+    CHECK(end - start <= limit.rlim_cur);
+    catch_overflow();
+    int number = sigsetjmp(before_fault, 1);
+    if (number == 0)
+        *(volatile char *)(end - limit.rlim_cur - PAGE) = 1;
+    CHECK_EQUAL(number, SIGSEGV);
+}
+
+// Machine code in a variable on the stack: what a library wants that asks for an executable stack.
+static int run_on_stack(void) {
+    volatile unsigned char code[] = {0xb8, 42, 0, 0, 0, 0xc3}; // mov $42, %eax; ret
+    return ((int (*)(void))(uintptr_t)code)();
+}
+
+static void run_when_told(struct worker *worker) {
+    while (!worker->stop)
+        rest();
+    worker->rounds = run_on_stack();
+}
+
+// The runner builds asks.so into the case's folder.
+static bool load_what_asks(void) {
+    return dlopen("./asks.so", RTLD_NOW) != NULL && run_on_stack() == 42;
+}
+
+CASE(library_asks_for_execution,
+     "a library that asks for an executable stack is loaded in the copy, and stacks execute") {
+    struct worker before = {0}, after = {0};
+    int status;
+    start_worker(&before, run_when_told);
+    pid_t child = fork(); // whether this C library lets it: glibc from 2.41 on does not
+    if (child == 0)
+        _exit(load_what_asks() ? 0 : 1);
+    CHECK_EQUAL(waitpid(child, &status, 0), child);
+    if (status)
+        not_here("this C library does not make stacks executable");
+    freeze_here();
+    if (!load_what_asks())
+        dprintf(1, "%s\n", dlerror());
+    CHECK_EQUAL(run_on_stack(), 42);
+    start_worker(&after, run_when_told);
+    stop_worker(&before);
+    stop_worker(&after);
+    CHECK_EQUAL(before.rounds, 42);
+    CHECK_EQUAL(after.rounds, 42);
+    CHECK(descend(7 * MIB) != 0);
+}
+
+CASE(execution_before_the_freeze, "a stack that was made executable before the freeze is executable in the copy") {
+    struct worker before = {0}, after = {0};
+    start_worker(&before, run_when_told);
+    if (!load_what_asks())
+        not_here("this C library does not make stacks executable");
+    freeze_here();
+    CHECK_EQUAL(run_on_stack(), 42);
+    start_worker(&after, run_when_told);
+    stop_worker(&before);
+    stop_worker(&after);
+    CHECK_EQUAL(before.rounds, 42);
+    CHECK_EQUAL(after.rounds, 42);
+    CHECK(descend(7 * MIB) != 0);
+}
+
+CASE(main_in_parts, "main's stack of several mappings comes back as several, with what was forbidden, and grows") {
+    descend(3 * MIB);
+    char *page = (char *)((uintptr_t)&page / PAGE * PAGE - 2 * MIB);
+    CHECK_EQUAL(mprotect(page, PAGE, PROT_READ), 0);
+    freeze_here();
+    catch_overflow();
+    int number = sigsetjmp(before_fault, 1);
+    if (number == 0)
+        *(volatile char *)page = 1;
+    CHECK_EQUAL(number, SIGSEGV);
+    char line[512];
+    mapping_line(page - PAGE, "VmFlags:", line, sizeof line);
+    CHECK(strstr(line, " gd"));
+    CHECK_EQUAL(mprotect(page, PAGE, PROT_READ | PROT_WRITE), 0);
+    CHECK(descend(7 * MIB) != 0);
 }
 
 static void overflow_when_told(struct worker *worker) {

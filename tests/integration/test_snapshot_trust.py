@@ -8,7 +8,7 @@ import pytest
 
 from thawd.snapshot.engine import unavailable
 
-from .conftest import Project
+from .conftest import Project, eventually
 from .frozen_app import APP, log, make, refused
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -134,31 +134,28 @@ def test_a_priming_event_that_fails_leaves_the_function_serving(app: Project, do
 
 
 REFUSED = {
-    "an event loop in a thread": (
+    "an SQLite transaction": (
         """
-        import asyncio, threading
-        STARTED = threading.Event()
-
-        async def run():
-            STARTED.set()
-            await asyncio.sleep(1000)
-
-        threading.Thread(target=asyncio.run, args=(run(),), daemon=True).start()
-        STARTED.wait()
+        import sqlite3, tempfile
+        DATABASE = sqlite3.connect(tempfile.mkdtemp() + "/d", isolation_level=None)
+        DATABASE.execute("CREATE TABLE t (a)")
+        DATABASE.execute("BEGIN IMMEDIATE")
         """,
-        "event loop",
+        "a lock on a file is held",
         "cold",
     ),
-    "a connection": (
+    "a port of its own": (
         """
         import socket
-        LISTENING = socket.create_server(("127.0.0.1", 0))
-        CONNECTION = socket.create_connection(LISTENING.getsockname())
-        ACCEPTED = LISTENING.accept()[0]
-        LISTENING.close()
+        for port in range(20000, 30000):
+            try:
+                LISTENING = socket.create_server(("127.0.0.1", port))
+                break
+            except OSError:
+                pass
         """,
-        "a connected socket cannot be frozen",
-        "fork",
+        "a listening socket cannot be frozen",
+        "cold",
     ),
     "a child process": (
         """
@@ -203,3 +200,46 @@ def test_nothing_is_frozen_where_nobody_wants_it(app: Project) -> None:
             assert function["starts"].keys() == {start}
             assert function["fallbacks"] == 0
         assert not (app.data / "snapshots").exists()
+
+
+def test_all_reasons_are_shown_the_first_cause_first(app: Project) -> None:
+    app.code(
+        """
+        import subprocess, threading, time
+        CHILD = subprocess.Popen(["sleep", "1000"])
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="background").start()
+
+        def handler(event, context):
+            return 1
+        """
+    )
+    app.config(APP)
+    with app.up() as running:
+        function = running.function("app")
+        first, second = function["start_reasons"]
+        assert (function["start"], first["start"], second["start"]) == ("cold", "thaw", "fork")
+        assert "child process" in first["reason"]
+        assert "background" in second["reason"]
+        assert first["reason"] == function["snapshot"]["refused"]
+        assert function["start_reason"] == f"not thawed: {first['reason']}; not forked: {second['reason']}"
+        told = [line for line in running.output if line.startswith("thawd: app: not ")]
+        assert told == [
+            f"thawd: app: not thawed: {first['reason']}",
+            f"thawd: app: not forked: {second['reason']}; environments are started cold",
+        ]
+        said = [line.removeprefix("thawd: app: ") for line in told]
+        eventually(
+            lambda: [text for stream, text in log(app) if stream == "thawd"] == said, what="the lines in the log"
+        )
+        status = app.command("status").stdout
+        assert f"  starts by cold: not thawed: {first['reason']}; not forked: {second['reason']}\n" in status
+    app.config(APP + "snapshot = false\n")
+    with app.up() as running:
+        assert running.function("app")["start_reason"] == "snapshot = false"
+        assert [why["start"] for why in running.function("app")["start_reasons"]] == ["thaw", "fork"]
+        assert "  starts by cold: not thawed, not forked: snapshot = false\n" in app.command("status").stdout
+    app.config(APP)
+    with app.up(environ={"THAWD_SNAPSHOTS": "off"}) as running:
+        assert [line for line in running.output if line.startswith("thawd: app: not ")] == [
+            f'thawd: app: not thawed: snapshots = "off"; not forked: {second["reason"]}; environments are started cold'
+        ]

@@ -410,3 +410,17 @@ def test_an_unprivileged_user_freezes_and_thaws() -> None:
                 assert running.invoke("app", {})[0]["counter"] == 3
                 none_alive(running)
             assert running.function("app")["starts"].keys() == {"thaw"}
+
+
+def test_a_function_with_a_fragmented_heap_is_thawed(project: Project) -> None:
+    make(project).code(
+        "import os, hashlib\n"
+        "KEPT = [os.urandom(6000) for _ in range(20000)][::3]\n"
+        "BEFORE = hashlib.sha256(b''.join(KEPT)).hexdigest()\n"
+        "def handler(event, context):\n"
+        "    return hashlib.sha256(b''.join(KEPT)).hexdigest() == BEFORE\n"
+    )
+    project.config(APP + "memory_mb = 512\n")
+    with project.up() as running:
+        assert running.invoke("app", {}) == (True, None)
+        assert running.function("app")["starts"].keys() == {"thaw"}

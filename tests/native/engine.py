@@ -93,6 +93,10 @@ class Engine:
         """The library that tls.c loads."""
         return self._made("plugin", "plugin.so", "-shared", "-fPIC")
 
+    def asks(self) -> Path:
+        """The library that stacks.c loads; it asks for an executable stack."""
+        return self._made("asks", "asks.so", "-shared", "-fPIC", "-Wl,-z,execstack")
+
     def _made(self, source: str, target: str, *options: str) -> Path:
         path = self.folder / target
         with self._lock:
@@ -127,6 +131,8 @@ class Trial:
         self.keeper = engine.keeper(folder)
         if case.program == "tls":
             shutil.copy2(engine.plugin(), folder / "plugin.so")
+        if case.program == "stacks":
+            shutil.copy2(engine.asks(), folder / "asks.so")
         give(folder, identity)
 
     def _variables(self) -> dict[str, str]:

@@ -1,7 +1,8 @@
 """From a version to an image that can be trusted: found in the store, or frozen, tested and stored.
 
-An image is tested before it is: thawed once, and given the priming event, whose answer must be the original's. Why a
-version has no image is told as a reason, never raised: it is then forked or starts cold.
+An image is tested before it is kept: it is read by the rules of its format, thawed once, and given the priming event,
+whose answer must be the original's. Why a version has no image is told as a reason, never raised: it is then forked or
+starts cold.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from thawd import __version__
+from thawd import __version__, wire
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.execution.environment import Environment
 from thawd.execution.memory import MIB, private_bytes
@@ -79,6 +80,7 @@ class Frozen:
         lease: keeps it in the store.
         fork_refused: why a thawed copy must not be forked; None when it may.
         init_ms: how long init took before the freeze, milliseconds.
+        dropped: connections that each copy finds ended.
         failures: thaws in a row that failed.
     """
 
@@ -86,12 +88,18 @@ class Frozen:
     lease: SnapshotLease
     fork_refused: str | None
     init_ms: float
+    dropped: list[str]
     failures: int = 0
 
     def describe(self) -> dict[str, Any]:
         """For ``/_thawd/status``."""
         snapshot = self.lease.snapshot
-        return {"id": snapshot.id, "stored_bytes": snapshot.stored_bytes, "init_ms": round(self.init_ms, 3)}
+        return {
+            "id": snapshot.id,
+            "stored_bytes": snapshot.stored_bytes,
+            "init_ms": round(self.init_ms, 3),
+            "dropped": self.dropped,
+        }
 
 
 @dataclass(slots=True)
@@ -147,7 +155,7 @@ class Snapshots:
         if head.changed is not None:
             await self._drop(lease)
             return None
-        return Frozen(thawable, lease, head.fork_refused, head.init_ms)
+        return Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped)
 
     async def make(self, version: Version) -> Made:
         """Initialise the version, freeze it, test the image and store it.
@@ -182,7 +190,12 @@ class Snapshots:
                 return await self._refused(head.refused, head, template)
             started_s = time.monotonic()
             try:
-                disk = await asyncio.to_thread(self._look_at_disk, template, draft)
+                # By the same rules as `thawd snapshot inspect`: an image that breaks one is neither thawed nor kept.
+                image = await asyncio.to_thread(inspect.read, draft.image)
+            except inspect.ImageError as error:
+                return await self._refused(_unreadable(error, draft), head, template)
+            try:
+                disk = await asyncio.to_thread(self._look_at_disk, template, image)
             except DiskRefusedError as error:
                 return await self._refused(error.message, head, template)
             thawable = Thawable(self._engine.program, draft.image, disk)
@@ -199,7 +212,7 @@ class Snapshots:
             await asyncio.to_thread(draft.discard)
         thawable.image = lease.snapshot.path
         thawable.disk = await self._load_disk(lease)
-        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms))
+        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._starter.confines(version))
@@ -209,12 +222,11 @@ class Snapshots:
         assert self._starter.disks is not None
         return self._starter.disks
 
-    def _look_at_disk(self, template: Template, draft: Draft) -> DiskSnapshot | None:
+    def _look_at_disk(self, template: Template, image: inspect.Image) -> DiskSnapshot | None:
         """What init left in its temporary folder; None when it left that alone. Blocks."""
         if template.folder is None:
             return None
-        frozen_unix_ns = inspect.read(draft.image).process.frozen_unix_ns
-        return self._disks.look(template.identifier, frozen_unix_ns=frozen_unix_ns)
+        return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
 
     async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
         """What was stored with an image.
@@ -319,8 +331,14 @@ async def _prime(environment: Environment) -> bytes:
     result = await environment.invoke(invocation, init_ms=None)
     if result.function_error is not None:
         told = result.payload[:500].decode(errors="replace")
-        raise ThawFailedError(f"the priming event failed in a copy: {told}")
+        raise ThawFailedError(f"{wire.PRIMING_FAILED} in a copy: {told}")
     return result.payload
+
+
+def _unreadable(error: inspect.ImageError, draft: Draft) -> str:
+    """The reason for no snapshot: which rule the image breaks."""
+    broken = str(error).removeprefix(f"{draft.image}: ")
+    return f"its image breaks a rule of the format, which is a fault of thawd's; please report it: {broken}"
 
 
 def _difference(expected: bytes, found: bytes) -> str:
@@ -358,6 +376,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
         "task_root": str(version.task_root),
         "variables": sorted(version.variables.items()),
         "prime": version.function.prime,
+        "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],
         "files": [_fingerprint(path) for path in _named_files(version)],
     }
     if confined:

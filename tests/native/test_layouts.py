@@ -1,0 +1,40 @@
+"""Memory in thousands of pieces, drawn at random: every image keeps the rules of its format, every copy is whole.
+
+`THAWD_LAYOUTS` is how many layouts are drawn, 24 where it is not set; `make endurance` draws 1,000.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+import pytest
+
+from tests.native.engine import Trial, cases_of, require
+from thawd.snapshot import inspect
+
+LAYOUTS = int(os.environ.get("THAWD_LAYOUTS", "24"))
+FREEZE_NO_PAGEMAP_SCAN = 2
+RANDOM, HEAP = cases_of("layouts")
+
+
+@pytest.mark.parametrize("first", range(1, LAYOUTS + 1, 8))
+def test_images_of_random_layouts_keep_the_rules_and_their_copies_are_whole(
+    first: int, trial: Callable[..., Trial]
+) -> None:
+    one = trial(RANDOM)
+    for number in range(first, min(first + 8, LAYOUTS + 1)):
+        older = FREEZE_NO_PAGEMAP_SCAN if number % 8 == 0 else 0
+        ended = one.freeze(flags=older, environment={"THAWD_LAYOUT": str(number)})
+        assert ended is None, ended
+        image = inspect.read(one.image)
+        assert sum(item.kind in ("data", "copy") for item in image.operations) > 512
+        require(RANDOM, one.thaw())
+        one.image.unlink()
+
+
+def test_the_image_of_a_fragmented_heap_keeps_the_rules(trial: Callable[..., Trial]) -> None:
+    one = trial(HEAP)
+    assert one.freeze() is None
+    inspect.read(one.image)
+    require(HEAP, one.thaw())
