@@ -132,10 +132,10 @@ class ExecutionSubsystem:
 
     def measure(self, metrics: Metrics) -> None:
         """Set the metrics of environments."""
-        for name, entry in self.dispatcher.status().items():
-            for state, count in entry["environments"].items():
+        for name, counts, waiting in self.dispatcher.load():
+            for state, count in counts.items():
                 metrics.set_gauge("environments", function=name, state=state, value=count)
-            metrics.set_gauge("waiting", function=name, value=entry["waiting"])
+            metrics.set_gauge("waiting", function=name, value=waiting)
 
     async def end(self, patience_s: float) -> None:
         """Run nothing more, and end all processes; those that are not gone after `patience_s` seconds are left."""
