@@ -75,6 +75,8 @@ static int check_sections(struct checking *c) {
         sizeof(struct memory_object),
         sizeof(struct descriptor),
         sizeof(struct epoll_watch),
+        sizeof(struct socket_state),
+        sizeof(struct socket_option),
         sizeof(struct signal_action),
         1,
         1,
@@ -106,7 +108,7 @@ static int check_process(struct checking *c) {
         host->kernel_version[sizeof host->kernel_version - 1] || host->cpu_vendor[sizeof host->cpu_vendor - 1])
         return bad(c, "the host key's texts are not ended", offsetof(struct image_header, host));
     uint32_t strings = count(c, SECTION_STRINGS);
-    if (process->working_folder >= strings || c->header->glibc >= strings)
+    if (process->working_folder >= strings || process->more_groups >= strings || c->header->glibc >= strings)
         return bad(c, "a fact of the process points nowhere", 0);
     if (!page_range(process->vdso_start, process->vdso_bytes) || process->vdso_bytes != count(c, SECTION_VDSO) ||
         (process->vvar_bytes && !page_range(process->vvar_start, process->vvar_bytes)))
@@ -147,10 +149,32 @@ static int check_descriptor(struct checking *c, const struct descriptor *table, 
     if ((files && descriptor->index >= count(c, SECTION_FILES)) ||
         (descriptor->kind == DESCRIPTOR_OBJECT && descriptor->index >= count(c, SECTION_OBJECTS)) ||
         (descriptor->kind == DESCRIPTOR_COPY && descriptor->index >= i) ||
+        (descriptor->kind == DESCRIPTOR_SOCKET && descriptor->index >= count(c, SECTION_SOCKETS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKETPAIR && descriptor->index > 1 << 24))
         return bad(c, "a descriptor refers to nothing", i);
     if (descriptor->data_bytes && !in_data(c, descriptor->data_offset, descriptor->data_bytes))
-        return bad(c, "what a pipe holds has no valid place", i);
+        return bad(c, "what a pipe or a socket holds has no valid place", i);
+    return 0;
+}
+
+static int check_socket(struct checking *c, const struct socket_state *state, uint32_t i) {
+    uint32_t options = count(c, SECTION_OPTIONS);
+    if (state->revival >= SOCKET_REVIVALS || state->local_bytes > SOCKET_ADDRESS_BYTES ||
+        state->peer_bytes > SOCKET_ADDRESS_BYTES || state->first_option > options ||
+        state->option_count > options - state->first_option)
+        return bad(c, "a socket is not valid", i);
+    return 0;
+}
+
+static int check_sockets(struct checking *c) {
+    const struct socket_state *sockets = records(c, SECTION_SOCKETS);
+    for (uint32_t i = 0; i < count(c, SECTION_SOCKETS); i++)
+        if (check_socket(c, &sockets[i], i))
+            return -1;
+    const struct socket_option *options = records(c, SECTION_OPTIONS);
+    for (uint32_t i = 0; i < count(c, SECTION_OPTIONS); i++)
+        if (options[i].bytes > SOCKET_OPTION_BYTES)
+            return bad(c, "a socket's option is not valid", i);
     return 0;
 }
 
@@ -183,5 +207,5 @@ int image_check(const void *tables, uint64_t tables_bytes, uint64_t file_bytes, 
     for (uint32_t i = 0; i < count(c, SECTION_DESCRIPTORS); i++)
         if (check_descriptor(c, descriptors, i))
             return -1;
-    return 0;
+    return check_sockets(c);
 }

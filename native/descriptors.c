@@ -40,11 +40,6 @@ static const struct {
 } refused[] = {
     {"anon_inode:[io_uring]",
      "an io_uring cannot be frozen (a running uvloop has one); start it on the first invocation: descriptor "},
-    {"anon_inode:[timerfd]",
-     "a timer descriptor cannot be frozen; close it before the freeze, or make it afterwards: descriptor "},
-    {"anon_inode:[signalfd]",
-     "a signal descriptor cannot be frozen; close it before the freeze, or make it afterwards: descriptor "},
-    {"anon_inode:inotify", "an inotify watch cannot be frozen; stop watching files before the freeze: descriptor "},
     {"anon_inode:[fanotify]", "a fanotify watch cannot be frozen; stop watching files before the freeze: descriptor "},
     {"anon_inode:[userfaultfd]", "a userfaultfd cannot be frozen; close it before the freeze: descriptor "},
     {"anon_inode:[pidfd]",
@@ -113,55 +108,6 @@ static int describe_device(struct freezing *f, struct look *look) {
     return look->to->index == NO_INDEX ? refuse_unknown(f, look) : 0;
 }
 
-// The hexadecimal field `name` of a line of fdinfo; `*at` moves behind it.
-static uint64_t take_field(const char **at, const char *name) {
-    while (**at && **at != '\n' && !text_begins(*at, name))
-        ++*at;
-    if (!text_begins(*at, name))
-        return 0;
-    *at += text_bytes(name);
-    skip_spaces(at);
-    return take_number(at, 16);
-}
-
-// Source: fs/eventpoll.c, "tfd: N events: X data: X pos:N ino:X sdev:X".
-static int describe_epoll(struct freezing *f, struct look *look) {
-    look->to->kind = DESCRIPTOR_EPOLL;
-    for (const char *at = look->info; (at = find_line(at, "tfd:"));) {
-        struct epoll_watch *watch = table_add(&f->sections[SECTION_EPOLL]);
-        if (!watch)
-            return refuse(f, "descriptors",
-                          "epoll watches more descriptors than an image can hold; close some before the freeze", "");
-        skip_spaces(&at);
-        *watch = (struct epoll_watch){.epoll = look->to->number, .number = (int32_t)take_number(&at, 10)};
-        watch->events = (uint32_t)take_field(&at, "events:");
-        watch->data = take_field(&at, "data:");
-        uint64_t inode = take_field(&at, "ino:");
-        // A number may be closed, or be another file by now, while a copy of the open file lives on and is watched.
-        struct stat status;
-        if (sys3(SYS_fstat, watch->number, (long)&status, 0) < 0 || status.st_ino != inode)
-            return refuse_descriptor(f, look,
-                                     "epoll watches a file under a number that was closed; remove the watch before the "
-                                     "freeze: descriptor ");
-    }
-    return 0;
-}
-
-static int describe_eventfd(struct look *look) {
-    look->to->kind = DESCRIPTOR_EVENTFD;
-    const char *at = find_line(look->info, "eventfd-count:");
-    if (at) {
-        skip_spaces(&at);
-        look->to->value = take_number(&at, 16);
-    }
-    at = find_line(look->info, "eventfd-semaphore:");
-    if (at) {
-        skip_spaces(&at);
-        look->to->index = *at == '1';
-    }
-    return 0;
-}
-
 static int describe_one(struct freezing *f, struct look *look) {
     if (find_line(look->info, "lock:"))
         return refuse_descriptor(f, look,
@@ -174,14 +120,11 @@ static int describe_one(struct freezing *f, struct look *look) {
         return describe_device(f, look);
     if (S_ISFIFO(look->status.st_mode))
         return pipe_describe(f, look);
-    if (S_ISSOCK(look->status.st_mode)) {
-        const char *refused = socket_describe(look->to, look->status.st_ino);
-        return refused ? refuse_descriptor(f, look, refused) : 0;
-    }
-    if (text_equal(look->link, "anon_inode:[eventpoll]"))
-        return describe_epoll(f, look);
-    if (text_begins(look->link, "anon_inode:[eventfd"))
-        return describe_eventfd(look);
+    if (S_ISSOCK(look->status.st_mode))
+        return socket_describe(f, look);
+    int result = event_describe(f, look);
+    if (result <= 0)
+        return result;
     return refuse_unknown(f, look);
 }
 
@@ -252,29 +195,6 @@ static int look_at(struct freezing *f, int number) {
     return bytes < 0 ? fail(f, "descriptors", bytes, "/proc/self/fdinfo cannot be read") : describe_one(f, &look);
 }
 
-// Both ends of each pair of sockets must be here. Until then `position` is this end's inode, `index` the other's.
-static int pair_sockets(struct freezing *f) {
-    struct table *table = &f->sections[SECTION_DESCRIPTORS];
-    for (uint32_t i = 0; i < table->count; i++) {
-        struct descriptor *one = AT(*table, struct descriptor, i);
-        if (one->kind != DESCRIPTOR_SOCKETPAIR || !one->position)
-            continue;
-        struct descriptor *other = 0;
-        for (uint32_t j = i + 1; j < table->count && !other; j++) {
-            struct descriptor *candidate = AT(*table, struct descriptor, j);
-            if (candidate->kind == DESCRIPTOR_SOCKETPAIR && candidate->position == one->index)
-                other = candidate;
-        }
-        struct look look = {.to = one, .link = "socket"};
-        if (!other)
-            return refuse_descriptor(f, &look, socket_is_connected);
-        one->position = other->position = 0;
-        one->index = (uint32_t)other->number;
-        other->index = (uint32_t)one->number;
-    }
-    return 0;
-}
-
 uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const char *name) {
     for (uint32_t i = 0; i < f->sources.count; i++) {
         const struct object_source *known = AT(f->sources, struct object_source, i);
@@ -311,6 +231,6 @@ int descriptors_describe(struct freezing *f) {
     if (!result)
         result = pipes_pair(f);
     if (!result)
-        result = pair_sockets(f);
+        result = sockets_settle(f);
     return result ? result : fault_point(f, "descriptors");
 }

@@ -25,9 +25,16 @@ int refuse_unknown(struct freezing *f, const struct look *look);
 // here. 0 or a freeze_result.
 int pipe_describe(struct freezing *f, struct look *look);
 int pipes_pair(struct freezing *f);
+// Room for `bytes` that the descriptor holds and that go into the image; NULL when there is none.
+void *contents_room(struct freezing *f, struct look *look, uint64_t bytes);
+// What record `index` of SECTION_DESCRIPTORS holds is not to be stored after all.
+void contents_forget(struct freezing *f, uint32_t index);
 
-// sockets.c: fills in the socket `to`; NULL, or why it is refused.
-const char *socket_describe(struct descriptor *to, uint64_t inode);
-extern const char socket_is_connected[];
+// sockets.c: one socket; then, once all descriptors are known, what of them depends on others. 0 or a freeze_result.
+int socket_describe(struct freezing *f, struct look *look);
+int sockets_settle(struct freezing *f);
+
+// events.c: eventfd, epoll, timerfd, signalfd, inotify. 1: it is none of these.
+int event_describe(struct freezing *f, struct look *look);
 
 #endif

@@ -110,6 +110,8 @@ static int make_tables(struct freezing *f) {
         {&f->sections[SECTION_OBJECTS], sizeof(struct memory_object), 1u << 20},
         {&f->sections[SECTION_DESCRIPTORS], sizeof(struct descriptor), 4u << 20},
         {&f->sections[SECTION_EPOLL], sizeof(struct epoll_watch), 4u << 20},
+        {&f->sections[SECTION_SOCKETS], sizeof(struct socket_state), 4u << 20},
+        {&f->sections[SECTION_OPTIONS], sizeof(struct socket_option), 4u << 20},
         {&f->sections[SECTION_SIGNALS], sizeof(struct signal_action), 1u << 16},
         {&f->sections[SECTION_VDSO], 1, 1u << 20},
         {&f->sections[SECTION_STRINGS], 1, 16u << 20},
@@ -166,6 +168,7 @@ static int write_image(struct freezing *f) {
     f->report->threads = f->sections[SECTION_THREADS].count;
     f->report->descriptors = f->sections[SECTION_DESCRIPTORS].count;
     hooks_remove(f);
+    clocks_forget(f);
     return result;
 }
 

@@ -9,6 +9,8 @@ enum freeze_flag {
     FREEZE_COPY = 1,            // thaw reads the page data instead of mapping it: for code that calls madvise by itself
     FREEZE_NO_PAGEMAP_SCAN = 2, // as on kernels before 6.7
     FREEZE_NO_PROCMAP_QUERY = 4, // as on kernels before 6.11; also in the thawed copies
+    FREEZE_REFUSE_CONNECTED = 8, // a connected socket refuses the freeze; else a copy finds the connection ended
+    FREEZE_MUTE_LISTENERS = 16,  // a listening socket comes back as one that nobody reaches; else it refuses the freeze
 };
 
 enum freeze_result {
@@ -27,6 +29,9 @@ struct freeze_request {
     uint32_t park_timeout_ms; // 0: 2000
     const char *fail_at;      // NULL, or the name of a fault point, for tests
     const char *disk;         // NULL, or the folder that each copy gets as its own (thawd-thaw --disk-at)
+    const int32_t *any_port;  // bound sockets whose port the kernel chose, and may choose again for each copy
+    uint32_t any_port_count;
+    int32_t seccomp_filters; // that the process was started under; -1: as many as its parent is under
 };
 
 struct freeze_report {
@@ -40,7 +45,7 @@ struct freeze_report {
     uint32_t operations;
     uint32_t threads;
     uint32_t descriptors;
-    uint32_t reserved;
+    uint32_t ended;                               // connections that a copy finds ended
     uint64_t park_ns, scan_ns, write_ns, sync_ns; // park: until all threads stood still; scan, write: while they did
     // In a thawed copy:
     uint64_t restore_ns;            // from the entry of thaw to the return of freeze

@@ -50,10 +50,10 @@ struct range {
     uint32_t of_file; // they differ from a file's, rather than from zeros
 };
 
-// What a pipe holds.
+// What a pipe holds, or one end of a pair of sockets.
 struct pipe_contents {
     const void *from;
-    uint64_t bytes;
+    uint64_t bytes;      // 0: nothing is stored
     uint32_t descriptor; // index in SECTION_DESCRIPTORS
 };
 
@@ -79,6 +79,8 @@ struct freezing {
     struct table sections[SECTION_COUNT];
     struct process_facts process;
     struct image_header header;
+    struct landing landing_before;
+    int noted;  // the landing tells the processor time of this freeze
     int hooked; // the hooks were put in by this freeze
 };
 
@@ -115,6 +117,8 @@ void park_replaced_action(struct signal_action *action);
 int park_self(struct freezing *f, int (*write)(struct freezing *f));
 // The thread states noted so far become SECTION_THREADS, the leader's first. 0 or a freeze_result.
 int park_describe(struct freezing *f);
+// Writes id and name of a parked thread that waits for `fd` (accept, select, poll, epoll_wait); 0: none does.
+int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes);
 // Whether a parked thread stands at an address in [start, end).
 int park_is_inside(uint64_t start, uint64_t end);
 
@@ -132,13 +136,30 @@ uint32_t object_of(struct freezing *f, uint64_t device, uint64_t inode, const ch
 // process.c: what is neither memory nor threads nor descriptors, and what of it refuses.
 int process_describe(struct freezing *f);
 
+// rights.c: what the process may do, and what of it refuses.
+int rights_describe(struct freezing *f);
+
 // plan.c: from mappings and pages to SECTION_OPERATIONS, and the places of all data.
 int plan(struct freezing *f);
 
 // output.c: writes the header, the sections and the data.
 int output(struct freezing *f);
 
-// hooks.c: madvise and mremap of the C library, patched so that they know image-backed memory.
+// clocks.c: processor time goes on in a copy. clocks_find: with the C library. clocks_note: into the landing, until
+// clocks_forget.
+void clocks_find(void);
+uint64_t clocks_of_this_thread(void);
+void clocks_note(struct freezing *f);
+void clocks_forget(struct freezing *f);
+struct timespec;
+struct rusage;
+struct tms;
+int hooked_clock_gettime(int32_t clock, struct timespec *time);
+int hooked_getrusage(int who, struct rusage *usage);
+long hooked_times(struct tms *used);
+
+// hooks.c: madvise and mremap of the C library, patched so that they know image-backed memory; and the functions of
+// clocks.c.
 // Finds the functions, with the C library; then patches and restores them, without.
 int hooks_find(struct freezing *f);
 int hooks_install(struct freezing *f);

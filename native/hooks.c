@@ -304,6 +304,9 @@ static struct hook {
 } hooks[] = {
     {.name = "madvise", .replacement = (void *)hooked_madvise},
     {.name = "mremap", .replacement = (void *)hooked_mremap},
+    {.name = "clock_gettime", .replacement = (void *)hooked_clock_gettime},
+    {.name = "getrusage", .replacement = (void *)hooked_getrusage},
+    {.name = "times", .replacement = (void *)hooked_times},
 };
 #define HOOKS (sizeof hooks / sizeof *hooks)
 
@@ -317,12 +320,13 @@ static int find(struct freezing *f, struct hook *hook) {
         dlclose(library);
     if (!hook->at || !dladdr1(hook->at, &info, (void **)&symbol, RTLD_DL_SYMENT) || !symbol ||
         symbol->st_size < JUMP_BYTES)
-        return refuse(f, "hooks", "this is not a C library whose memory functions can be taken over: ", hook->name);
+        return refuse(f, "hooks", "this is not a C library whose functions can be taken over: ", hook->name);
     return 0;
 }
 
 int hooks_find(struct freezing *f) {
     int result = 0;
+    clocks_find();
     for (unsigned i = 0; !result && i < HOOKS; i++)
         result = find(f, &hooks[i]);
     return result;
@@ -338,7 +342,7 @@ int hooks_install(struct freezing *f) {
             return 0; // a copy that is frozen again has them already
         // SAFETY: nobody may stand inside the bytes that change. The caller tries again.
         if (park_is_inside((uint64_t)hook->at, (uint64_t)hook->at + JUMP_BYTES))
-            return fail(f, "hooks", -EAGAIN, "a thread stands in madvise or mremap");
+            return fail(f, "hooks", -EAGAIN, "a thread stands in a function that is to be patched");
     }
     f->hooked = 1;
     for (unsigned i = 0; i < HOOKS; i++) {

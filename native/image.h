@@ -12,7 +12,7 @@
 #include <stdint.h>
 
 #define IMAGE_MAGIC "THAWDIMG"
-#define IMAGE_LAYOUT 1
+#define IMAGE_LAYOUT 2
 #define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
 #define IMAGE_PAGE 4096
 
@@ -29,6 +29,8 @@ enum section {
     SECTION_OBJECTS,     // struct memory_object
     SECTION_DESCRIPTORS, // struct descriptor, by rising number
     SECTION_EPOLL,       // struct epoll_watch
+    SECTION_SOCKETS,     // struct socket_state
+    SECTION_OPTIONS,     // struct socket_option, those of one socket together
     SECTION_SIGNALS,     // struct signal_action, 64 of them: of signal 1, 2, …
     SECTION_VDSO,        // bytes: the code pages of the vDSO
     SECTION_STRINGS,     // bytes: paths and names, each ended by a NUL
@@ -69,6 +71,22 @@ struct process_facts {
     uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process asked for
     uint32_t working_folder;         // offset in SECTION_STRINGS
     uint32_t umask;
+    uint64_t monotonic_ns, boottime_ns; // CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze
+    // What the process might do, capabilities(7): one bit for each capability. A copy may do no more.
+    uint64_t bounding, permitted, effective, inheritable, ambient;
+    uint64_t limits[32];      // getrlimit(2): soft and hard, of resource 0, 1, … 15
+    uint32_t users[3];        // real, effective, saved
+    uint32_t groups[3];       // the same
+    uint32_t more_groups;     // offset in SECTION_STRINGS: supplementary groups, decimal, each followed by a space
+    uint32_t secure_bits;     // prctl(2), PR_GET_SECUREBITS
+    uint32_t no_privileges;   // PR_GET_NO_NEW_PRIVS
+    uint32_t seccomp_filters; // filters that every thread was under
+    uint32_t dumpable;        // PR_GET_DUMPABLE
+    uint32_t subreaper;       // PR_GET_CHILD_SUBREAPER
+    uint32_t no_huge_pages;   // PR_GET_THP_DISABLE
+    uint32_t fixed_code;      // PR_GET_MDWE: memory that was writable cannot be made executable
+    uint32_t death_signal;    // PR_GET_PDEATHSIG
+    uint32_t personality;     // personality(2)
 };
 
 enum image_flag {
@@ -138,8 +156,12 @@ struct thread_state {
     uint64_t robust_list;     // get_robust_list(2); 0: none
     uint64_t rseq;            // address of its struct rseq; 0: not registered
     int32_t tid;              // in the frozen process
-    uint32_t reserved;
-    char name[16]; // prctl(2), PR_GET_NAME
+    uint32_t policy;          // sched_getscheduler(2)
+    char name[16];            // prctl(2), PR_GET_NAME
+    uint64_t cpu_ns;          // its CPU clock
+    uint64_t timer_slack_ns;  // prctl(2), PR_GET_TIMERSLACK
+    int32_t nice;             // getpriority(2)
+    uint32_t io_priority;     // ioprio_get(2)
 };
 
 struct file_identity {
@@ -168,8 +190,14 @@ enum descriptor_kind {
     DESCRIPTOR_PIPE_WRITE, // `index`: the same pipe's
     DESCRIPTOR_EVENTFD,    // `value`: count, `index`: 1 for a semaphore
     DESCRIPTOR_EPOLL,      // its watches are in SECTION_EPOLL
-    DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process, empty; `index`: number of the other end; `value`: type
+    DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process; `index`: number of the other end; `value`: type; `data`:
+                           // what this end has not read
     DESCRIPTOR_COPY,       // shares its open file with record `index` of this section, an earlier one
+    DESCRIPTOR_SOCKET,     // `index` in SECTION_SOCKETS
+    DESCRIPTOR_TIMER, // timerfd; `index`: clock, TIMER_CANCELLED_BY_SET; `position`: expiry on that clock, 0: disarmed;
+                      // `value`: interval; both nanoseconds
+    DESCRIPTOR_SIGNALS, // signalfd; `value`: signals, a mask
+    DESCRIPTOR_INOTIFY, // without watches
     DESCRIPTOR_KINDS
 };
 
@@ -191,6 +219,41 @@ struct epoll_watch {
     uint32_t events;
     uint32_t reserved;
     uint64_t data;
+};
+
+#define TIMER_CANCELLED_BY_SET 256 // TFD_TIMER_CANCEL_ON_SET, beside the clock in `descriptor.index`
+
+// What a socket is in a copy.
+enum socket_revival {
+    SOCKET_ENDED, // was connected: reading gives the end, writing EPIPE, whoever polls finds it readable and hung up
+    SOCKET_NEW,   // was connected to nobody, or is a datagram socket: bound and connected to the same addresses
+    SOCKET_LISTENING, // listens on another port, which the kernel chooses
+    SOCKET_MUTE, // listens where nobody reaches it: a listening socket that is to be closed, and whose threads wait
+    SOCKET_REVIVALS
+};
+
+#define SOCKET_ADDRESS_BYTES 112 // sockaddr_un has 110
+
+struct socket_state {
+    uint32_t family, type, protocol; // socket(2)
+    uint32_t revival;                // enum socket_revival
+    uint32_t backlog;                // listen(2)
+    uint32_t first_option;           // in SECTION_OPTIONS
+    uint32_t option_count;
+    uint32_t local_bytes, peer_bytes; // 0: not bound, not connected
+    uint32_t any_port;                // 1: the kernel had chosen the port, and chooses again
+    char local[SOCKET_ADDRESS_BYTES]; // sockaddr
+    char peer[SOCKET_ADDRESS_BYTES];  // sockaddr; of an ended one, for people
+};
+
+#define SOCKET_OPTION_BYTES 16
+
+// An option in which the socket differs from a fresh one of its kind, as setsockopt(2) takes it.
+struct socket_option {
+    int32_t level, name;
+    uint32_t bytes;
+    uint32_t reserved;
+    char value[SOCKET_OPTION_BYTES];
 };
 
 // As rt_sigaction(2) takes it, on x86-64.
@@ -216,16 +279,18 @@ static inline uint64_t checksum(const void *data, uint64_t bytes) {
 
 _Static_assert(sizeof(struct section_place) == 16, "on disk");
 _Static_assert(sizeof(struct host_key) == 240, "on disk");
-_Static_assert(sizeof(struct process_facts) == 176, "on disk");
-_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 240 + 176, "on disk");
+_Static_assert(sizeof(struct process_facts) == 552, "on disk");
+_Static_assert(sizeof(struct image_header) == 64 + 16 * SECTION_COUNT + 240 + 552, "on disk");
 _Static_assert(sizeof(struct image_header) <= IMAGE_PAGE, "the header is one page");
 _Static_assert(offsetof(struct image_header, sections) == 64, "on disk");
 _Static_assert(sizeof(struct operation) == 48, "on disk");
-_Static_assert(sizeof(struct thread_state) == 72, "on disk");
+_Static_assert(sizeof(struct thread_state) == 96, "on disk");
 _Static_assert(sizeof(struct file_identity) == 40, "on disk");
 _Static_assert(sizeof(struct memory_object) == 24, "on disk");
 _Static_assert(sizeof(struct descriptor) == 48, "on disk");
 _Static_assert(sizeof(struct epoll_watch) == 24, "on disk");
+_Static_assert(sizeof(struct socket_state) == 264, "on disk");
+_Static_assert(sizeof(struct socket_option) == 32, "on disk");
 _Static_assert(sizeof(struct signal_action) == 32, "on disk");
 
 #endif

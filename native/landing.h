@@ -27,6 +27,10 @@ struct landing {
     uint64_t arguments, environment; // addresses in the parcel of NULL-terminated arrays of strings
     uint64_t tids;                   // address in the parcel of pairs: thread id when frozen, thread id now
     uint64_t tid_count;
+    uint64_t thread_cpu;         // address in the parcel, for each pair: processor time of the thread, nanoseconds
+    uint64_t cpu_ns;             // what the frozen process had used, all of its earlier lives included
+    uint64_t user_us, system_us; // the same, as getrusage(2) has it
+    uint64_t children_user_us, children_system_us;
     struct landed_image images[LANDING_IMAGES];
 };
 

@@ -9,6 +9,7 @@
 #include <fcntl.h>
 #include <limits.h>
 #include <linux/futex.h>
+#include <poll.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <ucontext.h>
@@ -68,6 +69,13 @@ static void note_thread(struct slot *slot, ucontext_t *context) {
     if (&__rseq_size && __rseq_size)
         state->rseq = state->fs_base + (uint64_t)__rseq_offset;
     sys_prctl(PR_GET_NAME, (long)state->name, 0, 0, 0);
+    state->policy = (uint32_t)sys3(SYS_sched_getscheduler, 0, 0, 0);
+    state->nice = 20 - (int32_t)sys3(SYS_getpriority, 0, 0, 0); // the call answers 20 minus it
+    long priority = sys3(SYS_ioprio_get, 1 /* IOPRIO_WHO_PROCESS */, 0, 0),
+         slack = sys_prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
+    state->io_priority = priority > 0 ? (uint32_t)priority : 0;
+    state->cpu_ns = clocks_of_this_thread();
+    state->timer_slack_ns = slack > 0 ? (uint64_t)slack : 0;
     slot->instruction = (uint64_t)context->uc_mcontext.gregs[REG_RIP];
     // Last: a slot with a thread id is whole.
     __atomic_store_n(&state->tid, sys_gettid(), __ATOMIC_RELEASE);
@@ -291,5 +299,45 @@ int park_is_inside(uint64_t start, uint64_t end) {
     for (uint32_t i = 0; i < parking->count; i++)
         if (parking->slots[i].instruction >= start && parking->slots[i].instruction < end)
             return 1;
+    return 0;
+}
+
+// The first three arguments of the system call that a parked thread was interrupted in, if it was in one: the kernel
+// leaves them where they were.
+static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
+    const greg_t *registers = context->uc_mcontext.gregs;
+    uint64_t first = (uint64_t)registers[REG_RDI], second = (uint64_t)registers[REG_RSI];
+    if (first == (uint64_t)fd)
+        return 1; // accept, recv
+    const struct table *watches = &f->sections[SECTION_EPOLL];
+    for (uint32_t i = 0; i < watches->count; i++) {
+        const struct epoll_watch *watch = AT(*watches, struct epoll_watch, i);
+        if (watch->number == fd && first == (uint64_t)watch->epoll)
+            return 1;
+    }
+    // By /proc/self/mem: what is no pointer is none.
+    struct pollfd polled[8];
+    long got = second <= 4096 ? sys_pread(f->memory_fd, polled, sizeof polled, first) : 0;
+    for (long i = 0; i < (long)second && (i + 1) * (long)sizeof *polled <= got; i++)
+        if (polled[i].fd == fd && polled[i].events)
+            return 1;
+    uint64_t word = 0; // select
+    return first > (uint64_t)fd && first <= 65536 &&
+           sys_pread(f->memory_fd, &word, sizeof word, second + (uint64_t)fd / 64 * 8) == sizeof word &&
+           word >> (fd % 64) & 1;
+}
+
+int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes) {
+    for (uint32_t i = 0; i < parking->count; i++) {
+        const struct thread_state *state = &parking->slots[i].state;
+        if (!state->tid || state->tid == f->writer_tid || !waits_for(f, (const ucontext_t *)state->context, fd))
+            continue;
+        struct writer out = text_writer(to, bytes);
+        put_number(&out, (unsigned)state->tid, 10);
+        put_text(&out, " (");
+        put_text(&out, state->name);
+        put_text(&out, ")");
+        return 1;
+    }
     return 0;
 }

@@ -10,17 +10,31 @@
 #include "descriptors.h"
 #include "sys.h"
 
+void *contents_room(struct freezing *f, struct look *look, uint64_t bytes) {
+    uint64_t room = (bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
+    uint32_t index = (uint32_t)(look->to - AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, 0));
+    struct pipe_contents *contents = room < f->text.capacity_bytes / 2 ? table_add(&f->pipes) : 0;
+    if (!contents)
+        return 0;
+    // The scratch area for texts shrinks from its end.
+    f->text.capacity_bytes -= room;
+    *contents = (struct pipe_contents){f->text.base + f->text.capacity_bytes, bytes, index};
+    look->to->data_bytes = (uint32_t)bytes;
+    return f->text.base + f->text.capacity_bytes;
+}
+
+void contents_forget(struct freezing *f, uint32_t index) {
+    for (uint32_t i = 0; i < f->pipes.count; i++)
+        if (AT(f->pipes, struct pipe_contents, i)->descriptor == index)
+            AT(f->pipes, struct pipe_contents, i)->bytes = 0;
+}
+
 // What is in the pipe goes into the image: copied by tee(2), which leaves it where it is.
 static int keep_contents(struct freezing *f, struct look *look, int bytes) {
     int ends[2];
-    uint32_t index = (uint32_t)(look->to - AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, 0));
-    struct pipe_contents *contents = table_add(&f->pipes);
-    uint64_t room = (uint64_t)(bytes + IMAGE_PAGE - 1) / IMAGE_PAGE * IMAGE_PAGE;
-    if (!contents || room > f->text.capacity_bytes)
+    void *to = contents_room(f, look, (uint64_t)bytes);
+    if (!to)
         return refuse_descriptor(f, look, "a pipe holds too much; read it before the freeze: descriptor ");
-    // The scratch area for texts shrinks from its end; pipes hold 1 MiB at most.
-    f->text.capacity_bytes -= room;
-    unsigned char *to = f->text.base + f->text.capacity_bytes;
     long result = sys3(SYS_pipe2, (long)ends, O_CLOEXEC, 0);
     if (SYS_FAILED(result))
         return fail(f, "descriptors", result, "no descriptor is left to copy a pipe's contents");
@@ -32,8 +46,6 @@ static int keep_contents(struct freezing *f, struct look *look, int bytes) {
     sys_close(ends[1]);
     if (result != bytes)
         return fail(f, "descriptors", SYS_FAILED(result) ? result : -EIO, "a pipe's contents cannot be copied");
-    *contents = (struct pipe_contents){to, (uint64_t)bytes, index};
-    look->to->data_bytes = (uint32_t)bytes;
     return 0;
 }
 

@@ -226,6 +226,8 @@ static uint64_t place_contents(struct freezing *f, uint64_t at) {
     }
     for (uint32_t i = 0; i < f->pipes.count; i++) {
         const struct pipe_contents *contents = AT(f->pipes, struct pipe_contents, i);
+        if (!contents->bytes)
+            continue;
         AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, contents->descriptor)->data_offset = at;
         at = round_up(at + contents->bytes, IMAGE_PAGE);
     }

@@ -171,15 +171,18 @@ int process_describe(struct freezing *f) {
         result = note_folder(f);
     if (!result)
         result = note_signals(f);
+    if (!result)
+        result = rights_describe(f);
     if (result)
         return result;
     if (f->process.vdso_bytes > f->sections[SECTION_VDSO].capacity_bytes)
         return refuse(f, "process", "the vDSO is larger than expected", "");
     note_vdso(f);
-    struct timespec now;
-    sys3(SYS_clock_gettime, CLOCK_REALTIME, (long)&now, 0);
-    f->process.frozen_unix_ns = (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    f->process.frozen_unix_ns = clock_ns(CLOCK_REALTIME);
+    f->process.monotonic_ns = clock_ns(CLOCK_MONOTONIC);
+    f->process.boottime_ns = clock_ns(CLOCK_BOOTTIME);
     f->process.register_permissions = register_permissions();
+    clocks_note(f);
     f->process.landing = (uint64_t)&thawd_landing;
     f->process.parcel = f->parcel;
     return fault_point(f, "process");

@@ -68,13 +68,16 @@ static inline int sys_gettid(void) {
 static inline int sys_getpid(void) {
     return (int)sys3(SYS_getpid, 0, 0, 0);
 }
-// CLOCK_MONOTONIC, nanoseconds, by the system call: the vDSO may not be there.
-static inline uint64_t monotonic_ns(void) {
+// Nanoseconds, by the system call: the vDSO may not be there.
+static inline uint64_t clock_ns(int clock) {
     struct {
         int64_t seconds, nanoseconds;
-    } now;
-    sys3(SYS_clock_gettime, 1, (long)&now, 0);
+    } now = {0, 0};
+    sys3(SYS_clock_gettime, clock, (long)&now, 0);
     return (uint64_t)now.seconds * 1000000000u + (uint64_t)now.nanoseconds;
+}
+static inline uint64_t monotonic_ns(void) {
+    return clock_ns(1 /* CLOCK_MONOTONIC */);
 }
 
 #endif

@@ -23,6 +23,7 @@ static const struct stage stages[] = {
     {"process", stage_process, "brk, command line, working folder, umask and signal actions are back"},
     {"descriptors", stage_descriptors, "descriptors are the frozen process's and those passed, and no others"},
     {"landing", stage_landing, "the copy can tell that it is one, and finds its arguments"},
+    {"rights", stage_rights, "the copy may do what the frozen process might, and no more: users, capabilities, exec"},
     {"threads", stage_threads, "every thread exists under its new id, and waits for the leader to open the gate"},
 };
 

@@ -91,15 +91,28 @@ void stage_vdso(struct thaw *t);
 void stage_process(struct thaw *t);
 void stage_descriptors(struct thaw *t);
 void stage_landing(struct thaw *t);
+void stage_rights(struct thaw *t);
 void stage_threads(struct thaw *t);
 _Noreturn void thaw_resume(struct thaw *t);
 
+// Ends the process when it was started under fewer seccomp filters than the frozen one was.
+void rights_check(struct thaw *t);
+// The limits of the frozen process, and whether others may look into it: when nothing else is left to do.
+void rights_limit(const struct process_facts *process);
 // The lowest address of the vDSO and its data.
 uint64_t vdso_start(const struct vdso_parts *vdso);
 // The descriptor of memory object `index`, which is made when it is first asked for.
 int object_descriptor(struct thaw *t, uint32_t index);
 // `fd` under a number that is out of the way; `fd` itself is closed.
 int keep_aside(struct thaw *t, int fd);
+// `fd` becomes the descriptor's number too.
+void put_in_place(const struct descriptor *descriptor, int fd);
+// What the descriptor had not read is written into the other end.
+void fill_channel(struct thaw *t, const struct descriptor *descriptor, int write_end);
+_Noreturn void fail_descriptor(const struct descriptor *descriptor, const char *what, long error);
+// thaw_sockets.c: the descriptor's socket; for a pair, both ends are put in place when the first is met.
+int make_socket(struct thaw *t, const struct descriptor *descriptor);
+void make_pair(struct thaw *t, const struct descriptor *first);
 // Whether a file lies in the temporary folder that this copy has for itself.
 int is_own_file(const struct thaw *t, const char *path);
 // Has those files there that the copy writes to be its own before any is mapped or opened.

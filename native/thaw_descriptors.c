@@ -6,6 +6,8 @@
 #include <linux/mman.h>
 #include <sys/epoll.h>
 #include <sys/stat.h>
+#include <sys/timerfd.h>
+#include <time.h>
 
 #include "thaw.h"
 
@@ -64,7 +66,7 @@ static void seal_objects(struct thaw *t) {
     }
 }
 
-_Noreturn static void fail_descriptor(const struct descriptor *descriptor, const char *what, long error) {
+_Noreturn void fail_descriptor(const struct descriptor *descriptor, const char *what, long error) {
     char number[24];
     struct writer out = text_writer(number, sizeof number);
     put_number(&out, (unsigned)descriptor->number, 10);
@@ -130,13 +132,37 @@ static int make_eventfd(const struct descriptor *descriptor) {
     return (int)fd;
 }
 
-static void put_in_place(const struct descriptor *descriptor, int fd) {
+static struct timespec time_of(uint64_t nanoseconds) {
+    return (struct timespec){(time_t)(nanoseconds / 1000000000), (long)(nanoseconds % 1000000000)};
+}
+
+// A timer expires when it would have; one whose moment is over, now.
+static int make_timer(const struct descriptor *descriptor) {
+    uint32_t clock = descriptor->index & ~(uint32_t)TIMER_CANCELLED_BY_SET;
+    long fd = sys3(SYS_timerfd_create, clock, (int)(descriptor->open_flags & O_NONBLOCK) | O_CLOEXEC, 0);
+    if (SYS_FAILED(fd) || !descriptor->position)
+        return (int)fd;
+    struct timespec now = {0, 0};
+    sys3(SYS_clock_gettime, clock, (long)&now, 0);
+    int is_over = descriptor->position <= (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+    struct itimerspec when = {.it_value = time_of(is_over ? 1 : descriptor->position),
+                              .it_interval = time_of(descriptor->value)};
+    int flags = is_over ? 0 : TFD_TIMER_ABSTIME;
+    if (!is_over && descriptor->index & TIMER_CANCELLED_BY_SET)
+        flags |= TFD_TIMER_CANCEL_ON_SET;
+    long result = sys6(SYS_timerfd_settime, fd, flags, (long)&when, 0, 0, 0);
+    if (SYS_FAILED(result))
+        fail_descriptor(descriptor, "a timer cannot be set: descriptor ", result);
+    return (int)fd;
+}
+
+void put_in_place(const struct descriptor *descriptor, int fd) {
     long result = sys3(SYS_dup3, fd, descriptor->number, descriptor->close_on_exec ? O_CLOEXEC : 0);
     if (SYS_FAILED(result))
         fail_descriptor(descriptor, "a descriptor cannot be put in its place: ", result);
 }
 
-static void fill_pipe(struct thaw *t, const struct descriptor *descriptor, int write_end) {
+void fill_channel(struct thaw *t, const struct descriptor *descriptor, int write_end) {
     for (uint64_t done = 0; done < descriptor->data_bytes;) {
         static char piece[4096];
         uint64_t left = descriptor->data_bytes - done;
@@ -145,7 +171,7 @@ static void fill_pipe(struct thaw *t, const struct descriptor *descriptor, int w
         if (got > 0)
             got = sys_write(write_end, piece, (uint64_t)got);
         if (got <= 0)
-            fail_descriptor(descriptor, "a pipe cannot be filled: descriptor ", got);
+            fail_descriptor(descriptor, "a pipe or a pair of sockets cannot be filled: descriptor ", got);
         done += (uint64_t)got;
     }
 }
@@ -165,7 +191,7 @@ static void make_pipe(struct thaw *t, uint32_t first) {
         if (all[i].index != all[first].index || (!writes && all[i].kind != DESCRIPTOR_PIPE_READ))
             continue;
         if (!writes)
-            fill_pipe(t, &all[i], ends[1]);
+            fill_channel(t, &all[i], ends[1]);
         if (taken[writes]++) {
             int again = open_anew(ends[writes], &all[i]);
             if (again < 0)
@@ -180,27 +206,6 @@ static void make_pipe(struct thaw *t, uint32_t first) {
     }
     sys_close(ends[0]);
     sys_close(ends[1]);
-}
-
-// Both ends, when the first is met.
-static void make_pair(struct thaw *t, const struct descriptor *first) {
-    const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
-    int ends[2];
-    if ((int32_t)first->index < first->number)
-        return;
-    long result = sys6(SYS_socketpair, 1 /* AF_UNIX */, (long)first->value, 0, (long)ends, 0, 0);
-    if (SYS_FAILED(result))
-        fail_descriptor(first, "a pair of sockets cannot be made for descriptor ", result);
-    for (int i = 0; i < 2; i++)
-        ends[i] = keep_aside(t, ends[i]);
-    for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++) {
-        int second = all[i].number == (int32_t)first->index;
-        if (all[i].kind != DESCRIPTOR_SOCKETPAIR || (!second && &all[i] != first))
-            continue;
-        sys_fcntl(ends[second], F_SETFL, all[i].open_flags & O_NONBLOCK);
-        put_in_place(&all[i], ends[second]);
-        sys_close(ends[second]);
-    }
 }
 
 static int provided_from(struct thaw *t, int number) {
@@ -238,6 +243,19 @@ static void make_one(struct thaw *t, uint32_t index) {
         break;
     case DESCRIPTOR_EPOLL:
         fd = (int)sys3(SYS_epoll_create1, O_CLOEXEC, 0, 0);
+        break;
+    case DESCRIPTOR_SOCKET:
+        fd = make_socket(t, descriptor);
+        break;
+    case DESCRIPTOR_TIMER:
+        fd = make_timer(descriptor);
+        break;
+    case DESCRIPTOR_SIGNALS:
+        fd = (int)sys6(SYS_signalfd4, -1, (long)&descriptor->value, sizeof descriptor->value,
+                       (int)(descriptor->open_flags & O_NONBLOCK) | O_CLOEXEC, 0, 0);
+        break;
+    case DESCRIPTOR_INOTIFY:
+        fd = (int)sys3(SYS_inotify_init1, (int)(descriptor->open_flags & O_NONBLOCK) | O_CLOEXEC, 0, 0);
         break;
     case DESCRIPTOR_OBJECT:
         fd = open_object(t, descriptor);

@@ -3,6 +3,7 @@
 #include <fcntl.h>
 #include <linux/mman.h>
 #include <sys/stat.h>
+#include <time.h>
 
 #include "check.h"
 #include "host.h"
@@ -39,6 +40,15 @@ void stage_open(struct thaw *t) {
     t->tables_bytes = tables;
 }
 
+// Whoever measures time, or sleeps until some, would wait until the clock has caught up.
+static void clocks_check(const struct process_facts *process) {
+    if (clock_ns(CLOCK_MONOTONIC) < process->monotonic_ns || clock_ns(CLOCK_BOOTTIME) < process->boottime_ns)
+        thaw_refuse(
+            "the monotonic clock stands before the moment of the freeze: this is another time namespace, or the "
+            "machine was set back",
+            "");
+}
+
 void stage_check(struct thaw *t) {
     struct stat status;
     struct check_failure failure;
@@ -58,6 +68,8 @@ void stage_check(struct thaw *t) {
     const char *difference = host_difference(&t->header->host, &now);
     if (difference)
         thaw_refuse(difference, "");
+    clocks_check(&t->header->process);
+    rights_check(t);
 }
 
 void file_must_match(struct thaw *t, uint32_t index, int fd) {

@@ -55,11 +55,14 @@ static void fill_parcel(struct thaw *t, struct landing *landing) {
     }
     *at = 0;
     uint32_t threads = COUNT(t, SECTION_THREADS);
-    int fits = tids + UINT64_C(8) * threads <= process->parcel_bytes;
+    int fits = tids + UINT64_C(16) * threads <= process->parcel_bytes;
     t->new_tids = fits ? (int32_t *)(process->parcel + tids) : 0;
     landing->tids = (uint64_t)t->new_tids;
     landing->tid_count = fits ? threads : 0;
-    note_ranges(t, process->parcel + tids + (fits ? UINT64_C(8) * threads : 0));
+    landing->thread_cpu = process->parcel + tids + UINT64_C(8) * threads;
+    for (uint32_t i = 0; i < landing->tid_count; i++)
+        ((uint64_t *)landing->thread_cpu)[i] = SECTION(t, struct thread_state, SECTION_THREADS)[i].cpu_ns;
+    note_ranges(t, process->parcel + tids + (fits ? UINT64_C(16) * threads : 0));
 }
 
 // Needs no privilege with exe_fd -1. Required: glibc takes a foreign brk for a success.

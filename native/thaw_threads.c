@@ -66,6 +66,19 @@ static void announce(const struct thread_state *thread, uint32_t tid) {
     }
 }
 
+// How the kernel treats the thread: never better than this program was started, where that takes a right.
+static void set_priority(const struct thread_state *thread) {
+    const int none = 0;
+    if (thread->policy == SCHED_BATCH || thread->policy == SCHED_IDLE)
+        sys3(SYS_sched_setscheduler, 0, thread->policy, (long)&none);
+    if (thread->nice > 20 - (int)sys3(SYS_getpriority, 0, 0, 0)) // the call answers 20 minus it
+        sys3(SYS_setpriority, 0, 0, thread->nice);
+    if (thread->io_priority)
+        sys3(SYS_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, 0, thread->io_priority);
+    if (thread->timer_slack_ns)
+        sys_prctl(PR_SET_TIMERSLACK, (long)thread->timer_slack_ns, 0, 0, 0);
+}
+
 // What only the thread itself can set; nobody need wait for it.
 static void become(const struct thread_state *thread) {
     if (thread->gs_base)
@@ -73,6 +86,7 @@ static void become(const struct thread_state *thread) {
     if (thread->robust_list)
         sys3(SYS_set_robust_list, (long)thread->robust_list, ROBUST_BYTES, 0);
     set_rseq(thread);
+    set_priority(thread);
 }
 
 // The last one to read them unmaps the tables: a thread that gets no processor yet holds up none of the others.
@@ -124,6 +138,7 @@ static void run_leader(void *argument) {
     announce(thread, (uint32_t)sys_gettid());
     sys_prctl(PR_SET_NAME, (long)thread->name, 0, 0, 0);
     become(thread);
+    rights_limit(&t->header->process);
     __atomic_store_n(&gate, 1, __ATOMIC_RELEASE);
     sys_futex(&gate, FUTEX_WAKE, INT_MAX, 0);
     leave_tables();

@@ -78,6 +78,8 @@ static void use_descriptors(const unsigned char *tables, const struct image_head
             need(descriptor->index < header->sections[SECTION_OBJECTS].count, "a descriptor without an object");
         if (descriptor->kind == DESCRIPTOR_COPY)
             need(descriptor->index < i, "a descriptor that copies a later one");
+        if (descriptor->kind == DESCRIPTOR_SOCKET)
+            need(descriptor->index < header->sections[SECTION_SOCKETS].count, "a descriptor without a socket");
         if (descriptor->data_bytes)
             need_data(header, descriptor->data_offset, descriptor->data_bytes,
                       "contents of a pipe outside of the file");
@@ -97,6 +99,21 @@ static void use_files_and_objects(const unsigned char *tables, const struct imag
     }
 }
 
+static void use_sockets(const unsigned char *tables, const struct image_header *header) {
+    const struct section_place *place = &header->sections[SECTION_SOCKETS];
+    const struct socket_state *sockets = (const void *)(tables + place->offset);
+    for (uint32_t i = 0; i < place->count; i++) {
+        need(sockets[i].local_bytes <= SOCKET_ADDRESS_BYTES && sockets[i].peer_bytes <= SOCKET_ADDRESS_BYTES,
+             "an address longer than its field");
+        need((uint64_t)sockets[i].first_option + sockets[i].option_count <= header->sections[SECTION_OPTIONS].count,
+             "options outside of their section");
+    }
+    place = &header->sections[SECTION_OPTIONS];
+    const struct socket_option *options = (const void *)(tables + place->offset);
+    for (uint32_t i = 0; i < place->count; i++)
+        need(options[i].bytes <= SOCKET_OPTION_BYTES, "an option longer than its field");
+}
+
 // What thaw relies on once the parser has said yes.
 static void use(const unsigned char *tables, uint64_t tables_bytes) {
     const struct image_header *header = (const void *)tables;
@@ -110,6 +127,7 @@ static void use(const unsigned char *tables, uint64_t tables_bytes) {
     use_operations(tables, header);
     use_descriptors(tables, header);
     use_files_and_objects(tables, header);
+    use_sockets(tables, header);
     read_text(tables, header->glibc);
     read_text(tables, header->process.working_folder);
     const struct section_place *place = &header->sections[SECTION_THREADS];

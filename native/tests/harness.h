@@ -83,19 +83,26 @@ _Noreturn static inline void fail(const char *file, int line, const char *why, l
             fail(__FILE__, __LINE__, #value " == " #wanted, got_, wanted_);                                            \
     } while (0)
 
+static int32_t started_filters;  // seccomp filters that this program was started under
 static uint32_t park_timeout_ms; // of the freezes of this program; 0: the engine's own
+static uint32_t freeze_flags;    // beside those that the environment asks for
+static const int32_t *any_port;  // see struct freeze_request
+static uint32_t any_port_count;
 
 // A freeze with the flags the environment asks for.
 static inline int freeze_to(const char *path, const int32_t *provided, uint32_t provided_count) {
     const char *flags = getenv("FREEZE_FLAGS");
     struct freeze_request request = {
         .bytes = sizeof request,
-        .flags = flags ? (uint32_t)atoi(flags) : 0,
+        .flags = freeze_flags | (flags ? (uint32_t)atoi(flags) : 0),
         .path = path,
         .provided = provided,
         .provided_count = provided_count,
         .park_timeout_ms = park_timeout_ms,
         .fail_at = getenv("FREEZE_FAIL_AT"),
+        .any_port = any_port,
+        .any_port_count = any_port_count,
+        .seccomp_filters = started_filters,
     };
     report = (struct freeze_report){.bytes = sizeof report};
     return thawd_freeze(&request, &report);
@@ -286,12 +293,26 @@ static inline int make_file(const char *name, size_t pages, uint64_t seed) {
     return fd;
 }
 
+// The number behind `name` in a file of /proc about this process or one of its threads; -1: there is none.
+static inline long status_number(const char *path, const char *name, int base) {
+    static __thread char status[16384];
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    CHECK(fd >= 0);
+    ssize_t bytes = read(fd, status, sizeof status - 1);
+    CHECK(bytes > 0);
+    close(fd);
+    status[bytes] = 0;
+    const char *line = strstr(status, name);
+    return line ? strtol(line + strlen(name), NULL, base) : -1;
+}
+
 int main(int argc, char **argv) {
     if (argc < 3) {
         dprintf(2, "usage: %s CASE IMAGE\n", argv[0]);
         return 2;
     }
     image_path = argv[2];
+    started_filters = (int32_t)status_number("/proc/self/status", "\nSeccomp_filters:", 10);
     for (struct test_case *test = all_cases; test; test = test->next) {
         if (strcmp(test->name, argv[1]) == 0) {
             test->run();

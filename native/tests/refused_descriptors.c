@@ -3,7 +3,6 @@
 
 #include "refusing.h"
 
-#include <arpa/inet.h>
 #include <linux/io_uring.h>
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
@@ -12,11 +11,7 @@
 #include <sys/fanotify.h>
 #include <sys/file.h>
 #include <sys/inotify.h>
-#include <sys/signalfd.h>
-#include <sys/socket.h>
 #include <sys/stat.h>
-#include <sys/timerfd.h>
-#include <sys/un.h>
 #include <sys/wait.h>
 
 // Refused while `fd` is open, and no more once it is closed.
@@ -37,18 +32,10 @@ CASE(io_uring, "an io_uring is refused") {
     refused_while_open((int)syscall(SYS_io_uring_setup, 8, &parameters), "io_uring", "first invocation");
 }
 
-CASE(timer_descriptor, "a timerfd is refused") {
-    refused_while_open(timerfd_create(CLOCK_MONOTONIC, 0), "timer", "close it before the freeze");
-}
-
-CASE(signal_descriptor, "a signalfd is refused") {
-    sigset_t set;
-    sigemptyset(&set);
-    refused_while_open(signalfd(-1, &set, 0), "signal", "close it before the freeze");
-}
-
 CASE(inotify, "an inotify watch is refused") {
-    refused_while_open(inotify_init1(0), "inotify", "before the freeze");
+    int fd = inotify_init1(0);
+    CHECK(inotify_add_watch(fd, ".", IN_CREATE) >= 0);
+    refused_while_open(fd, "inotify", "before the freeze");
 }
 
 CASE(fanotify, "a fanotify watch is refused") {
@@ -95,51 +82,6 @@ CASE(proc_of_another, "a file of /proc that belongs to another process is refuse
     refused_while_open(open("/proc/1/status", O_RDONLY), "/proc/1/status", "before the freeze");
 }
 
-static int tcp(struct sockaddr_in *address) {
-    *address = (struct sockaddr_in){.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(fd >= 0);
-    return fd;
-}
-
-static int listening(struct sockaddr_in *address) {
-    socklen_t bytes = sizeof *address;
-    int fd = tcp(address);
-    CHECK_EQUAL(bind(fd, (struct sockaddr *)address, sizeof *address), 0);
-    CHECK_EQUAL(listen(fd, 1), 0);
-    CHECK_EQUAL(getsockname(fd, (struct sockaddr *)address, &bytes), 0);
-    return fd;
-}
-
-CASE(listening_socket, "a listening socket is refused") {
-    struct sockaddr_in address;
-    refused_while_open(listening(&address), "listening socket", "first invocation");
-}
-
-CASE(connected_socket, "a connection is refused") {
-    struct sockaddr_in address, unused;
-    int listener = listening(&address), fd = tcp(&unused);
-    CHECK_EQUAL(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    int accepted = accept(listener, NULL, NULL);
-    CHECK(accepted >= 0);
-    close(accepted);
-    close(listener);
-    refused_while_open(fd, "connected socket", "before the freeze");
-}
-
-CASE(datagram_socket, "a datagram socket is refused") {
-    refused_while_open(socket(AF_INET, SOCK_DGRAM, 0), "socket", "before the freeze");
-}
-
-CASE(unconnected_socket, "a socket that is not connected yet is refused") {
-    struct sockaddr_in address;
-    refused_while_open(tcp(&address), "socket", "before the freeze");
-}
-
-CASE(netlink_socket, "a netlink socket is refused") {
-    refused_while_open(socket(AF_NETLINK, SOCK_RAW, 0), "socket", "before the freeze");
-}
-
 // Starts a process that is not this one's child, holds `theirs` instead of `ours`, and ends when nobody holds `ours`.
 static void give_away(int theirs, int ours) {
     int status;
@@ -154,13 +96,6 @@ static void give_away(int theirs, int ours) {
     }
     CHECK_EQUAL(waitpid(child, &status, 0), child);
     close(theirs);
-}
-
-CASE(socket_of_another, "a socket pair whose other end another process holds is refused") {
-    int ends[2];
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    give_away(ends[1], ends[0]);
-    refused_while_open(ends[0], "other end", "before the freeze");
 }
 
 CASE(pipe_of_another, "a pipe whose other end another process holds is refused") {

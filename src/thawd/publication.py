@@ -12,6 +12,7 @@ from thawd.config import Settings
 from thawd.control.records import Settled
 from thawd.errors import EnvironmentBuildError, ResourceNotFoundException, ServiceException, StoreError
 from thawd.execution.init_phase import InitError
+from thawd.execution.version import Version
 from thawd.resources import Function
 from thawd.telemetry.console import complain, say
 
@@ -35,13 +36,18 @@ class Publications:
         self._settings = settings
         self._publishing = asyncio.Lock()
 
-    async def publish_all(self, functions: Mapping[str, Function]) -> None:
-        """Publish what has changed, several at once as far as the cores go."""
+    async def publish_all(self, functions: Mapping[str, Function], *, retry: bool = False) -> None:
+        """Publish what has changed, several at once as far as the cores go.
+
+        Args:
+            functions: as declared, by name.
+            retry: publish again what has not changed but whose init or priming event failed last time.
+        """
         slots = asyncio.Semaphore(os.cpu_count() or 1)
 
         async def one(function: Function) -> None:
             async with slots:
-                await self._publish(function)
+                await self._publish(function, retry=retry)
 
         async with self._publishing:
             async with asyncio.TaskGroup() as tasks:
@@ -55,19 +61,26 @@ class Publications:
             except StoreError as error:
                 complain(f"thawd: old packages and snapshots could not be removed: {error}")
 
-    async def _publish(self, function: Function) -> None:
-        name = function.name
+    async def _build(self, function: Function) -> Version:
         settings = self._settings()
+        return await self._publisher.build(
+            function,
+            folder=settings.path.parent,
+            buckets=settings.buckets,
+            not_code=settings.not_code(),
+            progress=lambda line: say(f"  {function.name}: {line}"),
+        )
+
+    async def _publish(self, function: Function, *, retry: bool) -> None:
+        name = function.name
         try:
-            version = await self._publisher.build(
-                function,
-                folder=settings.path.parent,
-                buckets=settings.buckets,
-                not_code=settings.not_code(),
-                progress=lambda line: say(f"  {name}: {line}"),
-            )
+            version = await self._build(function)
             if self._publisher.is_published(version):
-                return
+                if not (retry and self._dispatcher.may_fare_better(version)):
+                    return
+                # A version is published once: the next try is one of its own.
+                self._publisher.forget(name, version.number)
+                version = await self._build(function)
             self._control.configured.published(version, Settled("Pending"))
             is_replacement = self._dispatcher.entry(name).pool is not None
             await self._dispatcher.publish(version)

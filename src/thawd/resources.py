@@ -89,6 +89,10 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         reserved_concurrency: most environments at once, set aside for this function; None: shared; 0: always throttled.
         provisioned_concurrency: environments kept initialised.
         snapshot: start environments from the initialised function instead of initialising each.
+        snapshot_connections: ``drop``: a thawed environment finds connections that init opened ended; ``refuse``: a
+            function that opens some is not frozen.
+        snapshot_listeners: ``refuse``: a function whose init listens on a port of its choice is not frozen; ``close``:
+            nobody reaches that socket in a thawed environment.
         prime: event to run before the function is frozen, so that what its first run loads is in the snapshot; JSON
             text in UTF-8; None: none.
         idle_timeout_s: an environment idle for so long is ended; seconds.
@@ -121,6 +125,8 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
     reserved_concurrency: int | None = None
     provisioned_concurrency: int = 0
     snapshot: bool = True
+    snapshot_connections: str = "drop"
+    snapshot_listeners: str = "refuse"
     prime: bytes | None = None
     idle_timeout_s: float = 300.0
     keep_alive: str = "fixed"

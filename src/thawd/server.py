@@ -119,7 +119,8 @@ class Server:
         for task in (beginning, *feeding):
             task.cancel()
         platform.events.break_off()
-        await platform.execution.end(_KILL_WAIT_S)
+        # With the invocations that the time for them to end was too short for.
+        await asyncio.gather(platform.execution.end(_KILL_WAIT_S), platform.stop_aws())
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         for task in lasting:

@@ -13,10 +13,13 @@ _LITERAL = r'"((?:[^"\\]|\\.)*)"'
 # returned or thrown.
 _REST = r'(?:[^;{}"]|"(?:[^"\\]|\\.)*")*'
 _STATEMENT = re.compile(
-    r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|is_connected\[\] =|\{(?="anon))' + _REST
+    r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|\bstatic const char \w+\[\] =|\{(?="anon))' + _REST
 )
-_FREEZE = ("descriptors", "pipes", "sockets", "mappings", "plan", "process", "park", "hooks", "pages", "host")
-_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors")
+_FREEZE = (
+    "descriptors", "pipes", "sockets", "events", "mappings", "plan", "process", "rights", "park", "hooks", "pages",
+    "host",
+)  # fmt: skip
+_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors", "thaw_rights")
 
 
 def _refusals(name: str) -> list[str]:
@@ -42,5 +45,5 @@ def test_the_search_finds_what_it_should() -> None:
     everything = [text for name in (*_FREEZE, *_THAW) for text in _refusals(name)]
     assert len(everything) > 60
     assert "an io_uring cannot be frozen" in everything
-    assert "a connected socket cannot be frozen" in everything
+    assert "a connected socket is not to be frozen" in everything
     assert "the machine was restarted since it was frozen" in everything

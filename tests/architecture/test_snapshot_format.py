@@ -32,6 +32,9 @@ CONSTANTS = {
     "ZONE_START": layout.ZONE_START,
     "ZONE_BYTES": layout.ZONE_BYTES,
     "NO_INDEX": layout.NO_INDEX,
+    "TIMER_CANCELLED_BY_SET": layout.TIMER_CANCELLED_BY_SET,
+    "SOCKET_ADDRESS_BYTES": layout.SOCKET_ADDRESS_BYTES,
+    "SOCKET_OPTION_BYTES": layout.SOCKET_OPTION_BYTES,
 }
 
 # Enums: the prefix of their names, how many there are (the last enumerator) or None, and what the decoder has.
@@ -41,6 +44,7 @@ ENUMS: dict[str, tuple[str, str | None, dict[int, str]]] = {
     "operation_kind": ("OPERATION_", "OPERATION_KINDS", dict(enumerate(layout.OPERATION_KINDS))),
     "advice": ("ADVICE_", None, layout.ADVICE),
     "operation_flag": ("OPERATION_", None, layout.OPERATION_FLAGS),
+    "socket_revival": ("SOCKET_", "SOCKET_REVIVALS", dict(enumerate(layout.SOCKET_REVIVALS))),
     "descriptor_kind": ("DESCRIPTOR_", "DESCRIPTOR_KINDS", dict(enumerate(layout.DESCRIPTOR_KINDS))),
 }
 
@@ -133,7 +137,7 @@ CHANGES = {
     "advice goes": ("    ADVICE_RANDOM = 256,\n", "", "enum advice"),
     "a section is added": ("    SECTION_COUNT\n", "    SECTION_NOTES, // bytes\n    SECTION_COUNT\n", "enum section"),
     "a constant changes": ("UINT64_C(0x3f0000000000)", "UINT64_C(0x3e0000000000)", "constant ZONE_START"),
-    "the layout's version changes": ("#define IMAGE_LAYOUT 1", "#define IMAGE_LAYOUT 2", "constant IMAGE_LAYOUT"),
+    "the layout's version changes": ("#define IMAGE_LAYOUT 2", "#define IMAGE_LAYOUT 3", "constant IMAGE_LAYOUT"),
 }  # fmt: skip
 
 

@@ -134,31 +134,28 @@ def test_a_priming_event_that_fails_leaves_the_function_serving(app: Project, do
 
 
 REFUSED = {
-    "an event loop in a thread": (
+    "an SQLite transaction": (
         """
-        import asyncio, threading
-        STARTED = threading.Event()
-
-        async def run():
-            STARTED.set()
-            await asyncio.sleep(1000)
-
-        threading.Thread(target=asyncio.run, args=(run(),), daemon=True).start()
-        STARTED.wait()
+        import sqlite3, tempfile
+        DATABASE = sqlite3.connect(tempfile.mkdtemp() + "/d", isolation_level=None)
+        DATABASE.execute("CREATE TABLE t (a)")
+        DATABASE.execute("BEGIN IMMEDIATE")
         """,
-        "event loop",
+        "a lock on a file is held",
         "cold",
     ),
-    "a connection": (
+    "a port of its own": (
         """
         import socket
-        LISTENING = socket.create_server(("127.0.0.1", 0))
-        CONNECTION = socket.create_connection(LISTENING.getsockname())
-        ACCEPTED = LISTENING.accept()[0]
-        LISTENING.close()
+        for port in range(20000, 30000):
+            try:
+                LISTENING = socket.create_server(("127.0.0.1", port))
+                break
+            except OSError:
+                pass
         """,
-        "a connected socket cannot be frozen",
-        "fork",
+        "a listening socket cannot be frozen",
+        "cold",
     ),
     "a child process": (
         """

@@ -12,7 +12,20 @@ import pytest
 from tests.native.engine import Case, Engine, Trial, cases_of, require
 from tests.native.processes import end_of
 
-STAGES = ("disk", "open", "check", "aside", "clear", "memory", "vdso", "process", "descriptors", "landing", "threads")
+STAGES = (
+    "disk",
+    "open",
+    "check",
+    "aside",
+    "clear",
+    "memory",
+    "vdso",
+    "process",
+    "descriptors",
+    "landing",
+    "rights",
+    "threads",
+)
 # Threads, descriptors, shared memory, a pipe's contents and an epoll set, all at once.
 RICH = cases_of("generations")[0]
 

@@ -11,7 +11,22 @@ from tests.native.engine import REPOSITORY, SOURCES, Case, Trial, cases_of, requ
 FREEZE_COPY, FREEZE_NO_PAGEMAP_SCAN, FREEZE_NO_PROCMAP_QUERY = 1, 2, 4
 OLDER = FREEZE_NO_PAGEMAP_SCAN | FREEZE_NO_PROCMAP_QUERY
 MEMORY = ("mappings", "shared_memory", "advice", "remap", "heap", "holes")
-PROGRAMS = ("waits", "tls", "threads", "signals", "registers", *MEMORY, "files", "channels", "mutexes", "restartable")
+PROGRAMS = (
+    "waits",
+    "tls",
+    "threads",
+    "signals",
+    "registers",
+    *MEMORY,
+    "files",
+    "channels",
+    "sockets",
+    "timers",
+    "mutexes",
+    "restartable",
+    "rights",
+    "processor_time",
+)
 ALL = cases_of(*PROGRAMS, "layouts", "stacks", "processes")
 
 

@@ -20,7 +20,7 @@ WAY_OUT = re.compile(
 )
 
 
-@pytest.mark.parametrize("case", cases_of("refused_descriptors", "refused_states"), ids=str)
+@pytest.mark.parametrize("case", cases_of("refused_descriptors", "refused_states", "refused_rights"), ids=str)
 def test_is_refused_and_the_process_goes_on(case: Case, trial: Callable[..., Trial]) -> None:
     one = trial(case)
     ended = one.freeze()

@@ -23,7 +23,16 @@ WITHOUT_STACK = ("--param", "asan-stack=0")
 # Leaks: all that a killed process leaves. Faults: some cases catch their own, on stacks of their own.
 OPTIONS = "detect_leaks=0:allow_user_segv_handler=1:use_sigaltstack=0"
 ORIGINALS = cases_of(
-    "faults", "refused_descriptors", "refused_states", "mappings", "files", "channels", "shared_memory", "processes"
+    "faults",
+    "refused_descriptors",
+    "refused_states",
+    "mappings",
+    "files",
+    "channels",
+    "sockets",
+    "timers",
+    "shared_memory",
+    "processes",
 )
 # What goes through the engine's madvise and mremap. The sanitizer makes mlock do nothing, which two cases are about.
 COPIES = [case for case in cases_of("heap", "advice", "remap") if case.name not in ("errors", "kept_advice")]

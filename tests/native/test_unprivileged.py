@@ -26,7 +26,7 @@ IN_USER_NAMESPACE = Identity(options=("--user-namespace", "--no-new-privileges")
 NOT_RANDOMISED = Identity(options=("--no-randomisation",))
 
 
-@pytest.mark.parametrize("case", [*ALL, *cases_of("refused_descriptors", "refused_states")], ids=str)
+@pytest.mark.parametrize("case", [*ALL, *cases_of("refused_descriptors", "refused_states", "refused_rights")], ids=str)
 def test_nobody_with_no_new_privileges_freezes_and_thaws(case: Case, trial: Callable[..., Trial]) -> None:
     """As nobody where the tests run as root, else as the user they run as; without capabilities in both cases."""
     trial(case, identity=NOBODY).check(parallel=0)

@@ -118,7 +118,7 @@ class Draft:
         assert PAGE + len(tables) <= self.data_offset
         header = {
             "magic": b"THAWDIMG",
-            "layout": 1,
+            "layout": 2,
             "architecture": 62,
             "tables_checksum": checksum(tables),
             "file_bytes": self.data_offset + len(self.data),
@@ -190,6 +190,10 @@ def whole() -> Draft:
         "vdso_hash": checksum(VDSO_CODE), "landing": LIBRARY + 2 * PAGE + 64, "parcel": ARENA + PAGE,
         "parcel_bytes": PAGE, "frozen_unix_ns": 1_794_000_000_123_456_789, "register_permissions": 0x602E7,
         "working_folder": draft.string("/var/task"), "umask": 0o022,
+        "monotonic_ns": 3_600_000_000_000, "boottime_ns": 3_700_000_000_000, "bounding": (1 << 41) - 1,
+        "permitted": 1 << 10, "effective": 1 << 10, "inheritable": 0, "ambient": 0, "limits": [1024, 4096] * 16,
+        "users": [1000, 1000, 1000], "groups": [100, 100, 100], "more_groups": draft.string("100 44 "),
+        "no_privileges": 1, "seccomp_filters": 2, "dumpable": 1,
     }  # fmt: skip
     draft.vdso = VDSO_CODE
     draft.records = {name.removeprefix("SECTION_").lower(): [] for name, record in HEADER.records.items() if record}
@@ -251,8 +255,24 @@ def _add_descriptors(draft: Draft) -> None:
         descriptor("SOCKETPAIR", 11, index=10, open_flags=2),
         descriptor("COPY", 20, index=8),
         descriptor("COPY", 21, index=12),
+        descriptor("SOCKET", 22, index=0, open_flags=2),
+        descriptor("SOCKET", 23, index=1, open_flags=2),
+        descriptor("TIMER", 24, index=1, position=10**9, value=10**6),
+        descriptor("SIGNALS", 25, value=1 << 11 | 1),
+        descriptor("INOTIFY", 26),
     ]
+    tcp = {"family": 2, "type": 1, "protocol": 6, "peer_bytes": 16, "option_count": 1}
+    draft.records["sockets"] += [
+        {**tcp, "revival": FLAGS["SOCKET_ENDED"], "peer": sockaddr(5432)},
+        {"family": 2, "type": 2, "protocol": 17, "revival": FLAGS["SOCKET_NEW"], "any_port": 1, "first_option": 1},
+    ]
+    draft.records["options"] += [{"level": 6, "name": 1, "bytes": 4, "value": b"\1\0\0\0"}]
     draft.records["epoll"] += [{"epoll": 9, "number": number, "events": 1, "data": number} for number in (8, 6)]
+
+
+def sockaddr(port: int) -> bytes:
+    """127.0.0.1 and a port. Source: ip(7)."""
+    return struct.pack("<H", 2) + struct.pack(">H", port) + bytes([127, 0, 0, 1]) + bytes(8)
 
 
 WHOLE = whole().image()

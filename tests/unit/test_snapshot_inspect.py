@@ -80,7 +80,13 @@ def test_descriptors_come_back_as_they_were_written(place: Path) -> None:
     assert [(item.number, item.kind) for item in image.descriptors[2:]] == [
         (2, "provided"), (3, "file"), (4, "device"), (5, "object"), (6, "pipe_read"), (7, "pipe_write"), (8, "eventfd"),
         (9, "epoll"), (10, "socketpair"), (11, "socketpair"), (20, "copy"), (21, "copy"),
+        (22, "socket"), (23, "socket"), (24, "timer"), (25, "signals"), (26, "inotify"),
     ]  # fmt: skip
+    ended, fresh = image.sockets
+    assert (ended.revival, ended.peer, ended.local, fresh.revival, fresh.any_port) == (
+        "ended", snapshot_images.sockaddr(5432), b"", "new", True,
+    )  # fmt: skip
+    assert [(item.level, item.name, item.value) for item in image.options] == [(6, 1, b"\1\0\0\0")]
     folder, cache, pipe = image.descriptors[3], image.descriptors[5], image.descriptors[6]
     assert (folder.open_flags, folder.close_on_exec, folder.index) == (0o200000, True, 2)
     assert (cache.position, cache.close_on_exec) == (17, False)
@@ -94,7 +100,7 @@ def test_descriptors_come_back_as_they_were_written(place: Path) -> None:
 
 def test_header_host_and_process_come_back_as_they_were_written(place: Path) -> None:
     image = read_bytes(place, WHOLE)
-    assert (image.layout, image.architecture, image.flags, image.file_bytes) == (1, "x86-64", (), len(WHOLE))
+    assert (image.layout, image.architecture, image.flags, image.file_bytes) == (2, "x86-64", (), len(WHOLE))
     assert (image.data_offset, image.anonymous_offset) == (4 * PAGE, 4 * PAGE)
     assert image.vdso == snapshot_images.VDSO_CODE
     host, process = image.host, image.process
@@ -104,6 +110,11 @@ def test_header_host_and_process_come_back_as_they_were_written(place: Path) -> 
     assert (process.working_folder, process.umask, process.frozen_unix_ns) == ("/var/task", 0o22, 1794000000123456789)
     assert (process.brk_start, process.brk_end, process.vdso_start) == (HEAP, HEAP + 8 * PAGE, VDSO)
     assert process.register_permissions == 0x602E7
+    assert (process.monotonic_ns, process.boottime_ns) == (3600 * 10**9, 3700 * 10**9)
+    assert (process.bounding, process.permitted, process.no_privileges, process.seccomp_filters) == (
+        (1 << 41) - 1, 1 << 10, 1, 2,
+    )  # fmt: skip
+    assert (process.limits, process.users, process.more_groups) == ((1024, 4096) * 16, (1000,) * 3, "100 44 ")
     assert (process.landing, process.parcel, process.parcel_bytes) == (LIBRARY + 2 * PAGE + 64, ARENA + PAGE, PAGE)
 
 
@@ -150,8 +161,8 @@ def header_field(image: bytes, name: str, value: bytes) -> bytes:
 
 def test_an_image_of_another_layout_is_refused_by_version_and_not_as_damaged(place: Path) -> None:
     # Where the checksum of another layout lies nobody knows: it must not be asked for.
-    for newer in (header_field(WHOLE, "layout", b"\2\0\0\0"), WHOLE[:8] + b"\2" + WHOLE[9:]):
-        assert refusal(place, newer) == "image layout 2, this thawd reads layout 1: freeze anew."
+    for newer in (header_field(WHOLE, "layout", b"\3\0\0\0"), WHOLE[:8] + b"\3" + WHOLE[9:]):
+        assert refusal(place, newer) == "image layout 3, this thawd reads layout 2: freeze anew."
 
 
 def test_an_image_of_another_architecture_is_refused_by_name(place: Path) -> None:

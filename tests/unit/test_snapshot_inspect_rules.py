@@ -212,8 +212,8 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a name without an end": (change("threads", 1, name=b"x" * 16), "section threads, record 1: name: has no end"),
     "too few signals": (lambda draft: draft.records["signals"].pop(), "section signals: 63 records, and not 64"),
     "an unknown kind of descriptor": (
-        change("descriptors", 0, kind=10),
-        "section descriptors, record 0: unknown kind 10",
+        change("descriptors", 0, kind=14),
+        "section descriptors, record 0: unknown kind 14",
     ),
     "half close-on-exec": (change("descriptors", 0, close_on_exec=2), "record 0: close_on_exec: is 2"),
     "a negative number": (change("descriptors", 0, number=-1), "descriptor 0 (provided), number -1: is not above"),
@@ -237,11 +237,11 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a socket pair with nobody": (change("descriptors", 10, index=99), "descriptor 10: its other end, 99"),
     "contents of no pipe": (
         change("descriptors", 7, data_bytes=1),
-        "number 7: holds 1 bytes, and only a pipe's reading end",
+        "number 7: holds 1 bytes; only a pipe's reading end",
     ),
     "a pipe that overflows": (
         change("descriptors", 6, value=4),
-        "number 6: holds 12 bytes, and only a pipe's reading end may, 4",
+        "number 6: holds 12 bytes; only a pipe's reading end may, up to its capacity",
     ),
     "a pipe's contents behind the end": (
         change("descriptors", 6, data_offset=1 << 40),
@@ -253,6 +253,12 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         change("epoll", 1, number=99),
         "section epoll, record 1: watches 99, which is not open",
     ),
+    "a socket that is not there": (change("descriptors", 14, index=2), "number 22: its index 2 is not below 2"),
+    "an unknown revival": (change("sockets", 0, revival=4), "section sockets, record 0: unknown kind 4"),
+    "a socket with half a port": (change("sockets", 0, any_port=2), "record 0: any_port: is 2"),
+    "an address that does not fit": (change("sockets", 1, local_bytes=113), "record 1: an address of 113 bytes"),
+    "options that are not there": (change("sockets", 0, option_count=2), "record 0: its options are not all there"),
+    "an option that does not fit": (change("options", 0, bytes=17), "section options, record 0: an option of 17 bytes"),
     "a reserved field of epoll in use": (
         change("epoll", 0, reserved=7),
         "section epoll, record 0: its reserved field is 7",
@@ -274,7 +280,7 @@ def test_tables_that_would_take_all_memory_are_refused_unread(place: Path) -> No
     draft = whole()
     size = (inspect.TABLES_LIMIT_BYTES + (1 << 20)) // PAGE * PAGE
     draft.header.update(data_offset=size, file_bytes=size, anonymous_offset=size)
-    draft.sections["strings"] = {"count": size - 3 * PAGE}
+    draft.sections["strings"] = {"count": size - 4 * PAGE}
     image = bytearray(draft.image()[: 4 * PAGE])
     place.write_bytes(image)
     os.truncate(place, size)

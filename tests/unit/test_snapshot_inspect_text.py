@@ -124,6 +124,11 @@ def test_each_kind_of_descriptor_is_told_in_words(place: Path) -> None:
         "other end is 10",
         "the same as 8",
         "the same as 20",
+        "TCP, was connected to 127.0.0.1:5432: a copy finds the connection ended",
+        "UDP, new in a copy",
+        "set",
+        "takes 1, 12",
+        "watches nothing",
     ]
 
 
@@ -200,9 +205,9 @@ def test_a_report_of_little_says_none(place: Path) -> None:
 
 REPORT = """\
 /snapshots/captions.image
-  frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 14 descriptors, 12 mappings in 18 operations
+  frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 19 descriptors, 12 mappings in 18 operations
   file of 300.02 MiB, taking 275.00 on disk; 259.04 MiB of memory in it, mapped at the thaw
-  layout 1, x86-64, mode 0600, owner 1000
+  layout 2, x86-64, mode 0600, owner 1000
 
 Memory, MiB
   kind            mappings    mapped  stored
@@ -254,6 +259,11 @@ Descriptors
       11  socketpair  other end is 10
       20  copy        the same as 8
       21  copy        the same as 20
+      22  socket      TCP, was connected to 127.0.0.1:5432: a copy finds the connection ended
+      23  socket      UDP, new in a copy
+      24  timer       set
+      25  signals     takes 1, 12
+      26  inotify     watches nothing
 
 Process
   working folder       /var/task

@@ -380,7 +380,8 @@ TYPICAL = """
     import asyncio, datetime, http.client, json, logging, os, pickle, random, socket, sqlite3, subprocess, tempfile
     import threading, time, uuid
     rng = random.Random(1)
-    sock = socket.socket()
+    listening = socket.create_server(("127.0.0.1", 0))
+    sock = socket.create_connection(listening.getsockname())
     stop = threading.Event()
     threading.Thread(target=stop.wait, name="poller", daemon=True).start()
     TOKEN = os.environ["API_TOKEN"]
@@ -408,6 +409,7 @@ def test_every_supported_interpreter_finds_the_same(tmp_path: Path, python: str)
     assert [(one.rule, one.where) for one in found] == [
         ("TS001", "app.model.rng"),
         ("TS001", "app.rng"),
+        ("TS002", "app.listening"),
         ("TS002", "app.sock"),
         ("TS003", "thread 'poller'"),
         ("TS004", "app.TOKEN"),

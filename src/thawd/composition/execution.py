@@ -11,7 +11,7 @@ from typing import Any
 from thawd import config
 from thawd.claims import StartError
 from thawd.config import Settings
-from thawd.execution import cpu, memory, node
+from thawd.execution import cpu, memory, node, sdk
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.publisher import Publisher
 from thawd.execution.services import TableServices
@@ -168,7 +168,7 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
     """What functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
     if not settings.server.private_tmp:
         return None
-    own = [Path(__file__).parent, *([program] if program is not None else [])]
+    own = [Path(__file__).parent, *([program] if program is not None else []), *sdk.folders()]
     return [*own, *(bucket.path for bucket in settings.buckets.values())]
 
 

@@ -96,6 +96,7 @@ class Platform:
         self.url = url
         self.urls = UrlTable()
         self.emulated: AwsProxy | None = None
+        self._emulator: Emulator | None = None
         self._aws_endpoint: str | None = None
         self._environ = environ
         self._closing = closing
@@ -168,7 +169,9 @@ class Platform:
             if not stopping.is_set():
                 complain("thawd: the emulator of --aws has ended; start thawd anew")
 
-        emulator = await Emulator.start(environ=self._environ, children=self.execution.spawner.children, lost=lost)
+        folder = server.data / "aws"
+        children = self.execution.spawner.children
+        emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         self.execution.publisher.aws = local_variables(self.url, server.access_keys)
@@ -180,7 +183,13 @@ class Platform:
                 exists=self.execution.dispatcher.entry,
                 owns=lambda path: path.lstrip("/").partition("/")[0] in self.settings.buckets,
             ),
+            folder=folder,
         )
+
+    async def stop_aws(self) -> None:
+        """Have what is emulated on the disk; nothing that runs here may need it any more."""
+        if self._emulator is not None:
+            await self._emulator.stopped()
 
     async def _accept(self, invocation: Invocation) -> None:
         await self.events.invoker.accept(invocation)
@@ -250,6 +259,7 @@ class Platform:
                 budget=self._budget,
                 http=settings.http,
                 accept=accept,
+                key=server.key,
             ),
             objects=ObjectApi(
                 settings.buckets,
@@ -272,6 +282,7 @@ class Platform:
                 Access(
                     keys=server.access_keys or (LOCAL_KEYS if config.is_loopback(server.host) else {}),
                     is_local=server.key is None,
+                    key=server.key,
                 ),
                 queue_timeout_s=wait_s,
                 budget=self._budget,

@@ -264,6 +264,18 @@ FUNCTION = (
     ),
     Option("snapshot", kinds.flag(), "Start environments from the initialised function, not each from nothing."),
     Option(
+        "snapshot_connections",
+        kinds.choice("drop", "refuse"),
+        "Connections that init opened: a thawed environment finds them ended and connects anew, or there is no "
+        "snapshot.",
+    ),
+    Option(
+        "snapshot_listeners",
+        kinds.choice("refuse", "close"),
+        "Sockets on which init listens, on a port of its choice: no snapshot, or nobody reaches them in a thawed "
+        "environment.",
+    ),
+    Option(
         "prime",
         kinds.event(),
         "An event to run, twice, before the function is frozen: what its first run loads is then in the snapshot.",

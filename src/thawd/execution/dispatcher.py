@@ -14,6 +14,7 @@ from typing import Any
 
 import msgspec
 
+from thawd import wire
 from thawd.errors import (
     ResourceConflictException,
     ResourceNotFoundException,
@@ -266,7 +267,7 @@ class Dispatcher:
             if not self._has(entry):
                 self._retire(pool)
                 raise self._gone(entry) from error
-            if entry.pool is not None and keeps_old:
+            if entry.pool is not None and keeps_old and entry.state != "Failed":
                 entry.reason = f"The last publication failed and the version before it serves: {error}"
                 self._retire(pool)
                 raise
@@ -293,6 +294,20 @@ class Dispatcher:
         entry.decided.set()
         if old is not None:
             self._retire(old)
+
+    def may_fare_better(self, version: Version) -> bool:
+        """Whether publishing `version` again may succeed: its init failed, or its priming event did.
+
+        What they want from outside, an object in a bucket for example, may be there by now.
+
+        Raises:
+            ResourceNotFoundException: there is no such version (404).
+        """
+        entry = self.entry(version.function.name, version.number)
+        if entry.pool is None or entry.pool.version is not version or entry.state == "Failed":
+            return True
+        refused = self._node.start_method(version).snapshot.get("refused")
+        return refused is not None and wire.PRIMING_FAILED in refused
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
         """The version could not be published for `reason`; what it was before goes on serving."""

@@ -34,6 +34,7 @@ class ReadyHead(msgspec.Struct):
         restore_ms: of a thawed one, from the entry of thaw to the return of freeze.
         renew_ms: what the repairs of a copy took.
         hooks_ms: what the after-restore hooks took.
+        dropped: connections that a copy finds ended.
         changed: of a probe, a file that is not as it was when the image was made; None when all are.
     """
 
@@ -43,6 +44,7 @@ class ReadyHead(msgspec.Struct):
     restore_ms: _Milliseconds = 0.0
     renew_ms: _Milliseconds = 0.0
     hooks_ms: _Milliseconds = 0.0
+    dropped: list[str] = []
     changed: str | None = None
 
 

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from thawd import __version__
+from thawd import __version__, wire
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.execution.environment import Environment
 from thawd.execution.memory import MIB, private_bytes
@@ -80,6 +80,7 @@ class Frozen:
         lease: keeps it in the store.
         fork_refused: why a thawed copy must not be forked; None when it may.
         init_ms: how long init took before the freeze, milliseconds.
+        dropped: connections that each copy finds ended.
         failures: thaws in a row that failed.
     """
 
@@ -87,12 +88,18 @@ class Frozen:
     lease: SnapshotLease
     fork_refused: str | None
     init_ms: float
+    dropped: list[str]
     failures: int = 0
 
     def describe(self) -> dict[str, Any]:
         """For ``/_thawd/status``."""
         snapshot = self.lease.snapshot
-        return {"id": snapshot.id, "stored_bytes": snapshot.stored_bytes, "init_ms": round(self.init_ms, 3)}
+        return {
+            "id": snapshot.id,
+            "stored_bytes": snapshot.stored_bytes,
+            "init_ms": round(self.init_ms, 3),
+            "dropped": self.dropped,
+        }
 
 
 @dataclass(slots=True)
@@ -148,7 +155,7 @@ class Snapshots:
         if head.changed is not None:
             await self._drop(lease)
             return None
-        return Frozen(thawable, lease, head.fork_refused, head.init_ms)
+        return Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped)
 
     async def make(self, version: Version) -> Made:
         """Initialise the version, freeze it, test the image and store it.
@@ -205,7 +212,7 @@ class Snapshots:
             await asyncio.to_thread(draft.discard)
         thawable.image = lease.snapshot.path
         thawable.disk = await self._load_disk(lease)
-        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms))
+        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._starter.confines(version))
@@ -324,7 +331,7 @@ async def _prime(environment: Environment) -> bytes:
     result = await environment.invoke(invocation, init_ms=None)
     if result.function_error is not None:
         told = result.payload[:500].decode(errors="replace")
-        raise ThawFailedError(f"the priming event failed in a copy: {told}")
+        raise ThawFailedError(f"{wire.PRIMING_FAILED} in a copy: {told}")
     return result.payload
 
 
@@ -369,6 +376,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
         "task_root": str(version.task_root),
         "variables": sorted(version.variables.items()),
         "prime": version.function.prime,
+        "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],
         "files": [_fingerprint(path) for path in _named_files(version)],
     }
     if confined:

@@ -52,6 +52,7 @@ class FrozenHead(msgspec.Struct):
         fork_refused: why forks of it would not work; None when they would.
         answers_differ: whether the answers of the priming event differ from each other.
         init_ms: how long init took.
+        dropped: connections that a copy finds ended.
         park_ms: until all its threads stood still.
         scan_ms: what finding the pages to store took.
         write_ms: what writing the image took.
@@ -66,6 +67,7 @@ class FrozenHead(msgspec.Struct):
     fork_refused: str | None
     answers_differ: bool
     init_ms: _Milliseconds
+    dropped: list[str] = []
     park_ms: _Milliseconds = 0.0
     scan_ms: _Milliseconds = 0.0
     write_ms: _Milliseconds = 0.0
@@ -188,6 +190,8 @@ class Template:
             "ids": [new_request_id() for _ in range(primings)],
             "arn": function.arn,
             "left_ms": function.timeout_s * 1000,
+            "connections": function.snapshot_connections,
+            "listeners": function.snapshot_listeners,
         }
         self.restored = True
         self._frozen = asyncio.get_running_loop().create_future()

@@ -33,7 +33,7 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
-from thawd.gateway.logs_api import TARGET_PREFIX, LogsApi
+from thawd.gateway.logs_api import LogsApi, is_logs_request
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
@@ -124,7 +124,7 @@ class Application:
             await self._own(scope, receive, send)
         elif parts.aws is not None and parts.aws.claims(scope):
             await parts.aws(scope, receive, send)
-        elif path == "/" and (header(scope, b"x-amz-target") or b"").startswith(TARGET_PREFIX):
+        elif is_logs_request(scope):
             await parts.logs(scope, receive, send)
         elif parts.objects.claims(scope):
             await parts.objects(scope, receive, send)
@@ -156,7 +156,7 @@ class Application:
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
         is_lambda = path.startswith(_INVOKING) or self.parts.control.claims(path)
-        return is_lambda or (header(scope, b"x-amz-target") or b"").startswith(b"Logs_")
+        return is_lambda or is_logs_request(scope)
 
     def _shared(self, scope: Scope) -> Cors | None:
         """What pages of other origins may do, if the request is one for the routes."""

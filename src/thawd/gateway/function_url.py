@@ -54,10 +54,12 @@ class Access:
     Attributes:
         keys: secret of each access key id.
         is_local: whether nobody but this machine is meant to call; then pages of other origins must not make it call.
+        key: the server's, which need not be shown here, and is in no event; None: it has none.
     """
 
     keys: Mapping[str, str]
     is_local: bool
+    key: str | None = None
 
 
 class FunctionUrlApi:
@@ -148,7 +150,14 @@ class FunctionUrlApi:
     async def _invoke(self, scope: Scope, send: Send, url: Url, body: bytes, caller: Caller | None) -> None:
         request_id, trace_id = new_request_id(), trace_of(scope)
         send = _named(send, request_id, trace_id)
-        request = request_of(scope, body, route_key="$default", trace_id=trace_id)
+        request = request_of(
+            scope,
+            body,
+            route_key="$default",
+            trace_id=trace_id,
+            key=self._access.key,
+            was_signed=caller is not None,
+        )
         event = function_url_event.event(request, url, caller, now_s=time.time(), request_id=request_id)
         deadline = time.monotonic() + self._queue_timeout_s
         payload = msgspec.json.encode(event)

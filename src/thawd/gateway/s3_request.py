@@ -6,6 +6,7 @@ from urllib.parse import parse_qsl, unquote_to_bytes
 
 from thawd.gateway.http import Headers, Message, Receive, Scope, Send, raw_path_of, respond
 from thawd.gateway.s3_xml import S3Error
+from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
 
 XML = (b"content-type", b"application/xml")
@@ -114,7 +115,7 @@ def speaks_s3(scope: Scope) -> bool:
     headers = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-amz-content-sha256")}
     signature: str = headers.get(b"authorization", b"").decode("latin-1").strip()
     if signature.startswith("AWS4-"):
-        return "/s3/aws4_request" in signature
+        return claimed_service(signature, "") == "s3"
     if signature:
         return signature.startswith("AWS ")
     if b"x-amz-content-sha256" in headers:

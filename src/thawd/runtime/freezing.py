@@ -18,7 +18,9 @@ from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
 from thawd.runtime.sources import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
+from thawd.snapshot.connections import CONNECTED, Openings
 
+_WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
 _CONTROL, _SERVICES, _LIFELINE = wire.DESCRIPTORS
 
 Head = Dict[str, Any]
@@ -30,7 +32,7 @@ class _Frozen(NamedTuple):
     Attributes:
         pid: process id of the original.
         given: environment variables that the original was started with.
-        facts: what it tells the platform: ``init_ms``, ``fork_refused``.
+        facts: what it tells the platform: ``init_ms``, ``fork_refused``, ``dropped``.
         stamps: the files outside its code that it was made of.
     """
 
@@ -51,8 +53,11 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         The environment's channel, the handler, and what its READY is to say.
     """
     given = dict(os.environ)
+    filters = process.seccomp_filters()
     sources = SourceFiles()
+    openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
     sources.watch()
+    openings.watch()
     handler = loop.init(channel)
     sources.stop()
     facts: Head = {"init_ms": (time.monotonic() - started_s) * 1000}
@@ -68,12 +73,14 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         primed = priming.prime(handler, request.head, request.body)
         context.forget_environment()
         logs.set_request_id("")
+    openings.stop()
     channel.send(wire.STAGE, {"stage": "freezing"})
     facts["fork_refused"] = template.fork_refusal()
+    facts["dropped"] = [one.describe() for one in openings.sockets(wire.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
-    told: Head = {"refused": primed.refused}
-    if primed.refused is None:
-        outcome, told = _freeze(request.head)
+    told: Head = {"refused": primed.refused or _wrapper_refusal()}
+    if told["refused"] is None:
+        outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(wire.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
@@ -81,6 +88,16 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     # The platform waits for this: descriptors that come with a FORK would be lost on who reads frames alone.
     channel.send(wire.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
+
+
+def _wrapper_refusal() -> Optional[str]:
+    """Why a process that a wrapper started must not be frozen: what it is a child of would be missing in a copy."""
+    if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
+        return None
+    return (
+        'the program that AWS_LAMBDA_EXEC_WRAPPER names goes on beside the runtime: let it end with `exec "$@"`, which '
+        "puts the runtime in its place"
+    )
 
 
 def _kept(request: Head) -> List[str]:
@@ -97,7 +114,7 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
     process.flush_output()
 
 
-def _freeze(request: Head) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
+def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     """The outcome, and what to tell the platform of it: why there is no image, or the figures of the one there is."""
     # What the image holds is shared by all copies; the collector must not write to it, page by page, in each of them.
     gc.collect()
@@ -105,7 +122,14 @@ def _freeze(request: Head) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
     process.flush_output()
     try:
         outcome = engine.freeze(
-            request["path"], provided=wire.DESCRIPTORS, library=request["library"], disk=request["disk"]
+            request["path"],
+            provided=wire.DESCRIPTORS,
+            library=request["library"],
+            disk=request["disk"],
+            connections=request["connections"],
+            listeners=request["listeners"],
+            any_port=any_port,
+            seccomp_filters=filters,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}
@@ -148,6 +172,10 @@ def _renew(
 ) -> Head:
     """Make this copy an environment of its own; the times that took, for its READY."""
     begun_s = time.monotonic()
+    if _WRAPPER in frozen.given:
+        # What the wrapper made of its variables is what init was given; no wrapper runs for a copy.
+        own = {name: variables[name] for name in wire.PER_ENVIRONMENT if name in variables}
+        variables = {**frozen.given, **own}
     process.become_another(frozen.pid, variables=variables, given=frozen.given, thread_ids=thread_ids)
     logs.configure()
     renewed_s = time.monotonic()

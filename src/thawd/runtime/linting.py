@@ -9,6 +9,7 @@ from thawd.runtime import faults, loop, process
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.snapshot import hooks, lint
+from thawd.snapshot.connections import Openings
 
 
 def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
@@ -18,13 +19,16 @@ def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
         channel: to the platform.
         own_fds: descriptors that are not the function's.
     """
+    openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
+    openings.watch()
     loop.init(channel)
     try:
         hooks.run_before()
     except hooks.HookError as error:
         fault = Fault(error.error_type, error.message, error.cause)
         loop.give_up(channel, faults.report(fault), status=error.exit_status)
-    found = lint.findings(lint.user_modules(os.environ["LAMBDA_TASK_ROOT"]), own_fds=own_fds)
+    openings.stop()
+    found = lint.findings(lint.user_modules(os.environ["LAMBDA_TASK_ROOT"]), own_fds=own_fds, openings=openings)
     process.flush_output()
     channel.send(wire.READY, {"pid": os.getpid(), "findings": found})
     sys.stdout.flush()

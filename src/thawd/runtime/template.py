@@ -14,7 +14,7 @@ import time
 from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from thawd import wire
-from thawd.runtime import faults, logs, process, services
+from thawd.runtime import faults, logs, process, services, sharing
 from thawd.runtime.channel import Channel
 
 DESCRIPTORS_PER_FORK = 4
@@ -69,6 +69,9 @@ def fork_refusal() -> Optional[str]:
     if others:
         return "init left Python threads running (%s); start them on the first invocation instead" % ", ".join(others)
     process.flush_output()
+    shared = sharing.refusal()
+    if shared is not None:
+        return shared
     pid = os.fork()
     if pid == 0:
         os._exit(0)
@@ -102,6 +105,14 @@ def _enter_disk(mount: Dict[str, Optional[str]]) -> None:
         )
     except engine.SnapshotError as error:
         faults.write_log("thawd: no temporary folder: %s\n" % error)
+        os._exit(1)
+
+
+def _open_anew() -> None:
+    try:
+        sharing.open_anew()
+    except OSError as error:
+        faults.write_log("thawd: a file that init opened cannot be opened in a fork: %s\n" % error)
         os._exit(1)
 
 
@@ -157,6 +168,7 @@ class _Template:
             channel = self._become_environment(fds)
             if head["disk"] is not None:
                 _enter_disk(head["disk"])
+            _open_anew()
             return Forked(channel, head["environ"], (time.monotonic() - started_s) * 1000)
         for fd in fds:
             os.close(fd)

@@ -15,12 +15,16 @@ import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+from thawd.snapshot import event_loops
+
 LIBRARY_NAME = "libthawd_freeze.so"
 PROGRAM_NAME = "thawd-thaw"
 LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
-_COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY = 1, 2, 4
+_COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
+# While a freeze is under way no other thread is to run Python code, in a copy neither.
+_ALONE_S = 1.0
 
 
 class SnapshotError(Exception):
@@ -56,6 +60,7 @@ class FreezeOutcome(NamedTuple):
         operations: mappings that thaw makes.
         threads: threads in the image.
         descriptors: descriptors in the image.
+        ended: connections among them, which a copy finds ended.
         park_ms: time until all threads stood still, milliseconds.
         scan_ms: time to find what must be stored, milliseconds; threads stood still.
         write_ms: time to write it, milliseconds; threads stood still.
@@ -71,6 +76,7 @@ class FreezeOutcome(NamedTuple):
     operations: int
     threads: int
     descriptors: int
+    ended: int
     park_ms: float
     scan_ms: float
     write_ms: float
@@ -87,6 +93,9 @@ class _Request(ctypes.Structure):
         ("park_timeout_ms", ctypes.c_uint32),
         ("fail_at", ctypes.c_char_p),
         ("disk", ctypes.c_char_p),
+        ("any_port", ctypes.POINTER(ctypes.c_int32)),
+        ("any_port_count", ctypes.c_uint32),
+        ("seccomp_filters", ctypes.c_int32),
     ]
 
 
@@ -101,7 +110,7 @@ class _Report(ctypes.Structure):
         ("operations", ctypes.c_uint32),
         ("threads", ctypes.c_uint32),
         ("descriptors", ctypes.c_uint32),
-        ("reserved", ctypes.c_uint32),
+        ("ended", ctypes.c_uint32),
         ("park_ns", ctypes.c_uint64),
         ("scan_ns", ctypes.c_uint64),
         ("write_ns", ctypes.c_uint64),
@@ -187,31 +196,6 @@ def new_thread_id(tid: int, *, library: str | None = None) -> int:
     return int(_load(library or library_path()).thawd_new_tid(tid))
 
 
-def _refuse_running_loop() -> None:
-    """A loop that runs keeps its time-outs by the clock and its connections by descriptors, and believes in a pid."""
-    events = sys.modules.get("asyncio.events")
-    if events is None:
-        return
-    for thing in _objects():
-        # By `type`: asking an object for its class may wake one that loads itself when it is looked at.
-        if issubclass(type(thing), events.AbstractEventLoop) and thing.is_running():
-            raise SnapshotRefused(
-                "an asyncio event loop is running (%s, in some thread); stop it in a before-snapshot hook and start it "
-                "on the first invocation" % type(thing).__name__,
-                stage="python",
-            )
-
-
-def _objects() -> list[Any]:
-    """All that the collector knows, what `gc.freeze` took from its sight included."""
-    if not gc.get_freeze_count():
-        return gc.get_objects()
-    gc.unfreeze()
-    objects = gc.get_objects()
-    gc.freeze()
-    return objects
-
-
 def _texts(pointers: Any) -> list[str]:
     texts: list[str] = []
     while pointers and pointers[len(texts)] is not None:
@@ -238,6 +222,20 @@ def _give_up(result: int, report: _Report) -> NoReturn:
     raise SnapshotFailed(text, stage=stage)
 
 
+def _freeze(loaded: Any, request: _Request, report: _Report, loops: list[Any]) -> int:
+    interval_s = sys.getswitchinterval()
+    sys.setswitchinterval(_ALONE_S)
+    try:
+        event_loops.announce_first(loops)
+        result = int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
+        if result == _THAWED:
+            event_loops.announce_first(loops)
+            event_loops.wake(loops)
+    finally:
+        sys.setswitchinterval(interval_s)
+    return result
+
+
 def freeze(
     path: str,
     *,
@@ -248,6 +246,10 @@ def freeze(
     procmap_query: bool = True,
     fail_at: str | None = None,
     disk: str | None = None,
+    connections: str = "drop",
+    listeners: str = "refuse",
+    any_port: Sequence[int] = (),
+    seccomp_filters: int = -1,
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
@@ -264,12 +266,24 @@ def freeze(
         fail_at: name of a fault point, for tests.
         disk: folder, without links in its path, that each copy gets as its own (docs/disk-snapshots.md); files in it
             may be mapped shared and writable.
+        connections: ``drop``: a copy finds connections ended, as after any loss of one; ``refuse``: a connected socket
+            refuses the freeze.
+        listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
+            a copy nobody reaches it.
+        any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
+        seccomp_filters: how many the process was started under; -1: as many as its parent is under. One that has added
+            its own is refused.
 
     Raises:
         SnapshotRefused: the process holds what no copy could be given.
         SnapshotFailed: the system could not do it.
     """
-    _refuse_running_loop()
+    if event_loops.runs_here():
+        raise SnapshotRefused(
+            "an asyncio event loop is running in this thread; freeze outside of it, or from another thread",
+            stage="python",
+        )
+    loops = event_loops.running()
     loaded = _load(library or library_path())
     for stream in (sys.stdout, sys.stderr):
         # What lies in a buffer would be printed again by every copy.
@@ -277,18 +291,21 @@ def freeze(
             stream.flush()
     gc.collect()
     flags = _COPY * copy | _NO_PAGEMAP_SCAN * (not pagemap_scan) | _NO_PROCMAP_QUERY * (not procmap_query)
-    numbers = (ctypes.c_int32 * len(provided))(*provided)
+    flags |= _REFUSE_CONNECTED * (connections == "refuse") | _MUTE_LISTENERS * (listeners == "close")
     request = _Request(
         bytes=ctypes.sizeof(_Request),
         flags=flags,
         path=os.fsencode(os.path.abspath(path)),
-        provided=numbers,
+        provided=(ctypes.c_int32 * len(provided))(*provided),
         provided_count=len(provided),
         fail_at=None if fail_at is None else os.fsencode(fail_at),
         disk=None if disk is None else os.fsencode(disk),
+        any_port=(ctypes.c_int32 * len(any_port))(*any_port),
+        any_port_count=len(any_port),
+        seccomp_filters=seccomp_filters,
     )
     report = _Report()
-    result = loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report))
+    result = _freeze(loaded, request, report, loops)
     if result not in (_FROZEN, _THAWED):
         _give_up(result, report)
     return FreezeOutcome(
@@ -301,6 +318,7 @@ def freeze(
         operations=report.operations,
         threads=report.threads,
         descriptors=report.descriptors,
+        ended=report.ended,
         park_ms=report.park_ns / 1e6,
         scan_ms=report.scan_ns / 1e6,
         write_ms=report.write_ns / 1e6,

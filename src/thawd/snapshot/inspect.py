@@ -28,6 +28,8 @@ from thawd.snapshot.inspect_records import (
     Operation,
     ProcessFacts,
     SignalAction,
+    Socket,
+    SocketOption,
     Thread,
 )
 from thawd.snapshot.inspect_text import text
@@ -74,6 +76,7 @@ def _read(fd: int, name: str) -> Image:
     tables = _Tables(fd, header)
     facts = header["process"]
     facts["working_folder"] = tables.path(facts["working_folder"], "the process's working folder")
+    facts["more_groups"] = tables.string(facts["more_groups"], "the process's groups")
     image = Image(
         path=name,
         mode=stat.S_IMODE(status.st_mode),
@@ -94,6 +97,8 @@ def _read(fd: int, name: str) -> Image:
         objects=tuple(_object(raw, where, tables) for raw, where in tables.records("objects")),
         descriptors=tuple(_descriptor(raw, where) for raw, where in tables.records("descriptors")),
         epoll=tuple(_epoll(raw, where) for raw, where in tables.records("epoll")),
+        sockets=tuple(_socket(raw, where) for raw, where in tables.records("sockets")),
+        options=tuple(_option(raw, where) for raw, where in tables.records("options")),
         signals=tuple(SignalAction(**raw) for raw, _ in tables.records("signals")),
         vdso=tables.section("vdso"),
     )
@@ -271,3 +276,22 @@ def _descriptor(raw: dict[str, Any], where: str) -> Descriptor:
 
 def _epoll(raw: dict[str, Any], _where: str) -> EpollWatch:
     return EpollWatch(**raw)
+
+
+def _socket(raw: dict[str, Any], where: str) -> Socket:
+    addresses = {}
+    for name in ("local", "peer"):
+        size = raw.pop(f"{name}_bytes")
+        if size > layout.SOCKET_ADDRESS_BYTES:
+            raise rules.DamageError(f"{where}: an address of {size} bytes")
+        addresses[name] = raw[name][:size]
+    revival = rules.kind(raw["revival"], layout.SOCKET_REVIVALS, where)
+    return Socket(
+        **{**raw, **addresses, "revival": revival, "any_port": rules.yes_or_no(raw["any_port"], f"{where}: any_port")}
+    )
+
+
+def _option(raw: dict[str, Any], where: str) -> SocketOption:
+    if raw["bytes"] > layout.SOCKET_OPTION_BYTES:
+        raise rules.DamageError(f"{where}: an option of {raw['bytes']} bytes")
+    return SocketOption(raw["level"], raw["name"], raw["value"][: raw["bytes"]])

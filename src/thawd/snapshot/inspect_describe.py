@@ -14,6 +14,7 @@ from collections.abc import Callable
 from datetime import datetime, timedelta, timezone
 from typing import Any
 
+from thawd.snapshot import inspect_sockets
 from thawd.snapshot.inspect_layout import PAGE_BYTES
 from thawd.snapshot.inspect_memory import Memory
 from thawd.snapshot.inspect_records import Descriptor, Image, Operation
@@ -224,6 +225,12 @@ def _process(image: Image) -> Description:
         "vdso_bytes": process.vdso_bytes,
         "parcel_bytes": process.parcel_bytes,
         "register_permissions": hex(process.register_permissions),
+        "users": list(process.users),
+        "groups": list(process.groups),
+        "capabilities": hex(process.permitted),
+        "capabilities_bounding": hex(process.bounding),
+        "no_new_privileges": bool(process.no_privileges),
+        "seccomp_filters": process.seccomp_filters,
         # 0 is SIG_DFL, 1 is SIG_IGN.
         "signals_handled": [number for number, act in enumerate(image.signals, 1) if act.handler > 1],
         "signals_ignored": [number for number, act in enumerate(image.signals, 1) if act.handler == 1],
@@ -268,6 +275,22 @@ def _socketpair(_image: Image, item: Descriptor) -> str:
     return f"other end is {item.index}"
 
 
+def _socket(image: Image, item: Descriptor) -> str:
+    return inspect_sockets.describe(image.sockets[item.index])
+
+
+def _timer(_image: Image, item: Descriptor) -> str:
+    return "set" if item.position else "not set"
+
+
+def _signals(_image: Image, item: Descriptor) -> str:
+    return "takes " + ", ".join(str(bit + 1) for bit in range(64) if item.value >> bit & 1)
+
+
+def _inotify(_image: Image, _item: Descriptor) -> str:
+    return "watches nothing"
+
+
 def _copy(image: Image, item: Descriptor) -> str:
     return f"the same as {image.descriptors[item.index].number}"
 
@@ -283,6 +306,10 @@ _WHAT: dict[str, Callable[[Image, Descriptor], str]] = {
     "epoll": _epoll,
     "socketpair": _socketpair,
     "copy": _copy,
+    "socket": _socket,
+    "timer": _timer,
+    "signals": _signals,
+    "inotify": _inotify,
 }
 
 

@@ -13,21 +13,29 @@ from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 MAGIC = b"THAWDIMG"
-LAYOUT = 1
+LAYOUT = 2
 ARCHITECTURE_X86_64 = 62
 ARCHITECTURES = {ARCHITECTURE_X86_64: "x86-64", 183: "aarch64", 243: "riscv64"}  # <elf.h>, EM_*
 PAGE_BYTES = 4096
 ZONE_START = 0x3F0000000000
 ZONE_BYTES = 0x000100000000
 NO_INDEX = 0xFFFFFFFF
+TIMER_CANCELLED_BY_SET = 256
+SOCKET_ADDRESS_BYTES = 112
+SOCKET_OPTION_BYTES = 16
 SIGNALS = 64
 
 # Names of the enumerators, in order, in small letters and without their prefix.
-SECTIONS = ("operations", "threads", "files", "objects", "descriptors", "epoll", "signals", "vdso", "strings")
+SECTIONS = (
+    "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "signals", "vdso",
+    "strings",
+)  # fmt: skip
 OPERATION_KINDS = ("anonymous", "file", "file_shared", "object", "data", "copy")
 DESCRIPTOR_KINDS = (
     "provided", "file", "device", "object", "pipe_read", "pipe_write", "eventfd", "epoll", "socketpair", "copy",
+    "socket", "timer", "signals", "inotify",
 )  # fmt: skip
+SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
 # Bits and their names.
 IMAGE_FLAGS = {1: "copy"}
@@ -57,20 +65,31 @@ FIELDS = {
         "code_start:Q code_end:Q data_start:Q data_end:Q brk_start:Q brk_end:Q stack_start:Q "
         "arguments_start:Q arguments_end:Q environment_start:Q environment_end:Q "
         "vdso_start:Q vdso_bytes:Q vvar_start:Q vvar_bytes:Q vdso_hash:Q landing:Q parcel:Q parcel_bytes:Q "
-        "frozen_unix_ns:Q register_permissions:Q working_folder:I umask:I"
+        "frozen_unix_ns:Q register_permissions:Q working_folder:I umask:I monotonic_ns:Q boottime_ns:Q "
+        "bounding:Q permitted:Q effective:Q inheritable:Q ambient:Q limits:32Q users:3I groups:3I more_groups:I "
+        "secure_bits:I no_privileges:I seccomp_filters:I dumpable:I subreaper:I no_huge_pages:I fixed_code:I "
+        "death_signal:I personality:I"
     ),
     "image_header": (
         "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "
-        "anonymous_offset:Q flags:I glibc:I sections:section_place*9 host:host_key process:process_facts"
+        "anonymous_offset:Q flags:I glibc:I sections:section_place*11 host:host_key process:process_facts"
     ),
     "operation": "address:Q length:Q offset:Q kind:I index:I protection:I flags:I advice:I reserved:I",
-    "thread_state": ("context:Q fs_base:Q gs_base:Q clear_child_tid:Q robust_list:Q rseq:Q tid:i reserved:I name:16s"),
+    "thread_state": (
+        "context:Q fs_base:Q gs_base:Q clear_child_tid:Q robust_list:Q rseq:Q tid:i policy:I name:16s "
+        "cpu_ns:Q timer_slack_ns:Q nice:i io_priority:I"
+    ),
     "file_identity": "device:Q inode:Q bytes:Q modified_ns:q path:I checked:I",
     "memory_object": "bytes:Q offset:Q name:I seals:I",
     "descriptor": (
         "number:i kind:I open_flags:I close_on_exec:I position:Q value:Q data_offset:Q data_bytes:I index:I"
     ),
     "epoll_watch": "epoll:i number:i events:I reserved:I data:Q",
+    "socket_state": (
+        "family:I type:I protocol:I revival:I backlog:I first_option:I option_count:I local_bytes:I peer_bytes:I "
+        "any_port:I local:112s peer:112s"
+    ),
+    "socket_option": "level:i name:i bytes:I reserved:I value:16s",
     "signal_action": "handler:Q flags:Q restorer:Q mask:Q",
 }
 
@@ -82,6 +101,8 @@ RECORDS = {
     "objects": "memory_object",
     "descriptors": "descriptor",
     "epoll": "epoll_watch",
+    "sockets": "socket_state",
+    "options": "socket_option",
     "signals": "signal_action",
 }
 

@@ -50,6 +50,14 @@ class ProcessFacts:
         register_permissions: large registers (AMX) it asked for, bits of XCR0; arch_prctl(2), ARCH_GET_XCOMP_PERM.
         working_folder: current directory.
         umask: mode bits that new files do without.
+        monotonic_ns, boottime_ns: CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze.
+        bounding, permitted, effective, inheritable, ambient: capabilities(7), one bit each.
+        limits: getrlimit(2), soft and hard, of resource 0, 1 and so on.
+        users, groups: ids: real, effective, saved.
+        more_groups: supplementary groups, decimal, each followed by a space.
+        secure_bits, no_privileges, dumpable, subreaper, no_huge_pages, fixed_code, death_signal: prctl(2).
+        seccomp_filters: filters that every thread was under.
+        personality: personality(2).
     """
 
     code_start: int
@@ -75,6 +83,26 @@ class ProcessFacts:
     register_permissions: int
     working_folder: str
     umask: int
+    monotonic_ns: int
+    boottime_ns: int
+    bounding: int
+    permitted: int
+    effective: int
+    inheritable: int
+    ambient: int
+    limits: tuple[int, ...]
+    users: tuple[int, int, int]
+    groups: tuple[int, int, int]
+    more_groups: str
+    secure_bits: int
+    no_privileges: int
+    seccomp_filters: int
+    dumpable: int
+    subreaper: int
+    no_huge_pages: int
+    fixed_code: int
+    death_signal: int
+    personality: int
 
 
 @dataclass(frozen=True)
@@ -116,7 +144,12 @@ class Thread:
     robust_list: int
     rseq: int
     tid: int
+    policy: int
     name: str
+    cpu_ns: int
+    timer_slack_ns: int
+    nice: int
+    io_priority: int
 
 
 @dataclass(frozen=True)
@@ -167,7 +200,7 @@ class Descriptor:
             another record, a socket pair's the number of the other end.
         open_flags: as fcntl(2), F_GETFL, gives them.
         position: in the file or object.
-        data_offset, data_bytes: in the image, what a pipe held.
+        data_offset, data_bytes: in the image, what a pipe, or this end of a pair of sockets, held.
     """
 
     number: int
@@ -189,6 +222,40 @@ class EpollWatch:
     number: int
     events: int
     data: int
+
+
+@dataclass(frozen=True)
+class Socket:
+    """What a socket is in a copy.
+
+    Attributes:
+        family, type, protocol: as socket(2) takes them.
+        revival: of `inspect_layout.SOCKET_REVIVALS`.
+        backlog: as listen(2) takes it.
+        first_option, option_count: its options among the image's.
+        any_port: whether the kernel chooses its port, or its abstract name.
+        local, peer: sockaddr; empty where it is not bound or connected. An ended connection keeps its peer's.
+    """
+
+    family: int
+    type: int
+    protocol: int
+    revival: str
+    backlog: int
+    first_option: int
+    option_count: int
+    any_port: bool
+    local: bytes
+    peer: bytes
+
+
+@dataclass(frozen=True)
+class SocketOption:
+    """An option of a socket, as setsockopt(2) takes it."""
+
+    level: int
+    name: int
+    value: bytes
 
 
 @dataclass(frozen=True)
@@ -237,5 +304,7 @@ class Image:
     objects: tuple[MemoryObject, ...]
     descriptors: tuple[Descriptor, ...]
     epoll: tuple[EpollWatch, ...]
+    sockets: tuple[Socket, ...]
+    options: tuple[SocketOption, ...]
     signals: tuple[SignalAction, ...]
     vdso: bytes

@@ -205,15 +205,26 @@ def _check_descriptors(image: Image) -> None:
             raise DamageError(f"section epoll, record {index}: descriptor {watch.epoll} is not epoll")
         if watch.number not in known:
             raise DamageError(f"section epoll, record {index}: watches {watch.number}, which is not open")
+    for index, socket in enumerate(image.sockets):
+        if socket.first_option + socket.option_count > len(image.options):
+            raise DamageError(f"section sockets, record {index}: its options are not all there")
 
 
 def _check_contents(image: Image, item: Descriptor, where: str) -> None:
     """What a descriptor's kind says of `index`, `value` and `data`."""
-    limits = {"file": len(image.files), "device": len(image.files), "object": len(image.objects), "eventfd": 2}
+    limits = {
+        "file": len(image.files),
+        "device": len(image.files),
+        "object": len(image.objects),
+        "eventfd": 2,
+        "socket": len(image.sockets),
+    }
     if item.index >= limits.get(item.kind, item.index + 1):
         raise DamageError(f"{where}: its index {item.index} is not below {limits[item.kind]}")
     if not item.data_bytes:
         return
-    if item.kind != "pipe_read" or item.data_bytes > item.value:
-        raise DamageError(f"{where}: holds {item.data_bytes} bytes, and only a pipe's reading end may, {item.value}")
+    if item.kind not in ("pipe_read", "socketpair") or (item.kind == "pipe_read" and item.data_bytes > item.value):
+        raise DamageError(
+            f"{where}: holds {item.data_bytes} bytes; only a pipe's reading end may, up to its capacity, and a pair's"
+        )
     _check_stored(image, item.data_offset, item.data_bytes, where)

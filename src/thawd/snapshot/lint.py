@@ -19,6 +19,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from thawd.snapshot import lint_checks, lint_reach
+from thawd.snapshot.connections import NEW, PAIR, Openings
 from thawd.snapshot.lint_rules import NOTE, RULES, WARNING, Finding, Rule, finding
 
 __all__ = ["NOTE", "RULES", "WARNING", "Finding", "Rule", "describe", "finding", "findings", "user_modules"]
@@ -66,6 +67,7 @@ def findings(
     modules: Iterable[types.ModuleType],
     *,
     own_fds: Iterable[int] = (),
+    openings: Openings | None = None,
     max_objects: int = _MAX_OBJECTS,
     max_s: float = _MAX_S,
 ) -> list[Finding]:
@@ -74,6 +76,7 @@ def findings(
     Args:
         modules: the function's own, see `user_modules`.
         own_fds: the runtime's descriptors, which are not the function's business.
+        openings: notes of who opened sockets.
         max_objects: look at no more; then a finding of TS000 says so.
         max_s: seconds; likewise.
 
@@ -81,7 +84,7 @@ def findings(
         The findings, warnings before notes, then by rule and place.
     """
     searched = list(modules)
-    checks = lint_checks.Checks(sources=_sources(searched), own_fds=own_fds)
+    checks = lint_checks.Checks(sources=_sources(searched), own_fds=own_fds, openings=openings)
     began_s = time.monotonic()
     complete = lint_reach.walk(searched, checks.visit, max_objects=max_objects, max_s=max_s)
     if not complete:
@@ -91,7 +94,7 @@ def findings(
     checks.found.extend(_default_loop(checks))
     checks.found.extend(_threads())
     checks.found.extend(_native_threads())
-    checks.found.extend(_sockets_nobody_holds(checks.known_fds))
+    checks.found.extend(_sockets_nobody_holds(checks))
     return sorted(checks.found, key=lambda found: (found.level != WARNING, found.rule, found.where))
 
 
@@ -176,10 +179,15 @@ def _native_threads() -> list[Finding]:
     return [finding("TS011", "this process", listed)] if listed else []
 
 
-def _sockets_nobody_holds(known_fds: set[int]) -> list[Finding]:
+def _sockets_nobody_holds(checks: lint_checks.Checks) -> list[Finding]:
     """Sockets that no Python object the function's modules lead to holds: a library's, or those of native code."""
     return [
-        finding("TS002", f"descriptor {fd}", f"a socket that none of the function's objects holds, {state}")
-        for fd, path in sorted(lint_checks.open_files())
-        if path.startswith("socket:") and fd not in known_fds and (state := lint_checks.socket_state(fd))
+        finding(
+            "TS002",
+            f"descriptor {held.number}",
+            f"a socket that none of the function's objects holds, {held.state()}",
+            level=NOTE if held.kind == NEW else "",
+        )
+        for held in checks.openings.sockets(checks.known_fds)
+        if held.kind != PAIR
     ]

@@ -14,6 +14,7 @@ import types
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from thawd.snapshot.connections import NEW, PAIR, Openings
 from thawd.snapshot.lint_reach import Reached, attributes, class_attribute, class_names, is_atom
 from thawd.snapshot.lint_rules import NOTE, Finding, finding
 from thawd.snapshot.lint_times import Lifetime
@@ -37,15 +38,17 @@ class Checks:
     Args:
         sources: text of the function's modules, lower case: an identifier that stands there was not generated.
         own_fds: descriptors of the runtime.
+        openings: notes of who opened sockets.
 
     Attributes:
         found: the findings so far.
         known_fds: descriptors that objects already looked at hold, and those of the runtime.
     """
 
-    def __init__(self, *, sources: str, own_fds: Iterable[int] = ()) -> None:
+    def __init__(self, *, sources: str, own_fds: Iterable[int] = (), openings: Openings | None = None) -> None:
         self.found: list[Finding] = []
         self.known_fds = {0, 1, 2, *own_fds}
+        self.openings = openings or Openings()
         self._sources = sources
         self._lifetime = Lifetime()
         self._secrets = _values(secret_names())
@@ -173,8 +176,11 @@ class Checks:
         if fd in self.known_fds or not link_of(fd).startswith("socket:"):
             return False
         self.known_fds.add(fd)
-        state = socket_state(fd)
-        return bool(state) and self._report("TS002", reached, f"a {class_names(type(reached.value))[0]}, {state}")
+        held = self.openings.socket(fd)
+        if held.kind == PAIR:
+            return False
+        what = f"a {class_names(type(reached.value))[0]}, {held.state()}"
+        return self._report("TS002", reached, what, level=NOTE if held.kind == NEW else "")
 
     def _file(self, reached: Reached) -> bool:
         file_io: Any = sys.modules["_io"].FileIO
@@ -281,28 +287,6 @@ def _is_database(fd: int, path: str) -> bool:
         return os.pread(fd, len(_SQLITE_MAGIC), 0) in (_SQLITE_MAGIC, b"")
     except OSError:
         return False
-
-
-def socket_state(fd: int) -> str:
-    """For example "connected to 10.0.0.5:5432" or "listening"; empty for one of a pair within this process."""
-    import socket
-
-    try:
-        end = socket.socket(fileno=os.dup(fd))
-    except OSError:
-        return "open"
-    with end:
-        if end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
-            return "listening"
-        try:
-            peer = end.getpeername()
-        except OSError:
-            return "not connected"
-        if end.family == socket.AF_UNIX:
-            # Source: unix(7), SO_PEERCRED: who made the pair, or who listened.
-            pid = int.from_bytes(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
-            return "" if pid == os.getpid() else f"connected to {os.fsdecode(peer) or 'another process'}"
-    return f"connected to {peer[0]}:{peer[1]}" if isinstance(peer, tuple) else "connected"
 
 
 def loop_state(loop: Any) -> str:

@@ -68,9 +68,11 @@ RULES: dict[str, Rule] = {
     ),
     "TS002": Rule(
         "An open connection",
-        "The other side knows one connection and would meet many processes on it: a process that has a socket, even an "
-        "unconnected one, is not frozen.",
-        "Close it in a before-snapshot hook and connect in an after-restore hook, or connect when it is first used.",
+        "Every copy finds a connection ended, as if the other side had closed it, and a socket without one new. "
+        "Clients that look before they reuse a connection open another; a plain one raises an error once. A socket "
+        "that listens on a port of its choice keeps the function from being frozen.",
+        "Nothing, where the client connects anew by itself. Else close it in a before-snapshot hook and connect in an "
+        "after-restore hook, or connect when it is first used.",
     ),
     "TS003": Rule(
         "A Python thread",
@@ -89,8 +91,8 @@ RULES: dict[str, Rule] = {
     ),
     "TS006": Rule(
         "An open asyncio event loop",
-        "A process with a loop that runs is not frozen. One that does not comes back with the deadlines of its timers, "
-        "which are long past by then.",
+        "It comes back with the deadlines of its timers, which are long past by then; one that runs in a thread goes "
+        "on in every copy, and one of uvloop keeps the function from being frozen.",
         "Use asyncio.run in the handler, or close the loop in a before-snapshot hook and make one after the restore.",
     ),
     "TS007": Rule(

@@ -15,7 +15,15 @@ from thawd.snapshot import engine, hooks, uniqueness
 _Hook = TypeVar("_Hook", bound=Callable[..., Any])
 
 
-def freeze(path: str, *, provided: Sequence[int] = (), copy: bool = False) -> engine.FreezeOutcome:
+def freeze(
+    path: str,
+    *,
+    provided: Sequence[int] = (),
+    copy: bool = False,
+    connections: str = "drop",
+    listeners: str = "refuse",
+    any_port: Sequence[int] = (),
+) -> engine.FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each copy that ``thawd thaw`` starts.
 
     Before: the hooks of `register_before_snapshot`, the last registered first. In each copy: environment variables
@@ -27,6 +35,11 @@ def freeze(path: str, *, provided: Sequence[int] = (), copy: bool = False) -> en
         path: of the image, mode 0600, replaced when it exists. A copy keeps working when it is deleted.
         provided: further descriptors that each copy is passed by ``thawd-thaw --fd OLD=NEW``.
         copy: page data is copied at each thaw instead of mapped: slower by 0.4 s a GB, and independent of the image.
+        connections: ``drop``: a copy finds connections ended, and its libraries connect anew; ``refuse``: a connected
+            socket refuses the freeze.
+        listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
+            a copy nobody reaches it.
+        any_port: descriptors of sockets that were bound to port 0; each copy has a port of its own.
 
     Raises:
         SnapshotRefused: this process holds what no copy could be given; the message says what, and the way out.
@@ -36,7 +49,9 @@ def freeze(path: str, *, provided: Sequence[int] = (), copy: bool = False) -> en
     hooks.run_before()
     given = uniqueness.started_with()
     old_pid = os.getpid()
-    outcome = engine.freeze(os.fspath(path), provided=provided, copy=copy)
+    outcome = engine.freeze(
+        os.fspath(path), provided=provided, copy=copy, connections=connections, listeners=listeners, any_port=any_port
+    )
     if outcome.restored:
         uniqueness.environment(outcome.environment, given=given)
         uniqueness.renew(old_pid, thread_ids=engine.new_thread_id)

@@ -1,0 +1,147 @@
+// Runs in the process that is frozen, and goes on working in its thawed copies. Processor time that does not run
+// backwards.
+//
+// The kernel counts a copy's processor time from 0, while the program remembers readings from before the freeze: their
+// difference would be negative. So in a copy these functions of the C library begin with a jump to the ones here
+// (hooks.c), which add what the frozen process had used. Other clocks go straight to the vDSO, as ever. Code that makes
+// the system calls by itself, or reads /proc, sees the kernel's own count.
+//
+// Source: clock_gettime(2), getrusage(2), times(2); the kernel's include/linux/posix-timers_types.h for clocks below 0.
+
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <errno.h>
+#include <sys/resource.h>
+#include <sys/time.h>
+#include <sys/times.h>
+#include <time.h>
+
+#include "freezing.h"
+#include "sys.h"
+
+#define SECOND_NS UINT64_C(1000000000)
+#define SECOND_US UINT64_C(1000000)
+#define TICKS 100 // USER_HZ: a second of times(2), on every architecture with this code
+
+typedef int (*clock_function)(clockid_t, struct timespec *);
+static clock_function of_vdso; // NULL: there is none
+
+// What the thread `tid` had used when it was frozen, nanoseconds; 0 for one that is new.
+static uint64_t used_by_thread(int32_t tid) {
+    const int32_t *pairs = (const int32_t *)thawd_landing.tids;
+    const uint64_t *used = (const uint64_t *)thawd_landing.thread_cpu;
+    uint64_t most = 0;
+    for (uint64_t i = 0; i < thawd_landing.tid_count; i++) {
+        if (pairs[2 * i + 1] == tid)
+            return used[i];
+        most = used[i] > most ? used[i] : most;
+    }
+    // A fork of a copy: its only thread is a copy of one of those, under the id of the new process.
+    return most && tid == sys_getpid() ? most : 0;
+}
+
+// What is missing from `clock`, which counts processor time; 0 where that is another process's.
+static uint64_t missing_from(clockid_t clock) {
+    if (clock == CLOCK_PROCESS_CPUTIME_ID)
+        return thawd_landing.cpu_ns;
+    if (clock == CLOCK_THREAD_CPUTIME_ID)
+        return used_by_thread(sys_gettid());
+    int32_t id = ~(clock >> 3);
+    if (clock & 4) // of a thread
+        return used_by_thread(id ? id : sys_gettid());
+    return !id || id == sys_getpid() ? thawd_landing.cpu_ns : 0;
+}
+
+int hooked_clock_gettime(clockid_t clock, struct timespec *time) {
+    int of_processor =
+        clock == CLOCK_PROCESS_CPUTIME_ID || clock == CLOCK_THREAD_CPUTIME_ID || (clock < 0 && (clock & 3) != 3);
+    long result = of_vdso && !of_processor ? of_vdso(clock, time) : sys3(SYS_clock_gettime, clock, (long)time, 0);
+    if (result) {
+        errno = (int)-result;
+        return -1;
+    }
+    if (of_processor) {
+        uint64_t ns = (uint64_t)time->tv_nsec + missing_from(clock);
+        time->tv_sec += (time_t)(ns / SECOND_NS);
+        time->tv_nsec = (long)(ns % SECOND_NS);
+    }
+    return 0;
+}
+
+static void add_us(struct timeval *time, uint64_t us) {
+    us += (uint64_t)time->tv_usec;
+    time->tv_sec += (time_t)(us / SECOND_US);
+    time->tv_usec = (suseconds_t)(us % SECOND_US);
+}
+
+int hooked_getrusage(int who, struct rusage *usage) {
+    long result = sys3(SYS_getrusage, who, (long)usage, 0);
+    if (result) {
+        errno = (int)-result;
+        return -1;
+    }
+    if (who == RUSAGE_SELF) {
+        add_us(&usage->ru_utime, thawd_landing.user_us);
+        add_us(&usage->ru_stime, thawd_landing.system_us);
+    } else if (who == RUSAGE_CHILDREN) {
+        add_us(&usage->ru_utime, thawd_landing.children_user_us);
+        add_us(&usage->ru_stime, thawd_landing.children_system_us);
+    } else if (who == RUSAGE_THREAD) {
+        add_us(&usage->ru_utime, used_by_thread(sys_gettid()) / 1000);
+    }
+    return 0;
+}
+
+clock_t hooked_times(struct tms *used) {
+    long result = sys3(SYS_times, (long)used, 0, 0);
+    if (result == -EFAULT) {
+        errno = EFAULT;
+        return -1;
+    }
+    if (used) {
+        used->tms_utime += (clock_t)(thawd_landing.user_us * TICKS / SECOND_US);
+        used->tms_stime += (clock_t)(thawd_landing.system_us * TICKS / SECOND_US);
+        used->tms_cutime += (clock_t)(thawd_landing.children_user_us * TICKS / SECOND_US);
+        used->tms_cstime += (clock_t)(thawd_landing.children_system_us * TICKS / SECOND_US);
+    }
+    return result;
+}
+
+void clocks_find(void) {
+    void *vdso = dlopen("linux-vdso.so.1", RTLD_NOW | RTLD_NOLOAD);
+    of_vdso = vdso ? (clock_function)(uintptr_t)dlsym(vdso, "__vdso_clock_gettime") : 0;
+    if (vdso)
+        dlclose(vdso);
+}
+
+uint64_t clocks_of_this_thread(void) {
+    return clock_ns(CLOCK_THREAD_CPUTIME_ID) + used_by_thread(sys_gettid());
+}
+
+static uint64_t in_us(const struct timeval *time) {
+    return (uint64_t)time->tv_sec * SECOND_US + (uint64_t)time->tv_usec;
+}
+
+void clocks_note(struct freezing *f) {
+    struct rusage own = {0}, children = {0};
+    f->landing_before = thawd_landing;
+    f->noted = 1;
+    sys3(SYS_getrusage, RUSAGE_SELF, (long)&own, 0);
+    sys3(SYS_getrusage, RUSAGE_CHILDREN, (long)&children, 0);
+    thawd_landing.cpu_ns += clock_ns(CLOCK_PROCESS_CPUTIME_ID);
+    thawd_landing.user_us += in_us(&own.ru_utime);
+    thawd_landing.system_us += in_us(&own.ru_stime);
+    thawd_landing.children_user_us += in_us(&children.ru_utime);
+    thawd_landing.children_system_us += in_us(&children.ru_stime);
+}
+
+void clocks_forget(struct freezing *f) {
+    if (!f->noted)
+        return;
+    thawd_landing.cpu_ns = f->landing_before.cpu_ns;
+    thawd_landing.user_us = f->landing_before.user_us;
+    thawd_landing.system_us = f->landing_before.system_us;
+    thawd_landing.children_user_us = f->landing_before.children_user_us;
+    thawd_landing.children_system_us = f->landing_before.children_system_us;
+    f->noted = 0;
+}

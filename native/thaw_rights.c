@@ -1,0 +1,173 @@
+// Runs in thaw's address space. What the copy may do: what the frozen process might, and no more. Where this program
+// was started with less than that, the copy has less.
+//
+// Source: credentials(7), capabilities(7), prctl(2).
+
+#include <errno.h>
+#include <linux/capability.h>
+#include <linux/mman.h>
+#include <linux/prctl.h>
+#include <linux/securebits.h>
+
+#include "thaw.h"
+
+#ifndef PR_SET_MDWE
+#define PR_SET_MDWE 65
+#endif
+#define RESOURCES 16
+#define GROUPS_MOST 65536 // NGROUPS_MAX
+
+static int in_first_user_namespace(void) {
+    char map[64];
+    const char *at = map;
+    if (read_text_file("/proc/self/uid_map", map, sizeof map) <= 0)
+        return 0;
+    skip_spaces(&at);
+    uint64_t inside = take_number(&at, 10);
+    skip_spaces(&at);
+    return !inside && !take_number(&at, 10);
+}
+
+void rights_check(struct thaw *t) {
+    char status[8192];
+    uint32_t wanted = t->header->process.seccomp_filters;
+    if (!wanted)
+        return;
+    long bytes = read_text_file("/proc/self/status", status, sizeof status);
+    const char *at = bytes > 0 ? find_line(status, "Seccomp_filters:") : 0;
+    if (at)
+        skip_spaces(&at);
+    if (!at || take_number(&at, 10) < wanted)
+        thaw_refuse("the frozen process was under more seccomp filters than this one", "");
+}
+
+static int same_groups(const char *frozen) {
+    static uint32_t groups[GROUPS_MOST];
+    long count = sys3(SYS_getgroups, GROUPS_MOST, (long)groups, 0);
+    for (long i = 0; i < count; i++) {
+        if (!*frozen || take_number(&frozen, 10) != groups[i])
+            return 0;
+        skip_spaces(&frozen);
+    }
+    return count >= 0 && !*frozen;
+}
+
+static long set_groups(const char *frozen) {
+    static uint32_t groups[GROUPS_MOST];
+    long count = 0;
+    for (; *frozen && count < GROUPS_MOST; skip_spaces(&frozen))
+        groups[count++] = (uint32_t)take_number(&frozen, 10);
+    return sys3(SYS_setgroups, count, (long)groups, 0);
+}
+
+// In a user namespace groups have other numbers, and nobody there could have given any up.
+static void become_groups(struct thaw *t) {
+    const struct process_facts *process = &t->header->process;
+    const char *more = string_at(t, process->more_groups);
+    uint32_t now[3] = {0};
+    sys3(SYS_getresgid, (long)&now[0], (long)&now[1], (long)&now[2]);
+    long result = same_groups(more) ? 0 : set_groups(more);
+    if (!result && __builtin_memcmp(now, process->groups, sizeof now))
+        result = sys3(SYS_setresgid, process->groups[0], process->groups[1], process->groups[2]);
+    if (result && in_first_user_namespace())
+        thaw_refuse("the frozen process was in other groups, and this one may not change its own", "");
+}
+
+// The image's owner is our effective user: where all ids are one before and now, it is the same user, by whatever
+// number.
+static void become_users(struct thaw *t) {
+    const uint32_t *frozen = t->header->process.users;
+    uint32_t now[3] = {0};
+    sys3(SYS_getresuid, (long)&now[0], (long)&now[1], (long)&now[2]);
+    int alike = now[0] == now[1] && now[1] == now[2];
+    if ((alike && frozen[0] == frozen[1] && frozen[1] == frozen[2]) || !__builtin_memcmp(now, frozen, sizeof now))
+        return;
+    sys_prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); // `limit_capabilities` takes away what is too much
+    if (sys3(SYS_setresuid, frozen[0], frozen[1], frozen[2]))
+        thaw_refuse("the frozen process had other real or saved user ids, and this one may not change its own", "");
+    sys_prctl(PR_SET_KEEPCAPS, (t->header->process.secure_bits & SECBIT_KEEP_CAPS) != 0, 0, 0, 0);
+}
+
+// Without CAP_SETPCAP the set cannot be made smaller. It only counts at an exec, where no_new_privs is stricter still.
+static void limit_bounding(const struct process_facts *process) {
+    for (int capability = 0; capability < 64; capability++) {
+        long has = sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0);
+        if (has < 0)
+            return; // the kernel knows no more of them
+        if (!has || process->bounding >> capability & 1)
+            continue;
+        if (sys_prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
+            sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+            return;
+        }
+    }
+}
+
+static void set_secure_bits(const struct process_facts *process) {
+    long now = sys_prctl(PR_GET_SECUREBITS, 0, 0, 0, 0);
+    uint32_t kept = process->secure_bits & SECBIT_KEEP_CAPS;
+    sys_prctl(PR_SET_KEEPCAPS, kept != 0, 0, 0, 0);
+    if (now >= 0 && (process->secure_bits & ~(uint32_t)now & ~(uint32_t)SECBIT_KEEP_CAPS) &&
+        sys_prctl(PR_SET_SECUREBITS, now | process->secure_bits, 0, 0, 0) < 0)
+        thaw_refuse("the frozen process had securebits that this one may not set", "");
+}
+
+static void limit_capabilities(const struct process_facts *process) {
+    struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
+    struct __user_cap_data_struct now[_LINUX_CAPABILITY_U32S_3] = {0}, wanted[_LINUX_CAPABILITY_U32S_3];
+    long result = sys3(SYS_capget, (long)&header, (long)now, 0);
+    for (int i = 0; !result && i < _LINUX_CAPABILITY_U32S_3; i++) {
+        uint32_t permitted = now[i].permitted & (uint32_t)(process->permitted >> 32 * i);
+        uint32_t inheritable = (uint32_t)(process->inheritable >> 32 * i);
+        wanted[i].permitted = permitted;
+        wanted[i].effective = permitted & (uint32_t)(process->effective >> 32 * i);
+        wanted[i].inheritable = inheritable & (now[i].inheritable | permitted);
+    }
+    if (!result && __builtin_memcmp(now, wanted, sizeof now))
+        result = sys3(SYS_capset, (long)&header, (long)wanted, 0);
+    if (result)
+        thaw_fail("capabilities cannot be limited to those of the frozen process", "", result);
+    sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_CLEAR_ALL, 0, 0, 0);
+    for (int capability = 0; capability < 64; capability++)
+        if (process->ambient >> capability & 1)
+            sys_prctl(PR_CAP_AMBIENT, PR_CAP_AMBIENT_RAISE, capability, 0, 0);
+}
+
+void stage_rights(struct thaw *t) {
+    const struct process_facts *process = &t->header->process;
+    int death_signal = 0; // of ours; a change of user or capabilities clears it
+    sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
+    become_groups(t);
+    limit_bounding(process);
+    set_secure_bits(process);
+    become_users(t);
+    limit_capabilities(process);
+    if (process->no_privileges && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
+        thaw_fail("no_new_privs cannot be set", "", EPERM);
+    if (process->fixed_code && sys_prctl(PR_SET_MDWE, process->fixed_code, 0, 0, 0) < 0)
+        thaw_refuse("the frozen process could make no writable memory executable (PR_SET_MDWE), and this one can", "");
+    if (process->subreaper)
+        sys_prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0);
+    if (process->no_huge_pages)
+        sys_prctl(PR_SET_THP_DISABLE, 1, process->no_huge_pages & ~1u, 0, 0);
+    if (process->death_signal || death_signal)
+        sys_prctl(PR_SET_PDEATHSIG, process->death_signal ? (long)process->death_signal : death_signal, 0, 0, 0);
+    if (sys3(SYS_personality, 0xffffffff, 0, 0) != process->personality)
+        sys3(SYS_personality, process->personality, 0, 0);
+}
+
+void rights_limit(const struct process_facts *process) {
+    for (int resource = 0; resource < RESOURCES; resource++) {
+        uint64_t now[2];
+        if (sys6(SYS_prlimit64, 0, resource, 0, (long)now, 0, 0))
+            continue;
+        // The soft limit is the process's own affair, the hard one also that of whoever thaws.
+        const uint64_t *frozen = &process->limits[2 * resource];
+        uint64_t hard = frozen[1] < now[1] ? frozen[1] : now[1];
+        uint64_t limit[2] = {frozen[0] < hard ? frozen[0] : hard, hard};
+        if (__builtin_memcmp(now, limit, sizeof now))
+            sys6(SYS_prlimit64, 0, resource, (long)limit, 0, 0, 0);
+    }
+    // Last: /proc/self then belongs to root.
+    sys_prctl(PR_SET_DUMPABLE, process->dumpable == 1, 0, 0, 0);
+}

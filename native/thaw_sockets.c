@@ -1,0 +1,125 @@
+// Runs in thaw's address space. Sockets made anew: ended ones, new ones, listening ones; and pairs. No thread runs yet.
+
+#define _GNU_SOURCE
+#include <errno.h>
+#include <fcntl.h>
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include "thaw.h"
+
+// Both ends, when the first is met.
+void make_pair(struct thaw *t, const struct descriptor *first) {
+    const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
+    int ends[2];
+    if ((int32_t)first->index < first->number)
+        return;
+    long result = sys6(SYS_socketpair, AF_UNIX, (long)first->value, 0, (long)ends, 0, 0);
+    if (SYS_FAILED(result))
+        fail_descriptor(first, "a pair of sockets cannot be made for descriptor ", result);
+    for (int i = 0; i < 2; i++)
+        ends[i] = keep_aside(t, ends[i]);
+    for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++) {
+        int second = all[i].number == (int32_t)first->index;
+        if (all[i].kind != DESCRIPTOR_SOCKETPAIR || (!second && &all[i] != first))
+            continue;
+        fill_channel(t, &all[i], ends[!second]);
+        sys_fcntl(ends[second], F_SETFL, all[i].open_flags & O_NONBLOCK);
+        put_in_place(&all[i], ends[second]);
+    }
+    sys_close(ends[0]);
+    sys_close(ends[1]);
+}
+
+static void set_options(struct thaw *t, const struct descriptor *descriptor, const struct socket_state *state, int fd) {
+    const struct socket_option *options = SECTION(t, struct socket_option, SECTION_OPTIONS) + state->first_option;
+    for (uint32_t i = 0; i < state->option_count; i++) {
+        long result =
+            sys6(SYS_setsockopt, fd, options[i].level, options[i].name, (long)options[i].value, options[i].bytes, 0);
+        if (SYS_FAILED(result) && state->revival != SOCKET_ENDED)
+            fail_descriptor(descriptor, "an option of a socket cannot be set: descriptor ", result);
+    }
+}
+
+// The local address with another port: 0 has the kernel choose one.
+static long bind_to(const struct socket_state *state, int fd, int any_port) {
+    char address[SOCKET_ADDRESS_BYTES];
+    uint32_t bytes = state->local_bytes;
+    copy_bytes(address, state->local, bytes);
+    if (any_port && state->family == AF_UNIX)
+        bytes = sizeof(uint16_t); // Source: unix(7), "Autobind feature"
+    else if (any_port)
+        address[2] = address[3] = 0; // sin_port, sin6_port
+    return sys3(SYS_bind, fd, (long)address, bytes);
+}
+
+// Bound where it was; where its port is taken, or the kernel had chosen it, to one that is free.
+static void bind_socket(const struct descriptor *descriptor, const struct socket_state *state, int fd) {
+    if (!state->local_bytes)
+        return;
+    long result = state->any_port ? -EADDRINUSE : bind_to(state, fd, 0);
+    if (result == -EADDRINUSE)
+        result = bind_to(state, fd, 1);
+    if (SYS_FAILED(result))
+        fail_descriptor(descriptor, "a socket cannot be bound to its address: descriptor ", result);
+}
+
+static int make_ended_unix(const struct socket_state *state) {
+    int ends[2];
+    long result = sys6(SYS_socketpair, AF_UNIX, (long)(state->type | SOCK_CLOEXEC), 0, (long)ends, 0, 0);
+    if (SYS_FAILED(result))
+        return (int)result;
+    sys_close(ends[1]);
+    return ends[0];
+}
+
+// It listens on the loopback interface and takes in nothing: whoever connects there is not heard.
+static long mute(const struct socket_state *state, int fd) {
+    struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
+    struct sock_fprog program = {.len = 1, .filter = &nothing};
+    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr.s6_addr[15] = 1};
+    struct sockaddr_in address4 = {.sin_family = AF_INET, .sin_addr.s_addr = 0x0100007f /* 127.0.0.1 */};
+    int six = state->family == AF_INET6;
+    long result = sys6(SYS_setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, (long)&program, sizeof program, 0);
+    if (!SYS_FAILED(result))
+        result = sys3(SYS_bind, fd, six ? (long)&address : (long)&address4, six ? sizeof address : sizeof address4);
+    return SYS_FAILED(result) ? result : sys3(SYS_listen, fd, state->backlog, 0);
+}
+
+static void listen_anew(const struct descriptor *descriptor, const struct socket_state *state, int fd) {
+    long result;
+    if (state->revival == SOCKET_MUTE)
+        result = mute(state, fd);
+    else {
+        bind_socket(descriptor, state, fd);
+        result = sys3(SYS_listen, fd, state->backlog, 0);
+    }
+    if (SYS_FAILED(result))
+        fail_descriptor(descriptor, "a socket cannot listen: descriptor ", result);
+}
+
+int make_socket(struct thaw *t, const struct descriptor *descriptor) {
+    const struct socket_state *state = SECTION(t, struct socket_state, SECTION_SOCKETS) + descriptor->index;
+    int fd;
+    if (state->revival == SOCKET_ENDED && state->family == AF_UNIX)
+        fd = make_ended_unix(state);
+    else
+        fd = (int)sys3(SYS_socket, state->family, state->type | SOCK_CLOEXEC, state->protocol);
+    if (fd < 0)
+        fail_descriptor(descriptor, "a socket cannot be made for descriptor ", fd);
+    set_options(t, descriptor, state, fd);
+    // From then on reading gives the end, writing EPIPE, and poll tells both; nothing is ever sent. The answer is
+    // ENOTCONN, and the socket is shut down nevertheless. Source: net/ipv4/af_inet.c, inet_shutdown.
+    if (state->revival == SOCKET_ENDED)
+        sys3(SYS_shutdown, fd, SHUT_RDWR, 0);
+    else if (state->revival == SOCKET_NEW) {
+        bind_socket(descriptor, state, fd);
+        // Nothing is sent by that. Where the peer is not there, sending says so, as it would have.
+        if (state->peer_bytes)
+            sys3(SYS_connect, fd, (long)state->peer, state->peer_bytes);
+    } else
+        listen_anew(descriptor, state, fd);
+    sys_fcntl(fd, F_SETFL, descriptor->open_flags & (O_NONBLOCK | O_ASYNC));
+    return fd;
+}

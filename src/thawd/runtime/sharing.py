@@ -1,0 +1,124 @@
+"""What forks of this process would share, so that it must not be forked: a fork copies memory and nothing else.
+
+Descriptors of a fork are the template's own open files. Two forks that read from one connection get each other's
+answers; two that wait by one epoll set take each other's wake-ups; one position is moved by all. Only what each fork
+can open anew for itself (regular files, folders, harmless devices) may be carried across.
+
+Source: fork(2), open(2) "Open file descriptions"; SQLite, "How To Corrupt An SQLite Database File", 2.6.
+"""
+
+import fcntl
+import os
+import re
+import stat
+from typing import Iterable, List, Optional
+
+from thawd.runtime import process
+
+_STANDARD_STREAMS = (0, 1, 2)
+_NAMED = 3
+# Linux, include/uapi/linux/major.h: 1 is memory; 3, 5, 7, 8, 9 of it: null, zero, full, random, urandom.
+_MEMORY_DEVICES = frozenset(os.makedev(1, minor) for minor in (3, 5, 7, 8, 9))
+_SQLITE = b"SQLite format 3\0"  # Source: sqlite.org, "Database File Format", 1.3
+_SHARED_WRITABLE = re.compile(r"^\S+ .w.s \S+ \S+ \S+ *(.*)$")
+
+_WAY_OUT = (
+    "copies by fork would share it and get each other's data; open it on the first invocation or close it in a "
+    "before-snapshot hook"
+)
+
+
+def refusal() -> Optional[str]:
+    """Why forks would share something, with the way out; None when each has all for itself."""
+    shared = [text for fd in _descriptors() for text in [_shared(fd)] if text] + _memory()
+    if not shared:
+        return None
+    more = "" if len(shared) <= _NAMED else " and %d more" % (len(shared) - _NAMED)
+    return "init left open %s%s: %s" % ("; ".join(shared[:_NAMED]), more, _WAY_OUT)
+
+
+def open_anew() -> None:
+    """In a fork: make regular files this process's own open files, at the same positions.
+
+    Raises:
+        OSError: one cannot be opened any more; this process is of no use.
+    """
+    for fd in _descriptors():
+        if stat.S_ISREG(os.fstat(fd).st_mode):
+            position = os.lseek(fd, 0, os.SEEK_CUR)
+            inheritable = os.get_inheritable(fd)
+            own = os.open(_path_of(fd), _flags(fd))
+            os.lseek(own, position, os.SEEK_SET)
+            os.dup2(own, fd, inheritable)
+            os.close(own)
+
+
+def _descriptors() -> List[int]:
+    """Numbers of the descriptors that are the function's; [] where there is no /proc, as outside Linux."""
+    own = {*_STANDARD_STREAMS, *process.private_fds}
+    found = []
+    try:
+        listed = os.listdir("/proc/self/fd")
+    except OSError:
+        return []
+    for name in listed:
+        try:
+            os.fstat(int(name))
+        except OSError:
+            continue  # the descriptor of the listing itself
+        if int(name) not in own:
+            found.append(int(name))
+    return sorted(found)
+
+
+def _shared(fd: int) -> str:
+    """What forks would share by this descriptor; empty for what each can open for itself."""
+    status = os.fstat(fd)
+    link = os.readlink("/proc/self/fd/%d" % fd)
+    if stat.S_ISDIR(status.st_mode):
+        return ""
+    if stat.S_ISCHR(status.st_mode) and status.st_rdev in _MEMORY_DEVICES:
+        return ""
+    if stat.S_ISREG(status.st_mode):
+        return _shared_file(fd, link, status)
+    return "%s (%s)" % (link.split(":")[0] if link.startswith("socket:") else link, _what(fd, link))
+
+
+def _what(fd: int, link: str) -> str:
+    if not link.startswith("socket:"):
+        return "descriptor %d" % fd
+    from thawd.snapshot.connections import Openings
+
+    return Openings().socket(fd).describe()
+
+
+def _shared_file(fd: int, link: str, status: os.stat_result) -> str:
+    writable = _flags(fd) & os.O_ACCMODE != os.O_RDONLY
+    if status.st_nlink == 0:
+        return "%s (descriptor %d)" % (link, fd) if writable else ""
+    try:
+        is_database = os.pread(fd, len(_SQLITE), 0) == _SQLITE
+    except OSError:
+        is_database = False  # open for writing alone
+    return "%s (an SQLite database, descriptor %d)" % (link, fd) if is_database else ""
+
+
+def _flags(fd: int) -> int:
+    return fcntl.fcntl(fd, fcntl.F_GETFL) & ~(os.O_CREAT | os.O_EXCL | os.O_TRUNC)
+
+
+def _path_of(fd: int) -> str:
+    """Where to open a file again: by its path, which in a temporary folder of the fork's own is another file."""
+    link = os.readlink("/proc/self/fd/%d" % fd)
+    return link if os.path.exists(link) else "/proc/self/fd/%d" % fd
+
+
+def _memory() -> List[str]:
+    """Memory that forks would write to together: multiprocessing's locks and values, SQLite's index of a WAL."""
+    try:
+        with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
+            matches: Iterable[Optional["re.Match[str]"]] = [_SHARED_WRITABLE.match(line) for line in maps]
+    except OSError:
+        return []
+    paths = {match[1].strip() for match in matches if match is not None}
+    return ["shared memory (%s)" % (path or "without a name") for path in sorted(paths)]

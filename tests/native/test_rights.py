@@ -1,0 +1,83 @@
+"""A copy may do no more than the frozen process, whoever starts it; and its clocks never run backwards."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import time
+from collections.abc import Callable
+
+import pytest
+
+from tests.native.engine import Case, Trial, cases_of, require
+from tests.native.processes import Identity, end_of
+
+RIGHTS = {case.name: case for case in cases_of("rights")}
+AGAIN = next(case for case in cases_of("processor_time") if case.name == "frozen_again")
+PLAIN = next(case for case in cases_of("processes") if case.name == "folder_and_umask")
+SLEEPS = next(case for case in cases_of("waits") if case.name == "sleep_loop")
+FILTERED = Identity(options=("--no-kcmp",))
+REFUSED = 120
+CLOCKS = {"monotonic": time.CLOCK_MONOTONIC, "boottime": time.CLOCK_BOOTTIME}
+
+
+def namespace(*options: str) -> list[str]:
+    """A command line in front of another; skips where the machine has no such namespace."""
+    command = ["unshare", *([] if os.geteuid() == 0 else ["--user", "--map-root-user"]), *options]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        pytest.skip(f"no {' '.join(options)} here")
+    return command
+
+
+def frozen(one: Trial) -> Trial:
+    ended = one.freeze()
+    if ended is not None:
+        require(one.case, ended)
+    return one
+
+
+def test_a_copy_of_a_copy_has_clocks_that_go_on(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial(AGAIN))
+    second = one.folder / "second"
+    for _ in range(2):
+        require(one.case, one.thaw(str(second)))
+        require(one.case, one.thaw(image=second))
+
+
+def test_a_process_under_a_containers_filter_is_frozen_and_its_copies_need_it_too(
+    trial: Callable[..., Trial],
+) -> None:
+    one = frozen(trial(PLAIN, identity=FILTERED))
+    require(one.case, one.thaw())
+    bare = end_of(one.keeper.start([one.engine.thaw, one.image]))
+    assert bare.status == REFUSED
+    assert "under more seccomp filters" in bare.errors
+
+
+def test_one_under_more_filters_than_the_frozen_process_thaws(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial(PLAIN))
+    require(one.case, end_of(one.keeper.start([one.engine.thaw, one.image], identity=FILTERED)))
+
+
+@pytest.mark.parametrize("name", ["no_new_privileges", "capabilities", "bounding_set", "kept_capabilities"])
+def test_in_a_user_namespace_of_the_copys_own_it_may_do_no_more_either(name: str, trial: Callable[..., Trial]) -> None:
+    """There it would have all capabilities, and could drop none from a set that it may not change."""
+    one = frozen(trial(RIGHTS[name]))
+    require(one.case, end_of(one.keeper.start([*namespace("--user", "--map-root-user"), one.engine.thaw, one.image])))
+
+
+@pytest.mark.parametrize("case", [PLAIN, SLEEPS], ids=str)
+@pytest.mark.parametrize("clock", ["monotonic", "boottime"])
+def test_a_clock_that_stands_before_the_freeze_is_refused(clock: str, case: Case, trial: Callable[..., Trial]) -> None:
+    """The boot is the same: a thread that sleeps until some moment would sleep for an hour more."""
+    one = frozen(trial(case))
+    offset = 2 - int(time.clock_gettime(CLOCKS[clock]))  # no clock can be set to less than 0
+    back = end_of(one.keeper.start([*namespace("--time", f"--{clock}", str(offset)), one.engine.thaw, one.image]))
+    assert back.status == REFUSED
+    assert "stands before the moment of the freeze" in back.errors
+
+
+def test_a_clock_that_has_gone_on_is_none_of_our_business(trial: Callable[..., Trial]) -> None:
+    one = frozen(trial(PLAIN))
+    ahead = namespace("--time", "--monotonic", "3600", "--boottime", "3600")
+    require(one.case, end_of(one.keeper.start([*ahead, one.engine.thaw, one.image])))
