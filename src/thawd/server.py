@@ -32,6 +32,7 @@ from thawd.execution.children import kill_left_over
 from thawd.gateway.url_table import PATH_PREFIX
 from thawd.reload import Reloads
 from thawd.telemetry.console import complain, say
+from thawd.users import become
 from thawd.web import configured, quieten_uvicorn
 
 _KILL_WAIT_S = 10.0
@@ -249,6 +250,8 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     """
     import uvloop
 
+    if settings.server.user is not None:
+        become(settings.server.user, data=settings.server.data)
     sys.setswitchinterval(_SWITCH_S)
     _adopt_orphans()
     quieten_uvicorn()
