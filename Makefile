@@ -6,9 +6,11 @@ STAMP := $(VENV)/.installed
 NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tests/durability/*.c)
 # The large libraries have an environment of their own; `make bench` finds it here, too.
 LIBRARIES := .venv-libraries
+# Those that would double its size have another.
+LIBRARIES_MORE := .venv-libraries-more
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries endurance check format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries test-libraries-all endurance check format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -24,6 +26,12 @@ $(VENV)/bin/python:
 $(STAMP): $(VENV)/bin/python pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
 	@echo "installing thawd into $(VENV)"
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[demo,test,check]'
+	@touch $@
+
+$(LIBRARIES_MORE)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
+	@$(PYTHON) -m venv $(LIBRARIES_MORE)
+	@echo "installing thawd and the largest libraries into $(LIBRARIES_MORE)"
+	@$(LIBRARIES_MORE)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[libraries-more]'
 	@touch $@
 
 $(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
@@ -50,7 +58,10 @@ example-multi-model: setup  ## 100 models behind one route: loaded in the handle
 test: setup  ## all tests but those of the large libraries, and the long runs
 	$(BIN)/python -m pytest
 
-test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, pandas, polars and others (1.5 GB on disk)
+test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, pandas, redis and others (3 GB on disk)
+	$(LIBRARIES)/bin/python -m pytest tests/libraries -m "not nightly"
+
+test-libraries-all: $(LIBRARIES)/.installed $(LIBRARIES_MORE)/.installed  ## the same with tensorflow, jax, torch.compile and others (7 GB on disk)
 	$(LIBRARIES)/bin/python -m pytest tests/libraries
 
 endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for
@@ -77,4 +88,4 @@ yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report
 	$(BIN)/python -m benchmarks.yardstick
 
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(LIBRARIES) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store
+	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store

@@ -18,6 +18,7 @@
 #include <sys/uio.h>
 
 #include "freezing.h"
+#include "holes.h"
 #include "sys.h"
 #include "vma.h"
 
@@ -27,6 +28,10 @@
 #ifndef MADV_DONTNEED_LOCKED
 #define MADV_DONTNEED_LOCKED 24
 #endif
+
+// What mremap moves by copying: little, or memory of more than so many mappings.
+#define COPIED_BYTES (256 * IMAGE_PAGE)
+#define MOST_PARTS 8
 
 static int by_text; // as if the kernel had no PROCMAP_QUERY
 
@@ -101,17 +106,6 @@ static long advise_blind(uint64_t start, uint64_t end, int advice) {
     return result;
 }
 
-// Fresh zeros at [start, end). Where the kernel has no mapping left to give, they are written.
-static long forget(const struct vma *vma, uint64_t start, uint64_t end) {
-    long result =
-        sys_mmap(start, end - start, vma->protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED | MAP_NORESERVE, -1, 0);
-    if (!SYS_FAILED(result))
-        return 0;
-    if (vma->protection & PROT_WRITE)
-        clear_bytes((void *)start, end - start);
-    return vma->protection & PROT_WRITE ? 0 : result;
-}
-
 // The same contents at [start, end) in anonymous memory, which takes any advice.
 static long make_anonymous(const struct vma *vma, uint64_t start, uint64_t end) {
     long to = sys_mmap(0, end - start, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -120,18 +114,6 @@ static long make_anonymous(const struct vma *vma, uint64_t start, uint64_t end) 
     copy_bytes((void *)to, (const void *)start, end - start);
     sys_mprotect((uint64_t)to, end - start, vma->protection);
     return sys_mremap((uint64_t)to, end - start, end - start, MREMAP_MAYMOVE | MREMAP_FIXED, start);
-}
-
-// The kernel's own answer first, for its errors: locked memory is not to be dropped (EINVAL).
-static long drop(const struct vma *vma, uint64_t start, uint64_t end, int advice) {
-    long result = sys_madvise(start, end - start, MADV_DONTNEED);
-    int locked = result == -EINVAL;
-    if (result < 0 && !(locked && advice == MADV_DONTNEED_LOCKED))
-        return result;
-    result = forget(vma, start, end);
-    if (!result && locked)
-        sys3(SYS_mlock2, (long)start, (long)(end - start), 1 /* MLOCK_ONFAULT */);
-    return result;
 }
 
 static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int advice) {
@@ -146,7 +128,7 @@ static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int
         long result = make_anonymous(vma, start, end);
         return SYS_FAILED(result) ? result : sys_madvise(start, end - start, advice);
     }
-    return drop(vma, start, end, advice);
+    return hole_make(vma, start, end, advice, by_text);
 }
 
 static int is_special(int advice) {
@@ -159,6 +141,12 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
     if (!thawd_landing.image_count || !is_special(advice) || start % IMAGE_PAGE || end < start ||
         !may_be_image(start, end))
         return sys_madvise(start, bytes, advice);
+    if (hole_make_known(start, end, advice))
+        return 0;
+    // The kernel takes MADV_FREE for private anonymous memory alone: then it is the copy's own, and no lookup is
+    // needed.
+    if (advice != MADV_WIPEONFORK && sys_madvise(start, bytes, MADV_FREE) == 0)
+        return advice == MADV_FREE ? 0 : sys_madvise(start, bytes, advice);
     long result = 0;
     while (start < end) {
         struct vma vma;
@@ -180,18 +168,26 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
     return result;
 }
 
+// What remap finds in a range: its last mapping, how many there are, and whether they differ in protection.
+struct found {
+    struct vma last;
+    uint32_t parts;
+    int mixed;
+};
+
 // Whether any of [start, end) is image-backed; -EFAULT, as the kernel says to several mappings, when it has a hole or
-// holds pages of a file, which could not be told from growth. `*last` is its last mapping.
-static long looks_frozen(uint64_t start, uint64_t end, struct vma *last) {
+// holds pages of a file, which could not be told from growth.
+static long looks_frozen(uint64_t start, uint64_t end, struct found *in) {
     long found = 0;
-    int of_file = 0;
-    while (start < end) {
-        if (vma_at(start, last, by_text) || last->start > start)
+    int of_file = 0, protection = 0;
+    for (*in = (struct found){0}; start < end; start = in->last.end) {
+        if (vma_at(start, &in->last, by_text) || in->last.start > start)
             return -EFAULT;
-        enum backing backing = backing_of(last);
+        enum backing backing = backing_of(&in->last);
         found |= backing != BACKING_OTHER;
-        of_file |= backing == BACKING_IMAGE_OF_FILE || (backing == BACKING_OTHER && last->inode);
-        start = last->end;
+        of_file |= backing == BACKING_IMAGE_OF_FILE || (backing == BACKING_OTHER && in->last.inode);
+        in->mixed |= in->parts++ && protection != in->last.protection;
+        protection = in->last.protection;
     }
     return found && of_file ? -EFAULT : found;
 }
@@ -211,23 +207,45 @@ static long move_mappings(uint64_t from, uint64_t bytes, uint64_t to) {
     return 0;
 }
 
-static long grow(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, uint64_t to, int protection) {
-    const int anonymous = MAP_PRIVATE | MAP_ANONYMOUS;
-    uint64_t end = from + bytes;
+// Pages that are not zeros, from memory that is given up to new memory.
+static void copy_pages(uint64_t from, uint64_t bytes, uint64_t to) {
+    for (uint64_t at = 0; at < bytes; at += IMAGE_PAGE)
+        if (!is_zero(from + at))
+            __builtin_memcpy((void *)(to + at), (const void *)(from + at), IMAGE_PAGE);
+}
+
+// In place, by anonymous memory behind it. 0: there is no room.
+static int grow_in_place(uint64_t end, uint64_t bytes, int protection) {
+    long tail = sys_mmap(end, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+    if (tail == (long)end)
+        return 1;
+    if (!SYS_FAILED(tail))
+        sys_munmap((uint64_t)tail, bytes); // a kernel that does not know MAP_FIXED_NOREPLACE
+    return 0;
+}
+
+static long grow(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, uint64_t to, const struct found *in) {
+    int protection = in->last.protection;
     if (!(flags & MREMAP_FIXED)) {
-        long tail = sys_mmap(end, new_bytes - bytes, protection, anonymous | MAP_FIXED_NOREPLACE, -1, 0);
-        if (tail == (long)end)
+        if (grow_in_place(from + bytes, new_bytes - bytes, protection))
             return (long)from;
-        if (!SYS_FAILED(tail))
-            sys_munmap((uint64_t)tail, new_bytes - bytes); // a kernel that does not know MAP_FIXED_NOREPLACE
         if (!(flags & MREMAP_MAYMOVE))
             return -ENOMEM;
     }
+    // A block that grows again and again would get a mapping more with each move: the kernel does not join them.
+    int copied = (bytes <= COPIED_BYTES || in->parts > MOST_PARTS) && protection & PROT_READ && !in->mixed;
     uint64_t kept = least(bytes, new_bytes);
-    long target = sys_mmap(flags & MREMAP_FIXED ? to : 0, new_bytes, protection,
-                           anonymous | (flags & MREMAP_FIXED ? MAP_FIXED : 0), -1, 0);
+    long target = sys_mmap(flags & MREMAP_FIXED ? to : 0, new_bytes, protection | (copied ? PROT_WRITE : 0),
+                           MAP_PRIVATE | MAP_ANONYMOUS | (flags & MREMAP_FIXED ? MAP_FIXED : 0), -1, 0);
     if (SYS_FAILED(target))
         return target;
+    if (copied) {
+        copy_pages(from, kept, (uint64_t)target);
+        if (!(protection & PROT_WRITE))
+            sys_mprotect((uint64_t)target, new_bytes, protection);
+        sys_munmap(from, bytes);
+        return target;
+    }
     __atomic_store_n(&thawd_landing.moved, 1, __ATOMIC_RELEASE);
     long result = move_mappings(from, kept, (uint64_t)target);
     if (SYS_FAILED(result))
@@ -244,8 +262,8 @@ static long remap(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, 
     if (!thawd_landing.image_count || !old || !new || from % IMAGE_PAGE || (new <= old && !moves) ||
         !may_be_image(from, from + old))
         return sys_mremap(from, bytes, new_bytes, flags, to);
-    struct vma last;
-    long frozen = looks_frozen(from, from + old, &last);
+    struct found in;
+    long frozen = looks_frozen(from, from + old, &in);
     if (frozen < 0)
         return frozen;
     if (!frozen)
@@ -255,7 +273,7 @@ static long remap(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, 
     if (flags & ~(MREMAP_MAYMOVE | MREMAP_FIXED) ||
         (moves && (to % IMAGE_PAGE || !(flags & MREMAP_MAYMOVE) || (to < from + old && from < to + new))))
         return -EINVAL;
-    return grow(from, old, new, flags, to, last.protection);
+    return grow(from, old, new, flags, to, &in);
 }
 
 static int hooked_madvise(void *address, size_t bytes, int advice) {

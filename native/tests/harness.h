@@ -100,9 +100,9 @@ static inline int freeze_to(const char *path, const int32_t *provided, uint32_t 
         .provided_count = provided_count,
         .park_timeout_ms = park_timeout_ms,
         .fail_at = getenv("FREEZE_FAIL_AT"),
-        .seccomp_filters = started_filters,
         .any_port = any_port,
         .any_port_count = any_port_count,
+        .seccomp_filters = started_filters,
     };
     report = (struct freeze_report){.bytes = sizeof report};
     return thawd_freeze(&request, &report);

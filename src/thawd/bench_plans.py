@@ -171,7 +171,7 @@ def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds
 ) -> Plan:
     from thawd.analysis.bench import Plan
     from thawd.analysis.load import Limits
-    from thawd.analysis.requests import Expected, Target
+    from thawd.analysis.requests import Expected, Target, shown
 
     payloads = [_payload(text) for text in options["payloads"]]
     method = options["method"] or ("POST" if payloads else "GET")
@@ -185,8 +185,8 @@ def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds
             method, payloads = "POST", payloads or [b"{}"]
     begun_from = options["begun_from"] or ("zero" if engine is not None and not provisioned else None)
     return Plan(
-        label=_label(options, name, engine),
-        target_name=name,
+        label=_label(options, shown(name), engine),
+        target_name=shown(name),
         target=Target(url, method, headers, credentials),
         payloads=payloads,
         limits=Limits(
@@ -240,7 +240,8 @@ def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str
     if server.key is not None:
         return url, None, {"X-Api-Key": server.key}
     if server.access_keys:
-        return url, lambda path, body: signature(server.access_keys, (host, port), path, body or None), {}
+        keys, place = server.access_keys, (host, port)
+        return url, lambda path, body, headers: signature(keys, place, path, body or None, headers), {}
     return url, None, {}
 
 

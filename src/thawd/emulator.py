@@ -1,6 +1,7 @@
 """An emulator of other AWS services beside thawd, for handlers that call them: moto's server in a process of its own.
 
-For development: what it holds is in memory and ends with it.
+For development. What it holds lives in the data folder, and is there before functions are published. The emulator
+itself writes it (`thawd.emulated_state`).
 """
 
 from __future__ import annotations
@@ -13,19 +14,23 @@ import sys
 import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 
 from thawd.claims import StartError
 from thawd.control.names import parse_function
 from thawd.events import s3_event
-from thawd.execution.children import Children
+from thawd.execution.children import Child, Children
+from thawd.execution.version import GUARDED
 from thawd.gateway.aws_notifications import BucketNotifications, ObjectHappening
 from thawd.gateway.aws_proxy import AwsProxy
+from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import Invocation
 from thawd.resources import ACCOUNT_ID
 from thawd.state.tables import AwsAccess
 from thawd.telemetry.console import complain
 
 _START_S = 60.0
+_STOP_S = 60.0
 _NEEDED = ("moto", "flask", "httpx")
 
 
@@ -36,15 +41,19 @@ class Emulator:
         url: where it serves, on loopback.
     """
 
-    def __init__(self, process: subprocess.Popen[bytes], url: str) -> None:
+    def __init__(self, process: subprocess.Popen[bytes], child: Child, url: str) -> None:
         self._process = process
+        self._child = child
         self.url = url
 
     @classmethod
-    async def start(cls, *, environ: Mapping[str, str], children: Children, lost: Callable[[], None]) -> Emulator:
+    async def start(
+        cls, folder: Path, *, environ: Mapping[str, str], children: Children, lost: Callable[[], None]
+    ) -> Emulator:
         """Start it and wait until it serves.
 
         Args:
+            folder: where it keeps what it holds.
             environ: environment variables of the platform.
             children: takes note of the process, which is not a function's.
             lost: called when it has ended.
@@ -58,7 +67,7 @@ class Emulator:
                 f"--aws needs {', '.join(missing)}, which is not installed; install it with: pip install 'thawd[aws]'"
             )
         process = subprocess.Popen(  # noqa: ASYNC220 - once, at the start
-            [sys.executable, "-m", "thawd.emulated_aws"],
+            [sys.executable, "-m", "thawd.emulated_aws", str(folder)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
@@ -68,6 +77,7 @@ class Emulator:
         assert process.stdout is not None
         process.returncode = 0  # `Children` reaps it, not Popen
         child = children.watch(process.pid)
+        child.leaving = True  # it ends when we let it, with what it holds written, and never with functions' processes
         try:
             async with asyncio.timeout(_START_S):
                 line = await asyncio.to_thread(process.stdout.readline)
@@ -77,7 +87,7 @@ class Emulator:
             child.kill()
             raise StartError("the emulator of --aws did not start; what it says of that stands above")
         child.ended.add_done_callback(lambda _: lost())
-        return cls(process, f"http://127.0.0.1:{int(line)}")
+        return cls(process, child, f"http://127.0.0.1:{int(line)}")
 
     @property
     def access(self) -> AwsAccess:
@@ -85,10 +95,16 @@ class Emulator:
         return AwsAccess(endpoint_url=self.url, access_key="test", secret="test")
 
     def stop(self) -> None:
-        """Have it end."""
+        """Have it write what it holds, and end."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
+
+    async def stopped(self) -> None:
+        """The same, once it has; one that takes too long is killed."""
+        self.stop()
+        await asyncio.wait([self._child.ended], timeout=_STOP_S)
+        self._child.kill()
 
 
 def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
@@ -99,7 +115,8 @@ def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
         keys: access keys that requests to it must be signed with; none: it does not matter.
     """
     access_key, secret = next(iter(keys.items()), ("test", "test"))
-    return {"AWS_ENDPOINT_URL": url, "AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
+    credentials = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
+    return {"AWS_ENDPOINT_URL": url, GUARDED: "local", **credentials}
 
 
 def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -154,9 +171,22 @@ class Surroundings:
         return name, qualifier
 
 
-def proxy(emulator: Emulator, around: Surroundings) -> AwsProxy:
-    """What passes requests on to the emulator, and fires functions for what happens in its buckets."""
+def proxy(emulator: Emulator, around: Surroundings, *, folder: Path) -> AwsProxy:
+    """What passes requests on to the emulator, and fires functions for what happens in its buckets.
+
+    Args:
+        emulator: a running one.
+        around: what it works together with.
+        folder: where the emulator keeps what it holds; the notifications of its buckets are kept there, too.
+
+    Raises:
+        StartError: the notifications that were kept there cannot be read.
+    """
     notifications = BucketNotifications(accept=around.accept, find=around.find, encode=_encode, complain=complain)
+    try:
+        notifications.keep_in(folder / "notifications.json")
+    except (OSError, ValueError, S3Error) as error:
+        raise StartError(f"{folder / 'notifications.json'} cannot be read: {error}; mend it, or remove it") from error
     return AwsProxy(emulator.url, owns=around.owns, notifications=notifications)
 
 

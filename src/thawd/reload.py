@@ -34,14 +34,18 @@ class Reloads:
         """Read the configuration anew and publish what has changed, with a word of it. Never raises."""
         self._told = None
         self._platform.execution.publisher.distrust()
-        if await self.catch_up():
+        if await self.catch_up(retry=True):
             say("configuration reloaded")
 
-    async def catch_up(self) -> bool:
-        """The same, silent when there is nothing new to tell; whether the configuration is in force."""
+    async def catch_up(self, *, retry: bool = False) -> bool:
+        """The same, silent when there is nothing new to tell; whether the configuration is in force.
+
+        Args:
+            retry: publish again also what has not changed, where init or the priming event failed last time.
+        """
         try:
             settings = await asyncio.to_thread(config.load, self._platform.settings.path, environ=self._environ)
-            await self._take_over(settings)
+            await self._take_over(settings, retry=retry)
         except ConfigurationError as error:
             self._complain_once(f"thawd: the configuration was not reloaded:\n{error}")
             return False
@@ -55,11 +59,11 @@ class Reloads:
             self._told = text
             complain(text)
 
-    async def _take_over(self, settings: Settings) -> None:
+    async def _take_over(self, settings: Settings, *, retry: bool) -> None:
         in_force = {name: getattr(self._platform.settings, name) for name in _FIXED}
         changed = [words for name, words in _FIXED.items() if getattr(settings, name) != in_force[name]]
         if changed:
             self._complain_once(f"thawd: changes of {', '.join(changed)} take effect at the next start")
         self._platform.take_over(msgspec.structs.replace(settings, **in_force))
-        await self._platform.publications.publish_all(self._platform.settings.functions)
+        await self._platform.publications.publish_all(self._platform.settings.functions, retry=retry)
         await self._platform.sources.declare()

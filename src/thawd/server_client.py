@@ -37,7 +37,7 @@ def request(
     if server.key is not None:
         headers = {**headers, "X-Api-Key": server.key}
     elif server.access_keys:
-        headers = {**headers, **signature(server.access_keys, (host, port), path, body)}
+        headers = {**headers, **signature(server.access_keys, (host, port), path, body, headers)}
     connection = http.client.HTTPConnection(host, port, timeout=960)
     try:
         with sigpipe(signal.SIG_IGN), contextlib.closing(connection):
@@ -54,8 +54,10 @@ def request(
         fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
 
 
-def signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None) -> dict[str, str]:
-    """Headers that sign a request with the first of the configured keys."""
+def signature(
+    keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None, headers: Mapping[str, str]
+) -> dict[str, str]:
+    """Headers that sign a request, and those of its `headers` that must be signed, with the first of the keys."""
     import time
 
     from thawd.gateway.sigv4 import Signed, sign
@@ -65,8 +67,14 @@ def signature(keys: Mapping[str, str], address: tuple[str, int], path: str, body
     host = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
     access_key, secret = next(iter(keys.items()))
     raw_path, _, query = path.partition("?")
-    made = Signed("GET" if body is None else "POST", raw_path, query, [(b"host", host.encode())], body or b"")
+    signed = {"host": host, **{name.lower(): value for name, value in headers.items()}}
+    sent = [(name.encode(), value.encode("latin-1")) for name, value in signed.items() if _must_be_signed(name)]
+    made = Signed("GET" if body is None else "POST", raw_path, query, sent, body or b"")
     return {"Host": host, **sign(made, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
+
+
+def _must_be_signed(name: str) -> bool:
+    return name == "host" or name.startswith("x-amz-")
 
 
 def address(settings: Settings) -> tuple[str, int]:

@@ -98,7 +98,7 @@ def print_status(document: dict[str, Any]) -> None:
         if entry["reason"]:
             click.echo(textwrap.indent(entry["reason"], "  "))
         if entry["start_reason"]:
-            click.echo(f"  starts by {entry['start']}: {entry['start_reason']}")
+            click.echo(f"  starts by {entry['start']}: {_obstacles(entry)}")
         rows = [
             (f"{kind} {title}", d)
             for title, kinds in (("start", entry["starts"]), ("invoke", entry["invocations"]))
@@ -116,6 +116,15 @@ def print_status(document: dict[str, Any]) -> None:
             click.echo(f"  {', '.join(told)}")
 
 
+def _obstacles(entry: dict[str, Any]) -> str:
+    """Why environments do not start in a faster way: for each way its reason, or the one that all have."""
+    ways: dict[str, list[str]] = {}
+    for obstacle in entry.get("start_reasons", ()):  # a server of an older release has none
+        ways.setdefault(obstacle["reason"], []).append(f"not {_DONE[obstacle['start']]}")
+    return "; ".join(f"{', '.join(way)}: {reason}" for reason, way in ways.items()) or str(entry["start_reason"])
+
+
+_DONE = {"thaw": "thawed", "fork": "forked"}
 _COUNTED = {
     "errors": ("error", "errors"),
     "timeouts": ("timeout", "timeouts"),

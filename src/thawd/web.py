@@ -8,6 +8,8 @@ from collections.abc import Awaitable, Callable, Iterator
 
 import uvicorn
 
+from thawd.gateway.connection_limits import ConnectionLimits, Connections, most_connections
+from thawd.gateway.connections import protocol_of
 from thawd.telemetry.console import complain
 
 # What uvicorn says when an answer ends before it is complete.
@@ -38,12 +40,24 @@ class Uvicorn(uvicorn.Server):
         yield
 
 
-def configured(application: Callable[..., Awaitable[None]]) -> Uvicorn:
-    """A server for `application`, for sockets that are there already."""
+def configured(
+    application: Callable[..., Awaitable[None]],
+    limits: ConnectionLimits | None = None,
+    *,
+    complain: Callable[[str], None] = complain,
+) -> Uvicorn:
+    """A server for `application`, for sockets that are there already.
+
+    Args:
+        application: what it serves.
+        limits: of its connections; None: the usual ones, as many as there are descriptors for.
+        complain: tells the operator.
+    """
+    limits = ConnectionLimits(connections=most_connections()) if limits is None else limits
     return Uvicorn(
         uvicorn.Config(
             application,
-            http="httptools",
+            http=protocol_of(Connections(limits, complain=complain)),  # type: ignore[arg-type]
             loop="none",
             lifespan="off",
             access_log=False,

@@ -20,6 +20,12 @@ from typing import Any, NamedTuple, Optional
 DESCRIPTORS = (3, 4, 5)
 """Numbers of the control, services and lifeline descriptors in a process that is frozen, and so in all its copies."""
 
+PRIMING_FAILED = "the priming event failed"
+"""How the reason begins why a process must not be frozen; another publication may fare better."""
+
+PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
+"""The environment variables in which the processes of one version differ."""
+
 HEADER = struct.Struct("<IIB")
 MAX_HEAD_BYTES = 1 << 20
 MAX_BODY_BYTES = 64 << 20

@@ -2,23 +2,39 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+from pathlib import Path
 from types import TracebackType
 from typing import Any
 
 from tests.clients import client_of
+from thawd.resources import ACCOUNT_ID
 
 
 class EmulatedAws:
-    """moto's server, as `thawd up --aws` runs it."""
+    """moto's server, as `thawd up --aws` runs it.
+
+    Args:
+        folder: keeps what it holds; None: that ends with it.
+    """
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._folder = folder
 
     def __enter__(self) -> EmulatedAws:
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "thawd.emulated_aws"], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+            [sys.executable, "-m", "thawd.emulated_aws", *([] if self._folder is None else [str(self._folder)])],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            env={**os.environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
         )
         assert self._process.stdout is not None
-        self.url = f"http://127.0.0.1:{int(self._process.stdout.readline())}"
+        line = self._process.stdout.readline()
+        if not line:
+            self._process.communicate()
+        self.url = f"http://127.0.0.1:{int(line)}"
         return self
 
     def __exit__(
@@ -27,8 +43,13 @@ class EmulatedAws:
         self.stop()
 
     def stop(self) -> None:
-        """End it; what it held is gone."""
+        """End it; what it held is gone, unless a folder keeps it."""
         self._process.communicate()
+
+    def kill(self) -> None:
+        """Kill it with -9."""
+        self._process.kill()
+        self._process.wait()
 
     def client(self, service: str) -> Any:
         """A boto3 client of it."""

@@ -17,10 +17,10 @@ from urllib.parse import quote
 import pytest
 
 PASSWORD = "p@ss/w:rd%"
+DEFAULT_PORT = 5432  # of which only the name of the Unix socket is made, unless it is to listen
 # Commits answer before the disk has them, and it gets them late: what is acknowledged is there after a crash only where
 # the client has asked for more.
 _SETTINGS = """
-listen_addresses = ''
 fsync = off
 synchronous_commit = off
 wal_writer_delay = 10s
@@ -29,10 +29,15 @@ max_connections = 60
 
 
 class Postgresql:
-    """A server that can be stopped at once and started again."""
+    """A server that can be stopped at once and started again.
 
-    def __init__(self) -> None:
+    Args:
+        port: on loopback; None: it listens on its Unix socket alone.
+    """
+
+    def __init__(self, port: int | None = None) -> None:
         self._bin = binaries()
+        self._port = port
         self.folder = Path(tempfile.mkdtemp(prefix="thawd-pg-"))
         # It refuses to be run by root.
         self._user = pwd.getpwnam("nobody").pw_uid if os.getuid() == 0 else None
@@ -56,6 +61,8 @@ class Postgresql:
         assert made.returncode == 0, made.stderr
         with open(self.folder / "data" / "postgresql.conf", "a") as settings:
             settings.write(_SETTINGS)
+            settings.write(f"listen_addresses = '{'' if self._port is None else '127.0.0.1'}'\n")
+            settings.write(f"port = {self._port or DEFAULT_PORT}\n")
         self.start()
         return self
 
@@ -76,7 +83,8 @@ class Postgresql:
                 stderr=log,
                 env={"PATH": os.environ["PATH"], "HOME": str(self.folder)},
             )
-        while subprocess.run([self._bin / "pg_isready", "-q", "-h", self.folder]).returncode:
+        port = str(self._port or DEFAULT_PORT)
+        while subprocess.run([self._bin / "pg_isready", "-q", "-h", self.folder, "-p", port]).returncode:
             assert self._process.poll() is None, (self.folder / "log").read_text()
 
     def stop(self) -> None:
@@ -105,10 +113,12 @@ class Postgresql:
         self.stop()
         self.start()
 
-    def url(self, *, password: str = PASSWORD, **parameters: str) -> str:
-        """A URL of it."""
+    def url(self, *, password: str = PASSWORD, host: str | None = None, **parameters: str) -> str:
+        """A URL of it: by its Unix socket, or by the address `host`."""
         query = "".join(f"&{name}={quote(value, safe='')}" for name, value in parameters.items())
-        return f"postgresql://thawd:{quote(password, safe='')}@/postgres?host={quote(str(self.folder), safe='')}{query}"
+        where = quote(host or str(self.folder), safe="")
+        port = "" if self._port is None else f"&port={self._port}"
+        return f"postgresql://thawd:{quote(password, safe='')}@/postgres?host={where}{port}{query}"
 
 
 def binaries() -> Path:

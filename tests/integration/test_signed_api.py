@@ -16,7 +16,9 @@ from unittest import mock
 import boto3
 import botocore.auth
 import pytest
+from botocore.awsrequest import AWSRequest
 from botocore.config import Config
+from botocore.credentials import Credentials
 from botocore.exceptions import ClientError
 
 from .conftest import Project, Running
@@ -88,6 +90,20 @@ def test_a_wrong_secret_and_an_unknown_key_are_refused(
     response = error.value.response
     assert (response["Error"]["Code"], response["ResponseMetadata"]["HTTPStatusCode"]) == (code, 403)
     assert running.function("echo")["invocations"] == before
+
+
+def test_a_signature_for_one_api_does_not_open_another(running: Running) -> None:
+    path = "/2015-03-31/functions/echo/invocations"
+    for service, headers in (("s3", {}), ("logs", {}), ("logs", {"X-Amz-Target": "Logs_20140328.FilterLogEvents"})):
+        url = running.url + path
+        asked = AWSRequest(method="POST", url=url, data=b"1", headers=headers)
+        botocore.auth.SigV4Auth(Credentials(KEY, SECRET), service, "us-east-1").add_auth(asked)
+        request = urllib.request.Request(url, data=b"1", headers=dict(asked.headers), method="POST")
+        with pytest.raises(urllib.error.HTTPError) as error:
+            urllib.request.urlopen(request, timeout=60)
+        with error.value:
+            assert error.value.code == 403
+            assert b"correct service: 'lambda'" in error.value.read()
 
 
 def test_a_stale_signature_is_refused(running: Running) -> None:

@@ -59,13 +59,15 @@ class Copies:
         return self.end(self.start(name, *arguments))
 
 
-def freeze(image: Path, program: str, *options: str, environment: dict[str, str] | None = None) -> Copies:
-    """Run `program` until it is frozen in `image`, then kill it.
+def freeze(
+    image: Path, program: str, *options: str, environment: dict[str, str] | None = None, python: str = sys.executable
+) -> Copies:
+    """Run `program` in the interpreter `python` until it is frozen in `image`, then kill it.
 
     Raises:
         AssertionError: it did not come that far; holds what it said.
     """
-    command = [sys.executable, "-B", str(PROGRAMS / f"{program}.py"), str(image), *options]
+    command = [python, "-B", str(PROGRAMS / f"{program}.py"), str(image), *options]
     run_until_frozen(image, command, {"COPY": "original", **(environment or {})})
     return Copies(image)
 

@@ -15,7 +15,7 @@ REASONS = {
     "loader_workers": "the process has a child process",
     "process_pool": "the process has a child process",
     "shared_memory": "the process has a child process",  # of the resource tracker, which comes with it
-    "http_connection": "a listening socket cannot be frozen; open it on the first invocation",
+    "http_server": "a listening socket cannot be frozen, since copies cannot all listen on its port",
 }
 REASONS_WITHOUT_WAY_OUT = {
     "onnx_telemetry": "unless ORT_DISABLE_TELEMETRY=1 is set",

@@ -10,7 +10,7 @@ from tests.native.engine import REPOSITORY, SOURCES, Case, Trial, cases_of, requ
 
 FREEZE_COPY, FREEZE_NO_PAGEMAP_SCAN, FREEZE_NO_PROCMAP_QUERY = 1, 2, 4
 OLDER = FREEZE_NO_PAGEMAP_SCAN | FREEZE_NO_PROCMAP_QUERY
-MEMORY = ("mappings", "shared_memory", "advice", "remap", "heap")
+MEMORY = ("mappings", "shared_memory", "advice", "remap", "heap", "holes")
 PROGRAMS = (
     "waits",
     "tls",
@@ -22,6 +22,7 @@ PROGRAMS = (
     "channels",
     "sockets",
     "timers",
+    "rings",
     "mutexes",
     "restartable",
     "rights",

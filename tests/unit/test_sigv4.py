@@ -17,7 +17,7 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, is_signed, sign, verify
+from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, claimed_service, is_signed, sign, verify
 
 KEYS = {"AKIALOCAL": "secret/+key", "other": "another"}
 HOST = "abc.lambda-url.us-east-1.localhost:8350"
@@ -244,3 +244,38 @@ def test_a_claim_is_checked_without_the_body() -> None:
         check_claim(request, {}, now_s=time.time())
     with pytest.raises(SignatureError):
         check_claim(request, KEYS, now_s=time.time() + 1000)
+
+
+def test_an_amz_header_beside_the_signature_must_be_signed() -> None:
+    signed_one = signed(headers={"X-Amz-Invocation-Type": "Event"})
+    assert verify(signed_one, KEYS, now_s=time.time()) == "AKIALOCAL"
+    for request in (signed(), signed(presigned_s=60)):
+        added = changed(request, headers=[*request.headers, (b"x-amz-invocation-type", b"Event")])
+        code, message = code_of(added)
+        assert code == "InvalidSignatureException"
+        assert message.startswith("There were headers present in the request which were not signed")
+        # Known before the body is read.
+        with pytest.raises(SignatureError):
+            check_claim(added, KEYS, now_s=time.time())
+
+
+def test_a_header_is_signed_once() -> None:
+    request = signed()
+    authorization = request.header(b"authorization") or b""
+    doubled = with_header(request, b"authorization", authorization.replace(b"=host;", b"=host;host;"))
+    assert code_of(doubled) == ("InvalidSignatureException", "'SignedHeaders' names a header twice.")
+
+
+@pytest.mark.parametrize(
+    ("authorization", "query", "service"),
+    [
+        ("AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host", "", "s3"),
+        ("AWS4-HMAC-SHA256 SignedHeaders=host,Credential=a/b/20260101/eu-west-1/sqs/aws4_request", "", "sqs"),
+        ("AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1/s3/other", "", None),
+        ("Bearer Credential=a/20260101/eu-west-1/s3/aws4_request", "", None),
+        ("", "X-Amz-Credential=a%2F20260101%2Feu-west-1%2Fdynamodb%2Faws4_request&x=1", "dynamodb"),
+        ("", "x=1", None),
+    ],
+)
+def test_the_service_that_a_signature_is_for_is_told(authorization: str, query: str, service: str | None) -> None:
+    assert claimed_service(authorization, query) == service

@@ -15,7 +15,7 @@ from typing import Any
 
 from thawd import __version__
 from thawd.analysis.load import ClosedLoop, Limits, Load, OpenLoop
-from thawd.analysis.requests import Requests, Target
+from thawd.analysis.requests import Requests, Target, shown
 from thawd.analysis.runs import LoadShape, Machine, Run, columns_of
 from thawd.analysis.watching import MemorySample, MemoryWatch, StatusClient, Watch
 from thawd.errors import StoreError
@@ -94,7 +94,7 @@ def measure(plan: Plan, *, progress: Progress) -> Run:
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             return runner.run(_measure(plan, progress))
     except OSError as error:
-        raise StoreError(f"{plan.target.url} cannot be reached: {error}") from error
+        raise StoreError(f"{shown(plan.target.url)} cannot be reached: {error}") from error
 
 
 async def _measure(plan: Plan, progress: Progress) -> Run:
@@ -132,7 +132,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
     return Run(
         label=plan.label,
         target=plan.target_name,
-        url=plan.target.url,
+        url=shown(plan.target.url),
         engine=plan.engine,
         begun_from=plan.begun_from,
         state=state,

@@ -16,8 +16,10 @@ _FRESH_S = 60.0
 # Source: RFC 3986, 2.2, and what is encoded already.
 _AS_IT_IS = "!#$&'()*+,/:;=?@[]%|"
 
-Credentials = Callable[[str, bytes], Mapping[str, str]]
-"""Headers that let a request in, from its path and body."""
+_SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "Signature")
+
+Credentials = Callable[[str, bytes, Mapping[str, str]], Mapping[str, str]]
+"""Headers that let a request in, from its path, body and other headers."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,20 @@ def without_credentials(url: str) -> tuple[str, dict[str, str]]:
     return parts._replace(netloc=place).geturl(), {"Authorization": f"Basic {encoded}"}
 
 
+def shown(url: str) -> str:
+    """An address as reports show it: without what lets a request in that is presigned."""
+    start, question, query = url.partition("?")
+    pairs = (pair.partition("=") for pair in query.split("&"))
+    return (
+        start
+        + question
+        + "&".join(
+            f"{name}{equals}{'***' if equals and unquote(name) in _SECRET_PARAMETERS else value}"
+            for name, equals, value in pairs
+        )
+    )
+
+
 class Requests:
     """The requests of a run, ready to be sent.
 
@@ -114,7 +130,7 @@ class Requests:
             headers |= {"Content-Type": "application/json", "Content-Length": str(len(payload))}
         headers |= target.headers
         if target.credentials is not None:
-            headers |= target.credentials(target.path, payload)
+            headers |= target.credentials(target.path, payload, headers)
         lines = [f"{target.method} {target.path} HTTP/1.1", *(f"{name}: {value}" for name, value in headers.items())]
         return "\r\n".join([*lines, "", ""]).encode("latin-1") + payload
 

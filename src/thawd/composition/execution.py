@@ -11,7 +11,8 @@ from typing import Any
 from thawd import config
 from thawd.claims import StartError
 from thawd.config import Settings
-from thawd.execution import cpu, memory, node, process_limit
+from thawd.errors import unexpected
+from thawd.execution import cpu, memory, node, process_limit, sdk
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.publisher import Publisher
 from thawd.execution.rights import Rights, find_rights, notice
@@ -23,6 +24,8 @@ from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
+
+_WATCH_AGAIN_S = 1.0
 
 SpawnTask = Callable[[Coroutine[None, None, None]], object]
 """Runs a coroutine in the background."""
@@ -118,8 +121,8 @@ class ExecutionSubsystem:
         storage = StorageWatch(self._disks)
         self.node.storage = storage
         async with asyncio.TaskGroup() as watches:
-            watches.create_task(self.node.watch_memory())
-            watches.create_task(storage.run())
+            watches.create_task(_steadily("memory", self.node.watch_memory))
+            watches.create_task(_steadily("temporary storage", storage.run))
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -153,6 +156,24 @@ class ExecutionSubsystem:
         await self.spawner.sweep_out()
 
 
+async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Watch until cancelled; what goes wrong with one look, at one environment, ends neither the watch nor the server.
+
+    Args:
+        what: is watched, for the console.
+        watch: looks until it is cancelled.
+    """
+    told = ""
+    while True:
+        try:
+            await watch()
+        except Exception as error:
+            if (text := f"thawd: the {what} of environments was not looked at: {unexpected(error)}") != told:
+                told = text
+                complain(text)
+        await asyncio.sleep(_WATCH_AGAIN_S)
+
+
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     limiter = memory.find_limiter()
     with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
@@ -176,7 +197,7 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
     """What functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
     if not settings.server.private_tmp:
         return None
-    own = [Path(__file__).parent, *([program] if program is not None else [])]
+    own = [Path(__file__).parent, *([program] if program is not None else []), *sdk.folders()]
     return [*own, *(bucket.path for bucket in settings.buckets.values())]
 
 

@@ -30,10 +30,12 @@ from thawd.execution.services import TableServices
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.function_url import LOCAL_KEYS, Access, FunctionUrlApi
+from thawd.gateway.hosts import Hosts
 from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import LogsApi
+from thawd.gateway.object_intake import UploadBudget
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
@@ -96,11 +98,13 @@ class Platform:
         self.url = url
         self.urls = UrlTable()
         self.emulated: AwsProxy | None = None
+        self._emulator: Emulator | None = None
         self._aws_endpoint: str | None = None
         self._environ = environ
         self._closing = closing
         self._metrics = Metrics()
         self._budget = Budget(BUDGET_BYTES)
+        self._uploads = UploadBudget()
         require_whole(settings.server.data)
         self.stores = StoreSubsystem(settings, closing=closing)
         self.execution = ExecutionSubsystem(
@@ -168,7 +172,9 @@ class Platform:
             if not stopping.is_set():
                 complain("thawd: the emulator of --aws has ended; start thawd anew")
 
-        emulator = await Emulator.start(environ=self._environ, children=self.execution.spawner.children, lost=lost)
+        folder = server.data / "aws"
+        children = self.execution.spawner.children
+        emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
         self.execution.publisher.aws = local_variables(self.url, server.access_keys)
@@ -180,7 +186,13 @@ class Platform:
                 exists=self.execution.dispatcher.entry,
                 owns=lambda path: path.lstrip("/").partition("/")[0] in self.settings.buckets,
             ),
+            folder=folder,
         )
+
+    async def stop_aws(self) -> None:
+        """Have what is emulated on the disk; nothing that runs here may need it any more."""
+        if self._emulator is not None:
+            await self._emulator.stopped()
 
     async def _accept(self, invocation: Invocation) -> None:
         await self.events.invoker.accept(invocation)
@@ -250,11 +262,13 @@ class Platform:
                 budget=self._budget,
                 http=settings.http,
                 accept=accept,
+                key=server.key,
             ),
             objects=ObjectApi(
                 settings.buckets,
                 self.watchers,
                 elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
+                uploads=self._uploads,
             ),
             logs=LogsApi(server.data / "logs", flush=self.execution.spawner.flush_logs),
             status=self._status,
@@ -262,6 +276,7 @@ class Platform:
             metrics=self._exposition,
             control=self.control.api,
             queue=QueueApi(self.events.desk),
+            hosts=Hosts((server.host, *server.names)) if server.key is None else None,
             aws=self.emulated,
             sources=SourcesApi(self.sources),
             key=server.key,
@@ -272,6 +287,7 @@ class Platform:
                 Access(
                     keys=server.access_keys or (LOCAL_KEYS if config.is_loopback(server.host) else {}),
                     is_local=server.key is None,
+                    key=server.key,
                 ),
                 queue_timeout_s=wait_s,
                 budget=self._budget,

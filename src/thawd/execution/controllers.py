@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from thawd import threads
 from thawd.execution.memory import MemoryLimit, MemoryLimiter, move_into, own_group, remove_group, works
 
 _HIERARCHIES = Path("/sys/fs/cgroup")
@@ -39,7 +39,7 @@ class AddedController(MemoryLimiter):
         self.parent = parent
         self._memory = memory
         self._files = files
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix=f"cgroup-{controller}")
+        self._thread = threads.pool(1, name=f"cgroup-{controller}")
 
     def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
         """See `MemoryLimiter.limit`."""

@@ -10,10 +10,12 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
+from thawd import wire
 from thawd.errors import (
     ResourceConflictException,
     ResourceNotFoundException,
@@ -105,7 +107,13 @@ class FunctionEntry:
 
 
 class Dispatcher:
-    """All functions and what runs them."""
+    """All functions and what runs them.
+
+    Attributes:
+        stopping: whether the server stops.
+        on_active: called with the name of a function and the number of a version whose init failed when it was
+            published and has succeeded now.
+    """
 
     def __init__(
         self,
@@ -125,6 +133,7 @@ class Dispatcher:
         self._idle.set()
         self._in_flight = 0
         self.stopping = False
+        self.on_active: Callable[[str, str], None] = lambda name, number: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """These functions exist from now on; those no longer named are retired, with all their versions."""
@@ -256,6 +265,7 @@ class Dispatcher:
             spawn_task=self._spawn_task,
             policy=entry.policy(version.function),
         )
+        pool.on_started = lambda: self._works(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         self._node.join(pool)
@@ -266,7 +276,7 @@ class Dispatcher:
             if not self._has(entry):
                 self._retire(pool)
                 raise self._gone(entry) from error
-            if entry.pool is not None and keeps_old:
+            if entry.pool is not None and keeps_old and entry.state != "Failed":
                 entry.reason = f"The last publication failed and the version before it serves: {error}"
                 self._retire(pool)
                 raise
@@ -293,6 +303,26 @@ class Dispatcher:
         entry.decided.set()
         if old is not None:
             self._retire(old)
+
+    def _works(self, entry: VersionEntry, pool: Pool) -> None:
+        """An environment has started: if init failed when the version was published, that is over."""
+        if entry.pool is pool and entry.state != "Active":
+            entry.state, entry.reason = "Active", None
+            self.on_active(entry.function.name, entry.number)
+
+    def may_fare_better(self, version: Version) -> bool:
+        """Whether publishing `version` again may succeed: its init failed, or its priming event did.
+
+        What they want from outside, an object in a bucket for example, may be there by now.
+
+        Raises:
+            ResourceNotFoundException: there is no such version (404).
+        """
+        entry = self.entry(version.function.name, version.number)
+        if entry.pool is None or entry.pool.version is not version or entry.state == "Failed":
+            return True
+        refused = self._node.start_method(version).snapshot.get("refused")
+        return refused is not None and wire.PRIMING_FAILED in refused
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
         """The version could not be published for `reason`; what it was before goes on serving."""
@@ -391,8 +421,6 @@ class Dispatcher:
             except TooManyRequestsException:
                 metrics.throttles += 1
                 raise
-        if entry.state != "Active":
-            entry.state, entry.reason = "Active", None
         return await self._run_in(pool, lease, invocation)
 
     async def _run_in(self, pool: Pool, lease: Lease, invocation: Invocation) -> Result:
@@ -452,6 +480,7 @@ class Dispatcher:
             "reason": entry.reason,
             "start": None if method is None else method.start,
             "start_reason": None if method is None else method.why,
+            "start_reasons": [] if method is None else list(map(asdict, method.obstacles)),
             "template_init_ms": None if method is None else method.template_init_ms,
             "snapshot": None if method is None else _snapshot(metrics, method),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},

@@ -11,9 +11,10 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
+
+from thawd import threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
@@ -86,7 +87,7 @@ class Cgroup(MemoryLimiter):
             {"pids.max": lambda limit_mib: str(MAX_PROCESSES)} if v2 else {}
         )
         self._swap = "0" if v2 else ""  # version 1 counts memory and swap together
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup")
+        self._thread = threads.pool(1, name="cgroup")
 
     def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
         """See `MemoryLimiter.limit`."""

@@ -15,6 +15,7 @@ from typing import Any, Protocol
 
 from thawd.errors import NoRoomError
 from thawd.execution.environment import Environment
+from thawd.execution.origin import Obstacle
 from thawd.execution.spawner import Spawner
 from thawd.execution.storage import StorageWatch
 from thawd.execution.version import Version
@@ -57,15 +58,23 @@ class StartMethod:
 
     Attributes:
         start: the fastest way there is: ``thaw``, ``fork`` or ``cold``.
-        why: why not a faster one, None when there is none.
+        obstacles: why none of the faster ones, the first cause first.
         template_init_ms: how long init took in the template, or before the freeze; None when there is neither.
         snapshot: state of the version's image, after Lambda's SnapStart.
     """
 
     start: StartKind
-    why: str | None
+    obstacles: tuple[Obstacle, ...]
     template_init_ms: float | None
     snapshot: dict[str, Any]
+
+    @property
+    def why(self) -> str | None:
+        """All obstacles in one text: where all have one reason, that; None when there is none."""
+        reasons = {obstacle.reason for obstacle in self.obstacles}
+        if len(reasons) == 1:
+            return reasons.pop()
+        return "; ".join(obstacle.text for obstacle in self.obstacles) or None
 
 
 class Node(Protocol):
@@ -263,7 +272,7 @@ class LocalNode:
         origin = self.spawner.origin(version)
         init_ms = origin.init_ms
         return StartMethod(
-            origin.start, origin.why_slower, None if init_ms is None else round(init_ms, 3), origin.describe()
+            origin.start, origin.obstacles, None if init_ms is None else round(init_ms, 3), origin.describe()
         )
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:

@@ -23,6 +23,10 @@ _EXTENSIONS = "extensions"
 _ANSWER_WITHIN_S = 10.0
 _NODE_VERSION = re.compile(rb"v(\d+)\.(\d+)\.(\d+)\s*")
 _HEAD_BYTES = 256
+_OPT = "/opt"
+_TASK = "/var/task"
+WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
+"""The variable of a function that names a program which is given the runtime's command line to execute."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,6 +39,7 @@ class Program:
         title: what ``INIT_START`` calls it, for example ``nodejs:20.20.2``.
         snap_start: whether it may know restore hooks, so that it is asked to run them.
         extensions: executables that are started beside it, each of another name.
+        modules: folders of npm's where it finds clients of AWS's SDK, after all of the function's own.
     """
 
     runtime: str
@@ -42,6 +47,7 @@ class Program:
     title: str
     snap_start: bool
     extensions: tuple[Path, ...] = ()
+    modules: tuple[Path, ...] = ()
 
     @property
     def path(self) -> Path:
@@ -88,12 +94,14 @@ def find_program(
     """
     runtime = function.runtime
     assert runtime is not None
-    extensions = _extensions(roots)
+    extensions = extensions_in(roots)
     if runtime in PROVIDED_RUNTIMES:
-        return Program(runtime, (str(_bootstrap(function, roots)),), runtime, snap_start=True, extensions=extensions)
+        argv = _bootstrap(function, roots, environ)
+        return Program(runtime, argv, runtime, snap_start=True, extensions=extensions)
     node, version = _node(runtime, runtimes.get(runtime), folder=folder, environ=environ)
-    argv = (str(node), str(_NODE_CLIENT))
-    return Program(runtime, argv, f"nodejs:{version}", snap_start=False, extensions=extensions)
+    argv = (*find_wrapper(function, roots=roots, environ=environ), str(node), str(_NODE_CLIENT))
+    modules = _sdk_folders(node, environ)
+    return Program(runtime, argv, f"nodejs:{version}", snap_start=False, extensions=extensions, modules=modules)
 
 
 def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
@@ -102,18 +110,23 @@ def variables_of_program(function: Function, program: Program, variables: Mappin
     Source: AWS Lambda developer guide, "Defined runtime environment variables": ``AWS_EXECUTION_ENV`` is not defined
     for OS-only runtimes.
     """
+    if program.runtime in PYTHON_RUNTIMES:
+        return dict(variables)
     made = {name: value for name, value in variables.items() if name != "AWS_EXECUTION_ENV"}
     if "PYTHONFAULTHANDLER" not in function.environment:
         made.pop("PYTHONFAULTHANDLER", None)
     if program.runtime in NODE_RUNTIMES:
         made["AWS_EXECUTION_ENV"] = f"AWS_Lambda_{program.runtime}"
         made["LAMBDA_RUNTIME_DIR"] = str(_NODE_CLIENT.parent)
+        own = [made["NODE_PATH"]] if made.get("NODE_PATH") else []
+        if own or program.modules:
+            made["NODE_PATH"] = os.pathsep.join([*own, *map(str, program.modules)])
     else:
         made["LAMBDA_RUNTIME_DIR"] = variables["LAMBDA_TASK_ROOT"]
     return made
 
 
-def _extensions(roots: Sequence[Path]) -> tuple[Path, ...]:
+def extensions_in(roots: Sequence[Path]) -> tuple[Path, ...]:
     """External extensions in the code and its layers, the first of each name; what cannot be executed is none."""
     found: dict[str, Path] = {}
     for root in roots:
@@ -124,8 +137,8 @@ def _extensions(roots: Sequence[Path]) -> tuple[Path, ...]:
     return tuple(found.values())
 
 
-def _bootstrap(function: Function, roots: Sequence[Path]) -> Path:
-    """The executable file of a function that brings its own runtime, with its code or in a layer."""
+def _bootstrap(function: Function, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The command line of a function that brings its own runtime, with its code or in a layer."""
     path = next((root / _BOOTSTRAP for root in roots if (root / _BOOTSTRAP).is_file()), roots[0] / _BOOTSTRAP)
     where = function.code / _BOOTSTRAP
     what = f'functions.{function.name}: the runtime "{function.runtime}" executes the file {where}'
@@ -134,8 +147,49 @@ def _bootstrap(function: Function, roots: Sequence[Path]) -> Path:
             f"{what}, and there is none. Put the program, or a script that begins with #!, there under that name; or "
             "set another runtime."
         )
+    return _command(path, what, shown=where, environ=environ)
+
+
+def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """What executes the runtime of a function, with the runtime's own command line after it; empty for nothing.
+
+    Args:
+        function: as declared; its variable ``AWS_LAMBDA_EXEC_WRAPPER`` names a program. ``/var/task`` stands for the
+            code, ``/opt`` for the layers; what is relative lies in the code.
+        roots: folder of the code as published, and those of its layers, in order.
+        environ: environment variables to search with.
+
+    Raises:
+        EnvironmentBuildError: what is named cannot be executed.
+
+    Source: AWS Lambda developer guide, "Modifying the runtime environment": OS-only runtimes have no wrapper scripts.
+    """
+    named = function.environment.get(WRAPPER)
+    if not named or function.runtime in PROVIDED_RUNTIMES:
+        return ()
+    what = f"functions.{function.name}: {WRAPPER} names {named}"
+    code, *layers = roots
+    below = Path(named).relative_to(_OPT) if Path(named).is_relative_to(_OPT) else None
+    places = [Path(str(code) + named.removeprefix(_TASK)) if named.startswith(f"{_TASK}/") else code / named]
+    if below is not None:
+        places = [*(layer / below for layer in reversed(layers)), *places]
+    path = next((place for place in places if place.is_file()), None)
+    if path is None:
+        raise EnvironmentBuildError(
+            f"{what}, and there is no such file. /var/task stands for the function's code, /opt for its layers; put "
+            "the script there, or take the variable out."
+        )
+    return _command(path, what, shown=path, environ=environ)
+
+
+def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
+    """The command line that executes a file: a shell's script by bash where bash is.
+
+    Raises:
+        EnvironmentBuildError: it cannot be executed.
+    """
     if not os.access(path, os.X_OK):
-        raise EnvironmentBuildError(f"{what}, and it is not executable. Make it so: chmod +x {where}")
+        raise EnvironmentBuildError(f"{what}, and it is not executable. Make it so: chmod +x {shown}")
     with path.open("rb") as file:
         head = file.read(_HEAD_BYTES)
     if head.startswith(b"#!"):
@@ -146,11 +200,28 @@ def _bootstrap(function: Function, roots: Sequence[Path]) -> Path:
                 f"{what}, and its first line names {named}, which cannot be executed here. Name an interpreter of this "
                 "machine, for example #!/bin/sh or #!/usr/bin/env python3."
             )
-    elif not head.startswith(b"\x7fELF"):
+        return (*_bash_for(interpreter, environ), str(path))
+    if not head.startswith(b"\x7fELF"):
         raise EnvironmentBuildError(
             f"{what}, which is neither a program of this system (ELF) nor a script: its first line must begin with #!"
         )
-    return path
+    return (str(path),)
+
+
+def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple[str, ...]:
+    """bash and its options for a script whose first line names sh; empty for other scripts, and where bash is not.
+
+    Lambda's /bin/sh is Amazon Linux's, which is bash: scripts that were written there may be of bash without saying so.
+    Source: bash(1), "INVOCATION": invoked as sh it is in POSIX mode.
+    """
+    names_sh = interpreter[0] in (b"/bin/sh", b"/usr/bin/sh")
+    options = interpreter[1:]
+    if interpreter[0] == b"/usr/bin/env" and options[:1] == [b"sh"]:
+        names_sh, options = True, options[1:]
+    bash = next((str(one) for one in (Path("/bin/bash"), *_on_path("bash", environ)) if os.access(one, os.X_OK)), None)
+    if not names_sh or bash is None:
+        return ()
+    return (bash, "--posix", *map(os.fsdecode, options))
 
 
 def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mapping[str, str]) -> tuple[Path, str]:
@@ -172,6 +243,17 @@ def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mappin
         f"{'; tried: ' + '; '.join(tried) if tried else '; found nothing'}. Install Node {major}, or name one in "
         f'thawd.toml: [runtimes], "{runtime}" = "/path/to/node"; a Node named there may have another version.'
     )
+
+
+def _sdk_folders(node: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
+    """Folders where npm has AWS's SDK for all: those that the server's ``NODE_PATH`` names, and npm's own.
+
+    Source: npm-folders(5): ``{prefix}/lib/node_modules``, the prefix being the folder above that of Node.
+    """
+    named = [Path(entry) for entry in environ.get("NODE_PATH", "").split(os.pathsep) if entry]
+    prefixes = [node.parent.parent, node.resolve().parent.parent, Path("/usr/local"), Path("/usr")]
+    folders = dict.fromkeys([*named, *(prefix / "lib" / "node_modules" for prefix in prefixes)])
+    return tuple(folder for folder in folders if (folder / "@aws-sdk").is_dir())
 
 
 def _configured(text: str, folder: Path, environ: Mapping[str, str]) -> Iterator[Path]:

@@ -13,15 +13,18 @@ from pathlib import Path
 from thawd.errors import EnvironmentBuildError
 from thawd.execution.interpreters import Interpreter, find_interpreter, prepare_environment
 from thawd.execution.programs import (
+    WRAPPER,
     Program,
     check_program,
+    extensions_in,
     find_program,
+    find_wrapper,
     python_of,
     runs_a_program,
     variables_of_program,
 )
 from thawd.execution.requirements import remove_unused
-from thawd.execution.version import Version, variables_of
+from thawd.execution.version import Version, api_command, variables_of
 from thawd.resources import LATEST, Bucket, Function
 from thawd.state.packages import PackageStore
 
@@ -107,17 +110,22 @@ class Publisher:
         package = None if release is None else release.package
         if package is None:
             package = (await asyncio.to_thread(self._packages.publish, function.code, exclude=not_code)).path
+        roots = (package, *(() if release is None else release.layers))
+        wrapper: tuple[str, ...] = ()
         if runs_a_program(function):
             with self.helped():
                 program = await asyncio.to_thread(
-                    find_program,
-                    function,
-                    roots=(package, *(() if release is None else release.layers)),
-                    runtimes=self.runtimes,
-                    folder=folder,
-                    environ=self._own,
+                    find_program, function, roots=roots, runtimes=self.runtimes, folder=folder, environ=self._own
                 )
             python = program.path
+        elif WRAPPER in function.environment:
+            wrapper = find_wrapper(function, roots=roots, environ=self._own)
+            # Extensions speak the Runtime API, and what such a wrapper executes may leave the answers to one of them.
+            if extensions := extensions_in(roots):
+                argv = (*wrapper, *api_command(python))
+                name = f"python{interpreter.version[0]}.{interpreter.version[1]}"
+                program = Program(name, argv, f"python:{version_text}", snap_start=False, extensions=extensions)
+                python = program.path
         variables = variables_of(
             function,
             task_root=package,
@@ -133,8 +141,8 @@ class Publisher:
         last = self._published.get((function.name, number))
         if last is not None and last[0] == function:
             version = last[1]
-            known = (version.python, version.task_root, version.variables, version.program)
-            if known == (python, package, variables, program):
+            known = (version.python, version.task_root, version.variables, version.program, version.wrapper)
+            if known == (python, package, variables, program, wrapper):
                 return version
         return Version(
             function=function,
@@ -145,6 +153,7 @@ class Publisher:
             variables=variables,
             number=number,
             program=program,
+            wrapper=wrapper,
         )
 
     async def check_runtime(self, function: Function, *, folder: Path) -> None:

@@ -20,7 +20,7 @@ from typing import Any
 
 import msgspec
 
-from thawd import __version__
+from thawd import __version__, wire
 from thawd.errors import ResourceConflictException, ThawdError
 from thawd.execution.environment import Environment
 from thawd.execution.memory import MIB, private_bytes
@@ -331,7 +331,7 @@ async def _prime(environment: Environment) -> bytes:
     result = await environment.invoke(invocation, init_ms=None)
     if result.function_error is not None:
         told = result.payload[:500].decode(errors="replace")
-        raise ThawFailedError(f"the priming event failed in a copy: {told}")
+        raise ThawFailedError(f"{wire.PRIMING_FAILED} in a copy: {told}")
     return result.payload
 
 

@@ -10,9 +10,13 @@ from pathlib import Path
 import msgspec
 
 from thawd import __file__ as package_file
+from thawd.execution import sdk
 from thawd.execution.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 
+GUARDED = "THAWD_AWS"
+"""Where it says ``local``, AWS is emulated, and functions' processes refuse requests to AWS itself."""
+_SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
 # What functions see of the platform's own environment variables; secrets of the server's shell stay outside.
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
@@ -32,6 +36,7 @@ class Version:
         number: by which callers see it; ``$LATEST`` for what can change.
         program: what its environments execute instead of thawd's Python runtime; None: that. `python` is then the file
             that is executed, and `python_version` empty.
+        wrapper: what executes the interpreter, with the interpreter's command line after it; empty: nothing does.
     """
 
     function: Function
@@ -42,6 +47,7 @@ class Version:
     variables: Mapping[str, str]
     number: str = LATEST
     program: Program | None = None
+    wrapper: tuple[str, ...] = ()
 
     @property
     def runtime_title(self) -> str:
@@ -50,7 +56,12 @@ class Version:
 
     def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
         """Command line of a process of this version: mode, then control, services and lifeline descriptor."""
-        return [str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
+        return [*self.wrapper, str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
+
+
+def api_command(python: Path) -> tuple[str, ...]:
+    """Command line of thawd's Python runtime as a client of the Runtime API, which other programs may stand beside."""
+    return (str(python), _BOOTSTRAP, "api")
 
 
 def variables_of(  # noqa: PLR0913 - each is a source of variables
@@ -106,6 +117,11 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
     passed_on = {name: own[name] for name in _PASSED_ON if name in own}
     variables = defaults | passed_on | function.environment | reserved | dict(aws or {})
+    if python_version:
+        major, minor = python_version.split(".")[:2]
+        variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))
+    if aws and aws.get(GUARDED) == "local":
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), _SITE]))
     for name, paths in _layer_paths(layers, python_version).items():
         variables[name] = os.pathsep.join([*paths, variables[name]] if variables.get(name) else paths)
     return variables

@@ -1,23 +1,28 @@
 """S3 event notifications of the emulator's buckets: configured by PutBucketNotificationConfiguration, fired from here.
 
 What a configuration says of functions is kept here; what it says of queues and topics is passed on, as the emulator
-serves those itself. It lives as long as the emulator's buckets do.
+serves those itself. It is kept in a file beside what the emulator keeps.
 
 Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
 """
 
 from __future__ import annotations
 
+import asyncio
 import itertools
 import re
 import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
+from pathlib import Path
 from urllib.parse import parse_qs, unquote
 from xml.etree import ElementTree
 
+import msgspec
+
+from thawd import folders
 from thawd.errors import ThawdError
-from thawd.gateway.http import Receive, Scope, Send, header, raw_path_of, read_body, respond
+from thawd.gateway.http import Message, Receive, Scope, Send, header, raw_path_of, read_body, respond
 from thawd.gateway.invoke import Accept
 from thawd.gateway.s3_xml import S3Error
 from thawd.invocation import Invocation, new_request_id
@@ -100,7 +105,35 @@ class BucketNotifications:
         self._complain = complain
         self._by_bucket: dict[str, _Configuration] = {}
         self._sequence = itertools.count(time.time_ns())
+        self._file: Path | None = None
         self.head: Head
+
+    def keep_in(self, file: Path) -> None:
+        """Take over the configurations that are in a file, and keep them there from now on.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is not JSON, or not ours.
+            S3Error: what it holds is no configuration.
+        """
+        self._file = file
+        try:
+            kept = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return
+        for bucket, document in kept.items():
+            self._by_bucket[bucket] = _Configuration(document.encode("latin-1"), parse(document.encode("latin-1"))[0])
+
+    async def _keep(self) -> None:
+        """Have all configurations on the disk; where that fails they are in force until the server ends."""
+        if self._file is None:
+            return
+        # A document says itself how it is encoded: its bytes are kept.
+        documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
+        try:
+            await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
+        except OSError as error:
+            self._complain(f"thawd: notifications of buckets could not be written to {self._file}: {error}")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
         """Serve a request for a bucket's notification configuration; False: it is for something else."""
@@ -122,8 +155,14 @@ class BucketNotifications:
             resource = {"resource": scope["path"], "request_id": new_request_id()}
             await respond(send, refused.status, [_XML], refused.document(**resource))
             return True
-        if await pass_on(scope, rest, send) < 300:
-            self._by_bucket[bucket] = _Configuration(document, rules)
+
+        async def after_keeping(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300:
+                self._by_bucket[bucket] = _Configuration(document, rules)
+                await self._keep()
+            await send(message)
+
+        await pass_on(scope, rest, after_keeping)
         return True
 
     def _check(self, rule: NotificationRule) -> None:
@@ -139,8 +178,9 @@ class BucketNotifications:
     async def happened(self, scope: Scope) -> None:
         """A request for S3 has succeeded: fire what asks for it."""
         bucket, key = _place(scope)
-        if scope["method"] == "DELETE" and not key and bucket and not _query(scope):
-            self._by_bucket.pop(bucket, None)
+        removes = scope["method"] == "DELETE" and not key and bucket and not _query(scope)
+        if removes and self._by_bucket.pop(bucket, None) is not None:
+            await self._keep()
         name = event_name(scope)
         configuration = self._by_bucket.get(bucket)
         if name is None or configuration is None:
@@ -250,6 +290,11 @@ def _rule(element: ElementTree.Element, index: int) -> NotificationRule:
         suffix=filters.get("suffix", ""),
     )
     return NotificationRule(identifier, notification)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with folders.replacing(path) as file:
+        file.write(content)
 
 
 def _local(tag: str) -> str:

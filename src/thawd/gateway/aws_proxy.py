@@ -6,10 +6,9 @@ S3 requests change in the emulator's buckets fires functions, as notifications c
 
 from __future__ import annotations
 
-import re
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
-from urllib.parse import parse_qs, quote
+from urllib.parse import quote
 
 from thawd.gateway.aws_notifications import BucketNotifications
 from thawd.gateway.http import (
@@ -23,12 +22,12 @@ from thawd.gateway.http import (
     raw_path_of,
     respond_json,
 )
+from thawd.gateway.object_read import INERT
+from thawd.gateway.sigv4 import claimed_service
 
 if TYPE_CHECKING:
     import httpx
 
-_SCOPE = re.compile(r"Credential=[^/,\s]*/\d{8}/[^/,\s]*/([a-z0-9-]+)/aws4_request")
-_SCOPE_IN_QUERY = re.compile(r"^[^/]*/\d{8}/[^/]*/([a-z0-9-]+)/aws4_request$")
 _OWN = ("lambda", "logs")
 # Source: RFC 9110, 7.6.1: what belongs to one connection.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
@@ -40,14 +39,11 @@ _UNSIGNED = b"AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_reques
 
 def service_of(scope: Scope) -> str | None:
     """The service in the scope of the request's signature, for example ``dynamodb``; None for an unsigned one."""
-    signed = (header(scope, b"authorization") or b"").decode("latin-1")
-    match = _SCOPE.search(signed)
-    if match is None and b"X-Amz-Credential" in scope["query_string"]:
-        given = parse_qs(scope["query_string"].decode("latin-1")).get("X-Amz-Credential", [""])[0]
-        match = _SCOPE_IN_QUERY.match(given)
-    if match is None and b"AWSAccessKeyId=" in scope["query_string"] and b"Signature=" in scope["query_string"]:
+    authorization = (header(scope, b"authorization") or b"").decode("latin-1")
+    service = claimed_service(authorization, scope["query_string"].decode("latin-1"))
+    if service is None and b"AWSAccessKeyId=" in scope["query_string"] and b"Signature=" in scope["query_string"]:
         return "s3"  # which presigned URLs of the older kind are for
-    return None if match is None else match[1]
+    return service
 
 
 class AwsProxy:
@@ -135,7 +131,7 @@ class AwsProxy:
         )
         response = await self._client.send(request, stream=True)
         try:
-            await _answer(response, send)
+            await _answer(response, send, INERT if service_of(scope) == "s3" else [])
         finally:
             await response.aclose()
         return response.status_code
@@ -170,10 +166,11 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-async def _answer(response: httpx.Response, send: Send) -> None:
+async def _answer(response: httpx.Response, send: Send, added: Headers) -> None:
     headers: Headers = [
         (name.lower(), value) for name, value in response.headers.raw if name.lower() not in _OF_CONNECTION
     ]
+    headers += added
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     async for data in response.aiter_raw():
         await send({"type": "http.response.body", "body": data, "more_body": True})

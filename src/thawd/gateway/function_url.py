@@ -19,6 +19,7 @@ from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.gateway import cors, function_url_event
 from thawd.gateway.function_url_event import Caller
+from thawd.gateway.hosts import may_ask
 from thawd.gateway.http import (
     JSON,
     Budget,
@@ -54,10 +55,12 @@ class Access:
     Attributes:
         keys: secret of each access key id.
         is_local: whether nobody but this machine is meant to call; then pages of other origins must not make it call.
+        key: the server's, which need not be shown here, and is in no event; None: it has none.
     """
 
     keys: Mapping[str, str]
     is_local: bool
+    key: str | None = None
 
 
 class FunctionUrlApi:
@@ -148,7 +151,14 @@ class FunctionUrlApi:
     async def _invoke(self, scope: Scope, send: Send, url: Url, body: bytes, caller: Caller | None) -> None:
         request_id, trace_id = new_request_id(), trace_of(scope)
         send = _named(send, request_id, trace_id)
-        request = request_of(scope, body, route_key="$default", trace_id=trace_id)
+        request = request_of(
+            scope,
+            body,
+            route_key="$default",
+            trace_id=trace_id,
+            key=self._access.key,
+            was_signed=caller is not None,
+        )
         event = function_url_event.event(request, url, caller, now_s=time.time(), request_id=request_id)
         deadline = time.monotonic() + self._queue_timeout_s
         payload = msgspec.json.encode(event)
@@ -241,13 +251,9 @@ async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
 
 
 def _from_here(scope: Scope, url: Url) -> bool:
-    """Whether the page that calls, if it is one, comes from this machine or from an origin that may call."""
-    origin = header(scope, b"origin")
-    if origin is None:
-        return True
-    text = origin.decode("latin-1")
+    """Whether the page that calls, if it is one, is of this machine, the URL's own, or of an origin that may call."""
     shared = url.settings.cors
-    return cors.is_this_machine(text) or (shared is not None and cors.allows(shared, text))
+    return may_ask(scope, allows=lambda origin: shared is not None and cors.allows(shared, origin))
 
 
 async def _refuse(send: Send, code: str) -> None:

@@ -51,6 +51,11 @@ _SCAN_BYTES = 8 << 20
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
 
+def is_logs_request(scope: Scope) -> bool:
+    """Whether a request is for this API."""
+    return scope["path"] == "/" and (header(scope, b"x-amz-target") or b"").startswith(TARGET_PREFIX)
+
+
 class LogsNotFoundException(ThawdError):
     """The log group or log stream does not exist; AWS answers 400 here where the Lambda API answers 404."""
 

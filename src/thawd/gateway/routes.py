@@ -11,6 +11,7 @@ import msgspec
 from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.gateway import cors, http_api, prelude, rest_api
+from thawd.gateway.credentials import without_credentials
 from thawd.gateway.http import (
     JSON,
     Budget,
@@ -108,7 +109,7 @@ class RoutesApi:
         http: what they have in common.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - the composition root hands it all
         self,
         routes: Sequence[Route],
         dispatcher: Dispatcher,
@@ -117,6 +118,7 @@ class RoutesApi:
         budget: Budget,
         http: HttpApi = _PLAIN,
         accept: Accept | None = None,
+        key: str | None = None,
     ) -> None:
         self.table = RouteTable(routes)
         self.http = http
@@ -124,6 +126,7 @@ class RoutesApi:
         self._queue_timeout_s = queue_timeout_s
         self._budget = budget
         self._accept = accept
+        self._key = key
 
     async def __call__(
         self, scope: Scope, receive: Receive, send: Send, *, route: Route, parameters: dict[str, str]
@@ -224,10 +227,11 @@ class RoutesApi:
             trace_id=trace_id,
             path_parameters=parameters,
             stage_variables=self.http.stage_variables,
+            key=self._key,
         )
 
 
-def request_of(
+def request_of(  # noqa: PLR0913 - all that an event is made of
     scope: Scope,
     body: bytes,
     *,
@@ -235,6 +239,8 @@ def request_of(
     trace_id: str,
     path_parameters: Mapping[str, str] = _NOTHING,
     stage_variables: Mapping[str, str] = _NOTHING,
+    key: str | None = None,
+    was_signed: bool = False,
 ) -> IntegrationRequest:
     """What an event is made of, from an ASGI scope and the body read.
 
@@ -245,14 +251,17 @@ def request_of(
         trace_id: trace header of the invocation; its root is told, as AWS does it, where the request carries none.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
+        key: the server's, which no event holds.
+        was_signed: whether its signature was checked; no event holds it then.
     """
-    headers = scope["headers"]
+    query = scope["query_string"].decode("latin-1")
+    headers, query = without_credentials(scope["headers"], query, key=key, was_signed=was_signed)
     if header(scope, b"x-amzn-trace-id") is None:
         headers = [*headers, (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1"))]
     return IntegrationRequest(
         method=scope["method"],
         raw_path=raw_path_of(scope),
-        query=scope["query_string"].decode("latin-1"),
+        query=query,
         headers=headers,
         body=body,
         source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],

@@ -21,12 +21,12 @@ from thawd.gateway.http import (
     Receive,
     Scope,
     Send,
-    header,
     raw_path_of,
     read_body,
     respond,
     respond_error,
 )
+from thawd.gateway.logs_api import is_logs_request
 from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, verify
 from thawd.invocation import new_request_id
 
@@ -46,7 +46,7 @@ class Gate:
     async def admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """What the request's body is to be received by from now on; None: it was refused, and is answered."""
         request_id = new_request_id()
-        service = "logs" if (header(scope, b"x-amz-target") or b"").startswith(b"Logs_") else "lambda"
+        service = "logs" if is_logs_request(scope) else "lambda"
         request = Signed(
             method=scope["method"],
             raw_path=raw_path_of(scope),

@@ -9,7 +9,6 @@ from __future__ import annotations
 import calendar
 import hashlib
 import hmac
-import re
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -23,7 +22,7 @@ _MISMATCH = (
     "The request signature we calculated does not match the signature you provided. Check your AWS Secret Access Key "
     "and signing method. Consult the service documentation for details."
 )
-_PART = re.compile(r"\s*([A-Za-z]+)=([^,]*?)\s*(?:,|$)")
+_UNSIGNED_HEADERS = "There were headers present in the request which were not signed"
 
 
 class SignatureError(Exception):
@@ -90,6 +89,24 @@ def is_signed(request: Signed) -> bool:
     return authorization.startswith(b"AWS4-") or "X-Amz-Algorithm=" in request.query
 
 
+def claimed_service(authorization: str, query: str) -> str | None:
+    """The service in the scope of the signature that a request carries, good or not; None: it carries none.
+
+    Args:
+        authorization: the header.
+        query: percent-encoded query string, for presigned requests.
+    """
+    if authorization.startswith("AWS4-"):
+        credential = _fields(authorization.partition(" ")[2]).get("Credential", "")
+    elif "X-Amz-Credential=" in query:
+        pairs = (pair.partition("=") for pair in query.split("&"))
+        credential = next((unquote(value) for name, _, value in pairs if name == "X-Amz-Credential"), "")
+    else:
+        return None
+    parts = credential.rsplit("/", 4)
+    return parts[3] if len(parts) == 5 and parts[4] == "aws4_request" and parts[3] else None
+
+
 def verify(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> str:
     """The access key id that `request` is signed with.
 
@@ -128,6 +145,7 @@ def _check(request: Signed, keys: Mapping[str, str], *, now_s: float, service: s
         raise SignatureError("UnrecognizedClientException", "The security token included in the request is invalid.")
     _check_scope(claim, service)
     _check_time(claim, now_s)
+    _check_headers(claim, request)
     return claim, secret
 
 
@@ -158,12 +176,18 @@ def sign(request: Signed, access_key: str, secret: str, *, now_s: float, scope: 
     return {"X-Amz-Date": date, "Authorization": f"{ALGORITHM} {signed}"}
 
 
+def _fields(text: str) -> dict[str, str]:
+    """``Name=value`` pairs between commas, in one pass: whoever sends them has shown no key yet."""
+    pairs = (part.strip().partition("=") for part in text.split(","))
+    return {name: value for name, equals, value in pairs if equals}
+
+
 def _in_header(request: Signed) -> _Claim:
     authorization = (request.header(b"authorization") or b"").decode("latin-1")
     if not authorization.startswith("AWS4-"):
         raise SignatureError("MissingAuthenticationTokenException", "Missing Authentication Token")
     algorithm, _, rest = authorization.partition(" ")
-    parts = {match[1]: match[2] for match in _PART.finditer(rest)}
+    parts = _fields(rest)
     wanting = [name for name in ("Credential", "Signature", "SignedHeaders") if not parts.get(name)]
     date = (request.header(b"x-amz-date") or b"").decode("latin-1")
     if algorithm != ALGORITHM or wanting:
@@ -208,6 +232,8 @@ def _claim(credential: str, signed_headers: str, signature: str, date: str, *, v
     names = signed_headers.lower().split(";")
     if "host" not in names:
         raise _invalid("'Host' or ':authority' must be a 'SignedHeader' in the AWS Authorization.")
+    if len(set(names)) != len(names):
+        raise _invalid("'SignedHeaders' names a header twice.")
     signed = signature.lower().encode("latin-1", "replace")
     return _Claim(access_key, (day, region, service), names, signed, date, valid_s)
 
@@ -246,6 +272,17 @@ def _check_time(claim: _Claim, now_s: float) -> None:
         raise _invalid(f"Signature not yet current: {claim.date} is still later than {limit}")
 
 
+def _check_headers(claim: _Claim, request: Signed) -> None:
+    """What says how the request is meant must be signed, or whoever passes it on could change the meaning.
+
+    Source: IAM user guide, "Create a signed AWS API request": ``host`` and all ``x-amz-*`` headers must be signed.
+    """
+    signed = set(claim.signed_headers)
+    for name, _ in request.headers:
+        if name.startswith(b"x-amz-") and name.decode("latin-1") not in signed:
+            raise _invalid(f"{_UNSIGNED_HEADERS}: {name.decode('latin-1')}")
+
+
 def _stamp(time_s: float) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time_s))
 
@@ -270,7 +307,7 @@ def _canonical_paths(raw_path: str) -> list[str]:
     segments: list[str] = []
     for segment in raw_path.split("/"):
         if segment == "..":
-            segments = segments[:-1]
+            del segments[-1:]
         elif segment not in ("", "."):
             segments.append(segment)
     resolved = "/" + "/".join(segments) + ("/" if segments and raw_path.endswith("/") else "")
@@ -290,11 +327,12 @@ def _canonical_queries(query: str) -> list[str]:
 
 def _canonical_request(request: Signed, claim: _Claim, *, path: str, query: str, payload_hash: bytes) -> bytes:
     lines = [request.method.encode(), path.encode("latin-1"), query.encode("latin-1", "replace")]
+    given: dict[bytes, list[bytes]] = {}
+    for key, value in request.headers:
+        given.setdefault(key, []).append(b" ".join(value.split()))
     for name in claim.signed_headers:
-        values = [
-            b" ".join(value.split()) for key, value in request.headers if key == name.encode("latin-1", "replace")
-        ]
-        lines.append(name.encode("latin-1", "replace") + b":" + b",".join(values))
+        encoded = name.encode("latin-1", "replace")
+        lines.append(encoded + b":" + b",".join(given.get(encoded, [])))
     return b"\n".join([*lines, b"", ";".join(claim.signed_headers).encode("latin-1", "replace"), payload_hash])
 
 

@@ -1,6 +1,7 @@
 """Program: ``python bootstrap.py MODE CONTROL SERVICES LIFELINE``, the last three being open descriptors.
 
-MODE is ``environment`` (init, then serve invocations) or ``template`` (init, then fork environments on request). The
+MODE is ``environment`` (init, then serve invocations), ``template`` (init, then fork environments on request),
+``snapshot`` (init, then be frozen) or ``lint``. ``python bootstrap.py api`` asks the Runtime API for invocations. The
 function is described by Lambda's own environment variables (``_HANDLER``, ``LAMBDA_TASK_ROOT``, …).
 """
 
@@ -33,4 +34,5 @@ if __name__ == "__main__":
     load_own_package()
     from thawd.runtime.loop import main
 
-    main(sys.argv[1], *map(int, sys.argv[2:5]))
+    # As a client of the Runtime API, mode `api`, it has no descriptors.
+    main(sys.argv[1], *map(int, sys.argv[2:5] or (-1, -1, -1)))

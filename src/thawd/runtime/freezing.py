@@ -20,6 +20,7 @@ from thawd.runtime.sources import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
 from thawd.snapshot.connections import CONNECTED, Openings
 
+_WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
 _CONTROL, _SERVICES, _LIFELINE = wire.DESCRIPTORS
 
 Head = Dict[str, Any]
@@ -78,7 +79,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(wire.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
-    told: Head = {"refused": primed.refused or unshared}
+    told: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if told["refused"] is None:
         outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
         if outcome is not None and outcome.restored:
@@ -88,6 +89,16 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     # The platform waits for this: descriptors that come with a FORK would be lost on who reads frames alone.
     channel.send(wire.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
+
+
+def _wrapper_refusal() -> Optional[str]:
+    """Why a process that a wrapper started must not be frozen: what it is a child of would be missing in a copy."""
+    if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
+        return None
+    return (
+        'the program that AWS_LAMBDA_EXEC_WRAPPER names goes on beside the runtime: let it end with `exec "$@"`, which '
+        "puts the runtime in its place"
+    )
 
 
 def _kept(request: Head) -> List[str]:
@@ -116,10 +127,10 @@ def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optio
             provided=wire.DESCRIPTORS,
             library=request["library"],
             disk=request["disk"],
-            seccomp_filters=filters,
             connections=request["connections"],
             listeners=request["listeners"],
             any_port=any_port,
+            seccomp_filters=filters,
         )
     except (engine.SnapshotRefused, engine.SnapshotFailed) as error:
         return None, {"refused": str(error)}
@@ -163,6 +174,10 @@ def _renew(
 ) -> Head:
     """Make this copy an environment of its own; the times that took, for its READY."""
     begun_s = time.monotonic()
+    if _WRAPPER in frozen.given:
+        # What the wrapper made of its variables is what init was given; no wrapper runs for a copy.
+        own = {name: variables[name] for name in wire.PER_ENVIRONMENT if name in variables}
+        variables = {**frozen.given, **own}
     process.become_another(frozen.pid, variables=variables, given=frozen.given, thread_ids=thread_ids)
     logs.configure()
     renewed_s = time.monotonic()

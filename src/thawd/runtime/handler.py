@@ -8,6 +8,7 @@ import os
 import sys
 from typing import Any, Callable
 
+from thawd.runtime import sdk
 from thawd.runtime.faults import Fault
 
 Handler = Callable[[Any, Any], Any]
@@ -50,6 +51,8 @@ def _import(module_name: str) -> Any:
         return importlib.import_module(module_name)
     except ImportError as error:
         message = "Unable to import module '%s': %s" % (module_name, error)
+        if hint := sdk.hint(error):
+            message += " (%s)" % hint
         raise Fault("Runtime.ImportModuleError", message, error) from error
     except SyntaxError as error:
         message = "Syntax error in module '%s': %s" % (module_name, error)

@@ -7,7 +7,7 @@ import time
 from typing import Any, Callable, NoReturn, Optional, Tuple
 
 from thawd import wire
-from thawd.runtime import faults, logs, process, services
+from thawd.runtime import aws_guard, faults, logs, process, sdk, services
 from thawd.runtime.channel import Channel
 from thawd.runtime.context import LambdaContext
 from thawd.runtime.faults import Fault
@@ -22,6 +22,10 @@ INIT_FAILED = 1
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     """Run the init phase, then serve as an environment, fork environments as a template or be frozen; never returns."""
     started_s = time.monotonic()
+    if mode == "api":
+        from thawd.runtime import api_client
+
+        api_client.run()
     if mode == "snapshot":
         process.settle_descriptors([control, service, lifeline])
         control, service, lifeline = wire.DESCRIPTORS
@@ -31,6 +35,8 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
     process.set_up_output()
     logs.install()
     hooks.install()
+    sdk.install()
+    aws_guard.install()
     channel = Channel(control)
     services.connect(service)
     if mode == "lint":
@@ -174,6 +180,8 @@ def _log(error: BaseException, request_id: str) -> bytes:
     told = faults.report(error, request_id)
     process.flush_output()
     faults.write_log(told.text)
+    if hint := sdk.hint(error):
+        faults.write_log("thawd: %s\n" % hint)
     return told.document
 
 

@@ -9,6 +9,7 @@ import os
 import time
 from typing import Any, Dict, NamedTuple, Optional
 
+from thawd import wire
 from thawd.runtime import faults, loop, process
 from thawd.runtime.handler import Handler
 
@@ -63,6 +64,6 @@ def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> Primed:
 def _failure(document: bytes) -> str:
     told = json.loads(document)
     return (
-        "the priming event failed: %s: %s; the log has the details. Mend the handler, or the event that `prime` "
-        "names, or take `prime` out" % (told["errorType"], told["errorMessage"])
+        "%s: %s: %s; the log has the details. Mend the handler, or the event that `prime` "
+        "names, or take `prime` out" % (wire.PRIMING_FAILED, told["errorType"], told["errorMessage"])
     )

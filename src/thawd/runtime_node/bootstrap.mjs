@@ -8,6 +8,7 @@ import { documentOf, textOf } from "./errors.mjs";
 import { loadHandler } from "./handler.mjs";
 import { run } from "./invocation.mjs";
 import { installConsole, setRequestId, writeLog } from "./logs.mjs";
+import { keepHere, searchNodePath } from "./sdk.mjs";
 import { installStreaming } from "./streaming.mjs";
 
 const api = new RuntimeApi(process.env.AWS_LAMBDA_RUNTIME_API);
@@ -36,6 +37,8 @@ process.on("unhandledRejection", (reason) => {
 async function main() {
   installConsole();
   installStreaming();
+  searchNodePath();
+  keepHere();
   let handler;
   try {
     handler = await loadHandler(process.env.LAMBDA_TASK_ROOT, process.env._HANDLER);

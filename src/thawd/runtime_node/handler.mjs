@@ -9,6 +9,7 @@ import path from "node:path";
 import { pathToFileURL } from "node:url";
 
 import { fault } from "./errors.mjs";
+import { hint } from "./sdk.mjs";
 
 const HANDLER = /^([^.]*)\.(.*)$/;
 
@@ -52,6 +53,7 @@ async function load(stem, root) {
   } catch (error) {
     if (error instanceof SyntaxError) throw retyped("Runtime.UserCodeSyntaxError", error);
     if (error?.code === "MODULE_NOT_FOUND" || error?.code === "ERR_MODULE_NOT_FOUND") {
+      error.message += hint(error);
       throw retyped("Runtime.ImportModuleError", error);
     }
     throw error;

@@ -24,7 +24,7 @@ LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
 # While a freeze is under way no other thread is to run Python code, in a copy neither.
-_ALONE_S = 60.0
+_ALONE_S = 1.0
 
 
 class SnapshotError(Exception):
@@ -212,8 +212,18 @@ def _variables(pointers: Any) -> dict[str, str]:
     return variables
 
 
+def _with_thread_names(text: str) -> str:
+    """The kernel's name of a thread, cut off at 15 letters and before Python 3.14 always "python", by Python's own."""
+    threading: Any = sys.modules.get("threading")
+    for thread in list(threading._active.values()) if threading is not None else ():
+        begin, there, rest = text.partition("thread %s (" % thread.native_id)
+        if there:
+            text = begin + there + thread.name + rest[rest.index(")") :]
+    return text
+
+
 def _give_up(result: int, report: _Report) -> NoReturn:
-    text = os.fsdecode(report.text)
+    text = _with_thread_names(os.fsdecode(report.text))
     stage = os.fsdecode(report.stage)
     if result == _REFUSED:
         raise SnapshotRefused(text, stage=stage)
@@ -246,10 +256,10 @@ def freeze(
     procmap_query: bool = True,
     fail_at: str | None = None,
     disk: str | None = None,
-    seccomp_filters: int = -1,
     connections: str = "drop",
     listeners: str = "refuse",
     any_port: Sequence[int] = (),
+    seccomp_filters: int = -1,
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
@@ -266,13 +276,13 @@ def freeze(
         fail_at: name of a fault point, for tests.
         disk: folder, without links in its path, that each copy gets as its own (docs/disk-snapshots.md); files in it
             may be mapped shared and writable.
-        seccomp_filters: how many the process was started under; -1: as many as its parent is under. One that has added
-            its own is refused.
         connections: ``drop``: a copy finds connections ended, as after any loss of one; ``refuse``: a connected socket
             refuses the freeze.
         listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
             a copy nobody reaches it.
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
+        seccomp_filters: how many the process was started under; -1: as many as its parent is under. One that has added
+            its own is refused.
 
     Raises:
         SnapshotRefused: the process holds what no copy could be given.
@@ -300,9 +310,9 @@ def freeze(
         provided_count=len(provided),
         fail_at=None if fail_at is None else os.fsencode(fail_at),
         disk=None if disk is None else os.fsencode(disk),
-        seccomp_filters=seccomp_filters,
         any_port=(ctypes.c_int32 * len(any_port))(*any_port),
         any_port_count=len(any_port),
+        seccomp_filters=seccomp_filters,
     )
     report = _Report()
     result = _freeze(loaded, request, report, loops)

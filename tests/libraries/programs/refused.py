@@ -91,8 +91,8 @@ def joblib_processes() -> Release:
     return sys.exit
 
 
-def http_connection() -> Release:
-    """A client's connection that is kept alive."""
+def http_server() -> Release:
+    """A server on a port of the program's own choice."""
     import http.server
     import threading
 
@@ -126,7 +126,7 @@ def http_connection() -> Release:
 
 CASES: dict[str, Callable[[], Release]] = {
     case.__name__: case
-    for case in (onnx_telemetry, loader_workers, process_pool, shared_memory, joblib_processes, http_connection)
+    for case in (onnx_telemetry, loader_workers, process_pool, shared_memory, joblib_processes, http_server)
 }
 
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 import argparse
 import gc
 import json
-import math
 import os
 import signal
 import subprocess
@@ -28,11 +27,10 @@ from typing import Any, NoReturn, Protocol
 
 import kernel
 import memory
+from differences import first_difference
 
 BEFORE = (0, 1)  # inputs answered before the freeze, so that everything is warm
 AFTER = (2, 3)  # inputs that the copies see first after the thaw, as the original does after the freeze
-RELATIVE_TOLERANCE = 1e-5
-ABSOLUTE_TOLERANCE = 1e-6
 WORKERS = 2
 ENGINES: dict[str, dict[str, bool]] = {
     "as-is": {},
@@ -169,21 +167,6 @@ def check_answer(scenario: Scenario, number: int, reference: dict[int, Any]) -> 
     answer = json.loads(json.dumps(scenario.answer(number)))
     difference = first_difference(answer, json.loads(json.dumps(reference[number])), f"answer {number}")
     assert difference is None, difference
-
-
-def first_difference(got: Any, wanted: Any, place: str) -> str | None:
-    """Where two answers differ, or None; numbers with a fraction may differ by rounding."""
-    if isinstance(wanted, float) and isinstance(got, float):
-        same = math.isclose(got, wanted, rel_tol=RELATIVE_TOLERANCE, abs_tol=ABSOLUTE_TOLERANCE)
-    elif isinstance(wanted, list) and isinstance(got, list) and len(got) == len(wanted):
-        found = (first_difference(a, b, f"{place}[{at}]") for at, (a, b) in enumerate(zip(got, wanted, strict=True)))
-        return next((difference for difference in found if difference), None)
-    elif isinstance(wanted, dict) and isinstance(got, dict) and got.keys() == wanted.keys():
-        found = (first_difference(got[key], wanted[key], f"{place}[{key!r}]") for key in wanted)
-        return next((difference for difference in found if difference), None)
-    else:
-        same = type(got) is type(wanted) and got == wanted
-    return None if same else f"{place} is {got!r}, must be {wanted!r}"
 
 
 def check_processes() -> None:

@@ -1,0 +1,82 @@
+"""The invoke phase of a function whose environment has other programs beside this one: as a client of the Runtime API.
+
+Those are extensions; a wrapper of theirs has started us. Frames are between the platform and one process; here several
+ask it.
+
+Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes".
+"""
+
+import http.client
+import json
+import os
+import sys
+import time
+from typing import Any, Dict, NoReturn
+
+from thawd.runtime import aws_guard, faults, logs, loop, process, sdk
+from thawd.runtime.faults import Fault
+from thawd.runtime.handler import load
+from thawd.snapshot import hooks
+
+_BASE = "/2018-06-01/runtime"
+
+
+def run() -> NoReturn:
+    """Init, then answer invocations until the platform ends the process."""
+    process.set_up_output()
+    logs.install()
+    hooks.install()
+    sdk.install()
+    aws_guard.install()
+    api = _Api(os.environ["AWS_LAMBDA_RUNTIME_API"])
+    try:
+        handler = load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
+    except BaseException as error:  # whatever the user's module raised
+        if isinstance(error, SystemExit):
+            error = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % error.code, error)
+        told = faults.report(error)
+        process.flush_output()
+        faults.write_log(told.text)
+        api.post("/init/error", told.document, told.error_type)
+        os._exit(loop.INIT_FAILED)
+    owner = os.getpid()
+    while True:
+        head, event = api.next()
+        body, failed = loop.invoke(handler, head, event, now_s=time.monotonic())
+        process.flush_output()
+        if os.getpid() != owner:
+            os._exit(0)  # a child that the handler forked has come back from it too
+        place = "/invocation/%s/%s" % (head["id"], "error" if failed else "response")
+        api.post(place, body, str(json.loads(body)["errorType"]) if failed else None)
+
+
+class _Api:
+    """A kept connection to the Runtime API."""
+
+    def __init__(self, address: str) -> None:
+        self._connection = http.client.HTTPConnection(address)
+
+    def next(self) -> "tuple[Dict[str, Any], bytes]":
+        """The next invocation: what `loop.invoke` wants to know of it, and its event."""
+        self._connection.request("GET", _BASE + "/invocation/next")
+        answer = self._connection.getresponse()
+        event = answer.read()
+        headers = answer.headers
+        if answer.status != 200:
+            sys.exit("thawd: the Runtime API answers %d: %r" % (answer.status, event))
+        head = {
+            "id": headers["Lambda-Runtime-Aws-Request-Id"],
+            "arn": headers["Lambda-Runtime-Invoked-Function-Arn"],
+            "left_ms": int(headers["Lambda-Runtime-Deadline-Ms"]) - time.time() * 1000,
+            "trace": headers.get("Lambda-Runtime-Trace-Id"),
+            "client": headers.get("Lambda-Runtime-Client-Context"),
+        }
+        return head, event
+
+    def post(self, place: str, body: bytes, error_type: "str | None") -> None:
+        """Tell the platform an answer or an error."""
+        headers = {"Content-Type": "application/json"}
+        if error_type is not None:
+            headers["Lambda-Runtime-Function-Error-Type"] = error_type
+        self._connection.request("POST", _BASE + place, body, headers)
+        self._connection.getresponse().read()

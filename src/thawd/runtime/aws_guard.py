@@ -1,0 +1,118 @@
+"""Under ``thawd up --aws`` nothing that uses botocore reaches AWS itself: a hook for botocore's import.
+
+botocore before 1.31.0 does not know ``AWS_ENDPOINT_URL``: its sessions are given it. Of any version, a request that
+would go to AWS all the same is refused before it leaves: a client was made with an endpoint of its own, or was told to
+ignore the variable. Imports nothing of thawd: `site/sitecustomize.py` loads it in programs that are not thawd's.
+Standard library only, Python 3.9 and later.
+
+Source: AWS SDKs and tools reference guide, "Service-specific endpoints"; botocore's changelog, 1.31.0.
+"""
+
+import os
+import sys
+from typing import Any, Callable, Dict, Optional
+from urllib.parse import urlsplit
+
+SWITCH = "THAWD_AWS"
+"""The variable that says ``local`` where AWS is emulated."""
+_KNOWS_ENDPOINTS = (1, 31, 0)
+_AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".aws.dev")
+# Of `create_client`: the session, service, region, API version, use_ssl, verify; the endpoint comes next.
+_BEFORE_ENDPOINT = 6
+
+
+def install() -> None:
+    """Watch for botocore's import, where AWS is emulated."""
+    if os.environ.get(SWITCH) != "local" or any(type(one).__name__ == _Hook.__name__ for one in sys.meta_path):
+        return
+    for name, change in _CHANGES.items():
+        if name in sys.modules:
+            change(sys.modules[name])
+    sys.meta_path.insert(0, _Hook())
+
+
+class _Hook:
+    """Finds the modules that are to be changed as the others would, and changes them when they have been executed."""
+
+    def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
+        change = _CHANGES.get(name)
+        if change is None:
+            return None
+        for finder in sys.meta_path:
+            spec = None if finder is self else finder.find_spec(name, path, target)
+            if spec is not None:
+                _after_execution(spec.loader, change)
+                return spec
+        return None
+
+
+def _after_execution(loader: Any, change: Callable[[Any], None]) -> None:
+    execute = loader.exec_module
+
+    def execute_and_change(module: Any) -> None:
+        execute(module)
+        change(module)
+
+    loader.exec_module = execute_and_change
+
+
+def _version() -> "tuple[int, ...]":
+    text = str(getattr(sys.modules.get("botocore"), "__version__", ""))
+    try:
+        return tuple(int(part) for part in text.split(".")[:3])
+    except ValueError:
+        return _KNOWS_ENDPOINTS
+
+
+def _endpoint(service: Any) -> Optional[str]:
+    own = "AWS_ENDPOINT_URL_%s" % str(service).upper().replace("-", "_")
+    return os.environ.get(own) or os.environ.get("AWS_ENDPOINT_URL")
+
+
+def _give_endpoint(owner: Any, name: str) -> None:
+    """Have the method `name`, which makes a client, take the endpoint from the variable where it is given none."""
+    if _version() >= _KNOWS_ENDPOINTS:
+        return
+    make = getattr(owner, name)
+
+    def create_client(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("endpoint_url") is None and len(args) <= _BEFORE_ENDPOINT:
+            service = args[1] if len(args) > 1 else kwargs.get("service_name")
+            kwargs["endpoint_url"] = _endpoint(service)
+        return make(*args, **kwargs)
+
+    setattr(owner, name, create_client)
+
+
+def _keep_here(owner: Any) -> None:
+    """Have the method `send` refuse a request that would leave for AWS."""
+    send = owner.send
+
+    def checked(self: Any, request: Any) -> Any:
+        host = urlsplit(request.url).hostname or ""
+        if ("." + host).endswith(_AWS):
+            raise _refusal(host)
+        return send(self, request)
+
+    owner.send = checked
+
+
+def _refusal(host: str) -> Exception:
+    from botocore import exceptions
+
+    class LeavesForAwsError(exceptions.BotoCoreError):  # type: ignore[misc]
+        fmt = (
+            "thawd up --aws: this request would have gone to AWS itself ({host}) and was not sent. The client was made "
+            "with an endpoint of its own, or AWS_IGNORE_CONFIGURED_ENDPOINT_URLS is set; leave that out, or run "
+            "`thawd up --aws-real` to use your account"
+        )
+
+    return LeavesForAwsError(host=host)
+
+
+_CHANGES: Dict[str, Callable[[Any], None]] = {
+    "botocore.session": lambda module: _give_endpoint(module.Session, "create_client"),
+    "botocore.httpsession": lambda module: _keep_here(module.URLLib3Session),
+    "aiobotocore.session": lambda module: _give_endpoint(module.AioSession, "_create_client"),
+    "aiobotocore.httpsession": lambda module: _keep_here(module.AIOHTTPSession),
+}
