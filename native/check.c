@@ -77,6 +77,7 @@ static int check_sections(struct checking *c) {
         sizeof(struct epoll_watch),
         sizeof(struct socket_state),
         sizeof(struct socket_option),
+        sizeof(struct ring_state),
         sizeof(struct signal_action),
         1,
         1,
@@ -149,6 +150,7 @@ static int check_descriptor(struct checking *c, const struct descriptor *table, 
     if ((files && descriptor->index >= count(c, SECTION_FILES)) ||
         (descriptor->kind == DESCRIPTOR_OBJECT && descriptor->index >= count(c, SECTION_OBJECTS)) ||
         (descriptor->kind == DESCRIPTOR_COPY && descriptor->index >= i) ||
+        (descriptor->kind == DESCRIPTOR_RING && descriptor->index >= count(c, SECTION_RINGS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKET && descriptor->index >= count(c, SECTION_SOCKETS)) ||
         (descriptor->kind == DESCRIPTOR_SOCKETPAIR && descriptor->index > 1 << 24))
         return bad(c, "a descriptor refers to nothing", i);
@@ -163,6 +165,16 @@ static int check_socket(struct checking *c, const struct socket_state *state, ui
         state->peer_bytes > SOCKET_ADDRESS_BYTES || state->first_option > options ||
         state->option_count > options - state->first_option)
         return bad(c, "a socket is not valid", i);
+    return 0;
+}
+
+static int check_rings(struct checking *c) {
+    const struct ring_state *rings = records(c, SECTION_RINGS);
+    for (uint32_t i = 0; i < count(c, SECTION_RINGS); i++)
+        if (!page_range(rings[i].rings, rings[i].rings_bytes) ||
+            !page_range(rings[i].requests, rings[i].requests_bytes) || !rings[i].entries ||
+            rings[i].entries > rings[i].requests_bytes / 64 || rings[i].entries > rings[i].rings_bytes / 4)
+            return bad(c, "an io_uring is not valid", i);
     return 0;
 }
 
@@ -207,5 +219,5 @@ int image_check(const void *tables, uint64_t tables_bytes, uint64_t file_bytes, 
     for (uint32_t i = 0; i < count(c, SECTION_DESCRIPTORS); i++)
         if (check_descriptor(c, descriptors, i))
             return -1;
-    return check_sockets(c);
+    return check_sockets(c) || check_rings(c) ? -1 : 0;
 }

@@ -38,8 +38,6 @@ int refuse_descriptor(struct freezing *f, const struct look *look, const char *w
 static const struct {
     const char *link, *what;
 } refused[] = {
-    {"anon_inode:[io_uring]",
-     "an io_uring cannot be frozen (a running uvloop has one); start it on the first invocation: descriptor "},
     {"anon_inode:[fanotify]", "a fanotify watch cannot be frozen; stop watching files before the freeze: descriptor "},
     {"anon_inode:[userfaultfd]", "a userfaultfd cannot be frozen; close it before the freeze: descriptor "},
     {"anon_inode:[pidfd]",
@@ -122,6 +120,8 @@ static int describe_one(struct freezing *f, struct look *look) {
         return pipe_describe(f, look);
     if (S_ISSOCK(look->status.st_mode))
         return socket_describe(f, look);
+    if (text_equal(look->link, "anon_inode:[io_uring]"))
+        return ring_describe(f, look);
     int result = event_describe(f, look);
     if (result <= 0)
         return result;
@@ -232,5 +232,7 @@ int descriptors_describe(struct freezing *f) {
         result = pipes_pair(f);
     if (!result)
         result = sockets_settle(f);
+    if (!result)
+        result = rings_settle(f);
     return result ? result : fault_point(f, "descriptors");
 }

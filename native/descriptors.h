@@ -34,6 +34,10 @@ void contents_forget(struct freezing *f, uint32_t index);
 int socket_describe(struct freezing *f, struct look *look);
 int sockets_settle(struct freezing *f);
 
+// rings.c: an io_uring; then, whether every mapping of one belongs to a descriptor. 0 or a freeze_result.
+int ring_describe(struct freezing *f, struct look *look);
+int rings_settle(struct freezing *f);
+
 // events.c: eventfd, epoll, timerfd, signalfd, inotify. 1: it is none of these.
 int event_describe(struct freezing *f, struct look *look);
 

@@ -10,12 +10,14 @@
 #include <linux/capability.h>
 #include <linux/sched.h>
 #include <sys/mount.h>
+#include <sys/resource.h>
 #include <sys/statfs.h>
 
 #include "disk.h"
 #include "text.h"
 
 #define OVERLAY_MAGIC 0x794c7630 // OVERLAYFS_SUPER_MAGIC
+#define MAX_PROCESSES 1024       // Lambda quotas, "Execution processes/threads"
 #define READ_ONLY 1              // ST_RDONLY
 #define ST_NOSUID 2
 #define ST_NODEV 4
@@ -60,14 +62,34 @@ static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) 
                   : 0;
 }
 
+// In a user namespace of its own the kernel counts the processes in it alone, since Linux 5.14.
+// Source: the kernel's kernel/ucount.c, is_rlimit_overlimit.
+static void limit_processes(void) {
+    char release[128];
+    const char *at = release;
+    if (read_text_file("/proc/sys/kernel/osrelease", release, sizeof release) <= 0)
+        return;
+    uint64_t version = take_number(&at, 10) * 1000;
+    at += *at == '.';
+    version += take_number(&at, 10);
+    uint64_t limit[2];
+    if (version < 5014 || sys6(SYS_prlimit64, 0, RLIMIT_NPROC, 0, (long)limit, 0, 0))
+        return;
+    for (int i = 0; i < 2; i++)
+        limit[i] = limit[i] < MAX_PROCESSES ? limit[i] : MAX_PROCESSES;
+    sys6(SYS_prlimit64, 0, RLIMIT_NPROC, (long)limit, 0, 0, 0);
+}
+
 static int enter_namespaces(int *with_user, struct disk_failure *failure) {
     long result = sys3(SYS_unshare, CLONE_NEWNS, 0, 0);
     *with_user = result == -EPERM;
     if (*with_user) {
         uint64_t user = (uint64_t)sys3(SYS_geteuid, 0, 0, 0), group = (uint64_t)sys3(SYS_getegid, 0, 0, 0);
         result = sys3(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS, 0, 0);
-        if (!result)
+        if (!result) {
+            limit_processes();
             return map_ids(user, group, failure);
+        }
     }
     if (result < 0)
         return fails(failure, result, 1,
@@ -185,6 +207,13 @@ static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
 }
 
+// What a process leaves in /dev/shm ends with its namespace. Where it may not be mounted it is the machine's, as
+// before.
+static void mount_shared_memory(const struct disk *disk) {
+    if (disk->tmp)
+        sys6(SYS_mount, (long)"thawd-shm", (long)"/dev/shm", (long)"tmpfs", MS_NOSUID | MS_NODEV, (long)"mode=1777", 0);
+}
+
 // Of a mount that a more privileged namespace has made, flags may be added, and none taken away.
 static long locked_flags(const char *path) {
     static const struct {
@@ -225,6 +254,8 @@ int disk_enter(const struct disk *disk, struct disk_failure *failure) {
         result = mount_tmp(disk, failure);
     if (!result)
         result = protect_code(disk, failure);
+    if (!result)
+        mount_shared_memory(disk);
     return !result && with_user ? drop_capabilities(failure) : result;
 }
 

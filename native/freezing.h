@@ -75,6 +75,8 @@ struct freezing {
     int image_fd, pagemap_fd, memory_fd, pid;
     int writer_tid;
     struct table mappings, ranges, pipes, sources, text;
+    struct table ring_mappings; // struct mapping, of io_urings
+    uint32_t ring_mappings_taken;
     struct table inodes; // of SECTION_DESCRIPTORS, record by record
     struct table sections[SECTION_COUNT];
     struct process_facts process;
@@ -124,6 +126,9 @@ int park_is_inside(uint64_t start, uint64_t end);
 
 // mappings.c: reads /proc/self/smaps into `mappings`.
 int mappings_read(struct freezing *f);
+
+// rings.c: notes a mapping of an io_uring, which is left out; 0 or a freeze_result.
+int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
 // pages.c: finds the pages that differ from their backing.
 int pages_find(struct freezing *f);

@@ -31,6 +31,7 @@ enum section {
     SECTION_EPOLL,       // struct epoll_watch
     SECTION_SOCKETS,     // struct socket_state
     SECTION_OPTIONS,     // struct socket_option, those of one socket together
+    SECTION_RINGS,       // struct ring_state
     SECTION_SIGNALS,     // struct signal_action, 64 of them: of signal 1, 2, …
     SECTION_VDSO,        // bytes: the code pages of the vDSO
     SECTION_STRINGS,     // bytes: paths and names, each ended by a NUL
@@ -198,6 +199,7 @@ enum descriptor_kind {
                       // `value`: interval; both nanoseconds
     DESCRIPTOR_SIGNALS, // signalfd; `value`: signals, a mask
     DESCRIPTOR_INOTIFY, // without watches
+    DESCRIPTOR_RING,    // io_uring; `index` in SECTION_RINGS
     DESCRIPTOR_KINDS
 };
 
@@ -256,6 +258,15 @@ struct socket_option {
     char value[SOCKET_OPTION_BYTES];
 };
 
+// An io_uring with nothing under way. Addresses and lengths are multiples of IMAGE_PAGE.
+struct ring_state {
+    uint64_t rings, rings_bytes;       // mapping of both rings
+    uint64_t requests, requests_bytes; // mapping of the requests
+    uint32_t entries, completions;     // room in the rings
+    uint32_t submitted;                // requests so far, all of them completed
+    uint32_t reserved;
+};
+
 // As rt_sigaction(2) takes it, on x86-64.
 struct signal_action {
     uint64_t handler, flags, restorer, mask;
@@ -291,6 +302,7 @@ _Static_assert(sizeof(struct descriptor) == 48, "on disk");
 _Static_assert(sizeof(struct epoll_watch) == 24, "on disk");
 _Static_assert(sizeof(struct socket_state) == 264, "on disk");
 _Static_assert(sizeof(struct socket_option) == 32, "on disk");
+_Static_assert(sizeof(struct ring_state) == 48, "on disk");
 _Static_assert(sizeof(struct signal_action) == 32, "on disk");
 
 #endif

@@ -136,10 +136,12 @@ static int sort_out(struct freezing *f) {
             return refuse(f, "mappings", "the process has memory where thaw must stand; free it before the freeze: at ",
                           "0x3f0000000000");
         const char *name = name_of(f, mapping);
-        if (text_equal(name, "anon_inode:[io_uring]"))
-            return refuse(f, "mappings",
-                          "an io_uring cannot be frozen (a running uvloop has one); start it on the first invocation",
-                          "");
+        if (text_equal(name, "anon_inode:[io_uring]")) {
+            int result = ring_note_mapping(f, mapping);
+            if (result)
+                return result;
+            continue;
+        }
         if (mapping->refused_flags || text_begins(name, "/dev/nvidia") || text_begins(name, "/dev/dri") ||
             text_begins(name, "/dev/kfd") || text_begins(name, "anon_inode:") || text_begins(name, "/secretmem"))
             return refuse(

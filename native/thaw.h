@@ -113,6 +113,8 @@ _Noreturn void fail_descriptor(const struct descriptor *descriptor, const char *
 // thaw_sockets.c: the descriptor's socket; for a pair, both ends are put in place when the first is met.
 int make_socket(struct thaw *t, const struct descriptor *descriptor);
 void make_pair(struct thaw *t, const struct descriptor *first);
+// thaw_rings.c: the descriptor's io_uring, mapped where it was.
+int make_ring(struct thaw *t, const struct descriptor *descriptor);
 // Whether a file lies in the temporary folder that this copy has for itself.
 int is_own_file(const struct thaw *t, const char *path);
 // Has those files there that the copy writes to be its own before any is mapped or opened.

@@ -247,6 +247,9 @@ static void make_one(struct thaw *t, uint32_t index) {
     case DESCRIPTOR_SOCKET:
         fd = make_socket(t, descriptor);
         break;
+    case DESCRIPTOR_RING:
+        fd = make_ring(t, descriptor);
+        break;
     case DESCRIPTOR_TIMER:
         fd = make_timer(descriptor);
         break;

@@ -78,6 +78,8 @@ static void use_descriptors(const unsigned char *tables, const struct image_head
             need(descriptor->index < header->sections[SECTION_OBJECTS].count, "a descriptor without an object");
         if (descriptor->kind == DESCRIPTOR_COPY)
             need(descriptor->index < i, "a descriptor that copies a later one");
+        if (descriptor->kind == DESCRIPTOR_RING)
+            need(descriptor->index < header->sections[SECTION_RINGS].count, "a descriptor without a ring");
         if (descriptor->kind == DESCRIPTOR_SOCKET)
             need(descriptor->index < header->sections[SECTION_SOCKETS].count, "a descriptor without a socket");
         if (descriptor->data_bytes)

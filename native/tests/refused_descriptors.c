@@ -3,7 +3,6 @@
 
 #include "refusing.h"
 
-#include <linux/io_uring.h>
 #include <linux/perf_event.h>
 #include <linux/userfaultfd.h>
 #include <sys/epoll.h>
@@ -25,11 +24,6 @@ static void refused_while_open(int fd, const char *thing, const char *way_out) {
     CHECK(runs_as("dry") || strstr(report.text, number));
     close(fd);
     freeze_after_all();
-}
-
-CASE(io_uring, "an io_uring is refused") {
-    struct io_uring_params parameters = {0};
-    refused_while_open((int)syscall(SYS_io_uring_setup, 8, &parameters), "io_uring", "first invocation");
 }
 
 CASE(inotify, "an inotify watch is refused") {

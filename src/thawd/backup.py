@@ -101,6 +101,7 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
             _copy_code(settings, staged, say)
             _copy_files(settings, staged, with_buckets=with_buckets, say=say)
             manifest = _describe(settings, staged, with_buckets=with_buckets)
+            (staged / MANIFEST).touch(mode=0o600)
             (staged / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
             folders.sync_all(staged)
             if folder.exists():
@@ -152,10 +153,12 @@ def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
         with contextlib.suppress(FileNotFoundError):
             if path.suffix == ".zip" and not (copied / path.name).exists():
                 shutil.copy2(path, copied / path.name)
+                (copied / path.name).chmod(0o600)
 
 
 def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
     if settings.path.is_file():
+        (staged / _CONFIGURATION).touch(mode=0o600)  # it may hold keys
         shutil.copyfile(settings.path, staged / _CONFIGURATION)
     for name, bucket in settings.buckets.items() if with_buckets else ():
         say(f"bucket {name}")
@@ -249,7 +252,9 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
             if name not in present or _sum(present[name]) != expected:
                 raise StoreError(f"{folder}: the file {name} is missing or damaged; nothing was restored")
     places = _places(settings, folder, manifest)
-    with lock(settings.server.data):
+    with lock(settings.server.data) as held:
+        for note in held.notes:
+            say(note)
         taken = [target for _, target in places if _is_taken(target)]
         if taken and not replace:
             raise StoreError(

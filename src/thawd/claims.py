@@ -8,10 +8,11 @@ import json
 import os
 import resource
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 from thawd import folders
+from thawd.data_folder import make_private
 from thawd.errors import ThawdError
 
 _ADDRESS = "address.json"
@@ -54,9 +55,14 @@ def raise_descriptor_limit() -> None:
 
 
 class Lock:
-    """The hold on a data folder."""
+    """The hold on a data folder.
 
-    def __init__(self, path: Path, fd: int) -> None:
+    Attributes:
+        notes: what the operator should know of the folder.
+    """
+
+    def __init__(self, path: Path, fd: int, notes: Sequence[str]) -> None:
+        self.notes = notes
         self._path = path
         self._fd = fd
 
@@ -74,10 +80,11 @@ def lock(data: Path) -> Iterator[Lock]:
 
     Raises:
         StartError: it cannot be made or written, or another server has it.
+        NotOursError: it belongs to another user.
     """
     try:
         folders.make(data, mode=0o700)
-        file = (data / "lock").open("a+")
+        file = os.fdopen(_private(str(data / "lock"), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC), "a+")
     except OSError as error:
         raise StartError(
             f"the data folder {data} cannot be written ({error.strerror}): mend its permissions, or choose another "
@@ -96,14 +103,20 @@ def lock(data: Path) -> Iterator[Lock]:
         file.truncate(0)
         file.write(str(os.getpid()))
         file.flush()
-        yield Lock(data / "lock", file.fileno())
+        yield Lock(data / "lock", file.fileno(), make_private(data))
+
+
+def _private(path: str, flags: int) -> int:
+    """A file that only its owner can read, for `open`."""
+    return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
 def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
     """While it lasts, the data folder says where its server listens."""
     file = data / _ADDRESS
-    file.write_text(json.dumps(address))
+    with open(file, "w", opener=_private) as written:
+        written.write(json.dumps(address))
     try:
         yield
     finally:

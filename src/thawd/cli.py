@@ -22,12 +22,13 @@ from thawd import (
     snapshot_commands,
     source_commands,
     table_commands,
+    threads,
 )
-from thawd.errors import ThawdError
+from thawd.errors import ScarcityError, ThawdError
 from thawd.interrupts import interruptible, raising
 from thawd.server_client import message_of, request
 from thawd.terminal import let_go_of_output, print_log_lines, print_status, sigpipe
-from thawd.verbs import EXIT_FAILED, EXIT_INTERRUPTED, config_option, fail, load, warn
+from thawd.verbs import EXIT_FAILED, EXIT_INTERRUPTED, EXIT_SCARCE, config_option, fail, load, scarce, warn
 
 EXIT_FUNCTION_ERROR = 3
 """The function ran and failed; told apart from a request that could not be made."""
@@ -108,8 +109,13 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     the configuration anew and publishes what has changed.
     """
     with interruptible():
-        from thawd import config, server
-        from thawd.state import store_threads
+        try:
+            from thawd import config, server
+            from thawd.state import store_threads
+        except (ImportError, MemoryError) as error:
+            if (told := threads.scarcity(error)) is None:
+                raise
+            scarce(told)
     environ = dict(config.process_environment())
     if host is not None:
         environ["THAWD_HOST"] = host
@@ -127,7 +133,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             server.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
         except (ThawdError, OSError) as error:
             warn(str(error))
-            status = EXIT_FAILED
+            status = EXIT_SCARCE if isinstance(error, ScarcityError) else EXIT_FAILED
         finally:
             # All is ended: what is left, Python's own end, is not worth interrupting.
             signal.signal(signal.SIGINT, signal.SIG_IGN)

@@ -7,7 +7,11 @@ This module imports nothing of thawd.
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
 from typing import ClassVar
+
+_PACKAGE = str(Path(__file__).parent)
 
 
 class ThawdError(Exception):
@@ -32,6 +36,19 @@ class ThawdError(Exception):
 
 class ServiceException(ThawdError):
     """The platform failed, not the caller and not the function (HTTP 500)."""
+
+
+class RequestTimeoutException(ThawdError):
+    """The body of a request came too slowly (HTTP 408)."""
+
+    type = "RequestTimeoutException"
+    status = 408
+
+
+class NoRoomError(ServiceException):
+    """The machine has no process, thread or memory left for another environment (HTTP 500)."""
+
+    type = "ServiceException"
 
 
 class ResourceNotFoundException(ThawdError):
@@ -166,6 +183,23 @@ class StoreFullError(StoreError):
     status = 503
 
 
+class ScarcityError(ThawdError):
+    """The machine has no memory or threads left for thawd itself (HTTP 503); the message ends with the way out."""
+
+    status = 503
+    way_out: ClassVar[str] = (
+        "raise what limits this process (`ulimit -v`, `ulimit -u`; MemoryMax and TasksMax of a service), free memory, "
+        "or have it serve fewer buckets and tables"
+    )
+
+    def __init__(self, message: str) -> None:
+        super().__init__(f"{message}; {self.way_out}")
+
+
+class NoThreadError(ScarcityError):
+    """The system refused a thread (HTTP 503)."""
+
+
 class DestinationUnavailable(ThawdError):
     """A destination did not take a record, and may take it later (HTTP 502)."""
 
@@ -183,6 +217,30 @@ class EnvironmentBuildError(ThawdError):
     """A function's interpreter is missing or its requirements cannot be installed."""
 
     retryable = False
+
+
+def unexpected(error: BaseException) -> str:
+    """One line for an error that nobody raised on purpose: its kind, its message, and the line of thawd it passed.
+
+    Args:
+        error: as it was caught; of a group, its first error is described.
+    """
+    while isinstance(error, BaseExceptionGroup):
+        error = error.exceptions[0]
+    message = " ".join(str(error).split())
+    described = f"{type(error).__name__}: {message}" if message else type(error).__name__
+    return f"something failed inside thawd: {described}{_place(error.__traceback__)}"
+
+
+def _place(traceback: TracebackType | None) -> str:
+    """The innermost line of thawd's own code in a traceback, in parentheses; empty when there is none."""
+    place = ""
+    while traceback is not None:
+        file = traceback.tb_frame.f_code.co_filename
+        if file.startswith(_PACKAGE):
+            place = f" ({file[len(_PACKAGE) + 1 :]}, line {traceback.tb_lineno})"
+        traceback = traceback.tb_next
+    return place
 
 
 @dataclass(frozen=True, slots=True)

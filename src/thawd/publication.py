@@ -9,8 +9,7 @@ from collections.abc import Callable, Mapping
 from thawd.composition.control import ControlSubsystem
 from thawd.composition.execution import ExecutionSubsystem
 from thawd.config import Settings
-from thawd.control.records import Settled
-from thawd.errors import EnvironmentBuildError, ResourceNotFoundException, ServiceException, StoreError
+from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, unexpected
 from thawd.execution.init_phase import InitError
 from thawd.execution.version import Version
 from thawd.resources import Function
@@ -39,6 +38,8 @@ class Publications:
     async def publish_all(self, functions: Mapping[str, Function], *, retry: bool = False) -> None:
         """Publish what has changed, several at once as far as the cores go.
 
+        What goes wrong with one function, whatever it is, is that function's: it is reported, and the others go on.
+
         Args:
             functions: as declared, by name.
             retry: publish again what has not changed but whose init or priming event failed last time.
@@ -60,6 +61,27 @@ class Publications:
                 await self._spawner.evict()
             except StoreError as error:
                 complain(f"thawd: old packages and snapshots could not be removed: {error}")
+            except Exception as error:  # what is left over is in nobody's way
+                complain(f"thawd: old packages and snapshots could not be removed: {unexpected(error)}")
+
+    async def _publish(self, function: Function, *, retry: bool) -> None:
+        """Publish one function; never raises."""
+        try:
+            version = await self._build(function)
+            if self._publisher.is_published(version):
+                if not (retry and self._dispatcher.may_fare_better(version)):
+                    self._confirm(version)
+                    return
+                # A version is published once: the next try is one of its own.
+                self._publisher.forget(function.name, version.number)
+                version = await self._build(function)
+            await self._serve(version)
+        except ResourceNotFoundException:
+            return  # a reload has removed it meanwhile
+        except ThawdError as error:
+            self._fail(function, error.message)
+        except Exception as error:  # a mistake of ours, or a trouble that nobody foresaw: it is this function's alone
+            self._fail(function, unexpected(error))
 
     async def _build(self, function: Function) -> Version:
         settings = self._settings()
@@ -71,33 +93,47 @@ class Publications:
             progress=lambda line: say(f"  {function.name}: {line}"),
         )
 
-    async def _publish(self, function: Function, *, retry: bool) -> None:
-        name = function.name
+    def _confirm(self, version: Version) -> None:
+        """It was published last: what was tried meanwhile and failed is not wanted any more."""
+        entry = self._dispatcher.entry(version.function.name)
+        if entry.state == "Active" and entry.pool is not None and entry.pool.version is version and entry.reason:
+            entry.reason = None
+            self._control.configured.published(version)
+
+    async def _serve(self, version: Version) -> None:
+        """Have the version serve.
+
+        Raises:
+            ThawdError: it cannot be started.
+        """
+        name = version.function.name
+        self._control.configured.publishing(version)
+        is_replacement = self._dispatcher.entry(name).pool is not None
         try:
-            version = await self._build(function)
-            if self._publisher.is_published(version):
-                if not (retry and self._dispatcher.may_fare_better(version)):
-                    return
-                # A version is published once: the next try is one of its own.
-                self._publisher.forget(name, version.number)
-                version = await self._build(function)
-            self._control.configured.published(version, Settled("Pending"))
-            is_replacement = self._dispatcher.entry(name).pool is not None
             await self._dispatcher.publish(version)
         except InitError as error:
-            self._publisher.published(version)
-            self._control.configured.published(version, Settled("Active"))
+            if not error.from_outside:  # else another try may well succeed: SIGHUP has it tried again
+                self._publisher.published(version)
+            if is_replacement:
+                self._control.configured.failed(version.function, str(error), code="FunctionError")
+            else:
+                # As on Lambda: the function is there, and its callers get the error.
+                self._control.configured.published(version)
             complain(f"thawd: {name}: init failed: {error}\n  see: thawd logs {name}")
-        except ResourceNotFoundException:
-            return  # a reload has removed it meanwhile
-        except (EnvironmentBuildError, StoreError, ServiceException) as error:
+            return
+        self._publisher.published(version)
+        self._control.configured.published(version)
+        if is_replacement:
+            say(f"{name}: published anew")
+
+    def _fail(self, function: Function, reason: str) -> None:
+        """The function could not be published for `reason`; what it was before goes on serving."""
+        name = function.name
+        try:
             if name not in self._dispatcher.names():
                 return
-            self._dispatcher.fail(name, error.message)
-            self._control.configured.failed(function, error.message)
-            complain(f"thawd: {name} cannot be published: {error.message}")
-        else:
-            self._publisher.published(version)
-            self._control.configured.published(version, Settled("Active"))
-            if is_replacement:
-                say(f"{name}: published anew")
+            self._dispatcher.fail(name, reason)
+            self._control.configured.failed(function, reason)
+        except Exception as error:  # its record is at fault: the operator is told all the same
+            reason = f"{reason}; {unexpected(error)}"
+        complain(f"thawd: {name} cannot be published: {reason}")

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import os
 import signal
 import socket
@@ -20,17 +21,18 @@ from typing import Any
 import msgspec
 import uvicorn
 
-from thawd import greeting
+from thawd import greeting, threads
 from thawd.claims import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.code_watch import CodeWatcher
 from thawd.composition.platform import Platform
 from thawd.config import Settings
-from thawd.errors import ThawdError
+from thawd.errors import NoThreadError, StoreError, ThawdError
 from thawd.events.destinations import missing_extras
 from thawd.events.object_file import install_lease_signal_handler
 from thawd.execution.children import kill_left_over
 from thawd.gateway.url_table import PATH_PREFIX
 from thawd.reload import Reloads
+from thawd.state.backup import RESCUED, rescue, rescued
 from thawd.telemetry.console import complain, say
 from thawd.web import configured, quieten_uvicorn
 
@@ -43,6 +45,9 @@ _KEEP_S = 10.0
 # How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
 # the rate of durable events.
 _SWITCH_S = 0.0001
+# Source: malloc.h of glibc, and its own default.
+_M_MMAP_THRESHOLD = -3
+_RETURNED_BYTES = 128 << 10
 
 Tasks = list[asyncio.Task[Any]]
 
@@ -61,7 +66,7 @@ class Server:
         self._environ = environ
         self._aws = aws
         self._stop = asyncio.Event()
-        self._lost_data = False
+        self._lost: str | None = None
         self._lock: Lock
         self._platform: Platform
         self._reloads: Reloads
@@ -76,10 +81,14 @@ class Server:
         Raises:
             StartError: something is in the way of the start.
             StoreError: a store cannot be used.
+            NoThreadError: the machine gives too few threads.
         """
         server = self._settings.server
         raise_descriptor_limit()
+        asyncio.get_running_loop().set_default_executor(threads.pool(_threads(), name="thawd"))
         with lock(server.data) as self._lock, contextlib.ExitStack() as closing:
+            for note in self._lock.notes:
+                complain(f"thawd: {note}")
             left_over = kill_left_over(server.data / "packages")
             if left_over:
                 complain(f"thawd: ended {left_over} processes that functions of an earlier server had left behind")
@@ -95,6 +104,8 @@ class Server:
                         spawn_task=lambda work: tasks.create_task(_guarded(work)),
                         closing=closing,
                     )
+                    for saved in rescued(self._platform.stores.state.path):
+                        complain(f"thawd: {saved} holds what a state file held that was removed; {_way_back(saved)}")
                     self._reloads = Reloads(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
@@ -178,16 +189,30 @@ class Server:
             await self._platform.emulated.close()
         self._platform.execution.spawner.flush_logs()
         say("stopped")
-        if self._lost_data:
-            raise StartError("it stopped because its data folder was removed or replaced")
+        if self._lost is not None:
+            raise StartError(f"it stopped because {self._lost}")
 
     async def _guard_data(self) -> None:
-        """Stop when the data folder is taken away: what would be accepted from then on could not be kept."""
-        while self._lock.is_held():  # noqa: ASYNC110 - nothing tells when a folder is removed, but looking
+        """Stop when the data folder or the state file is taken away: nothing could be accepted from then on."""
+        state = self._platform.stores.state
+        while (lost := self._missing()) is None:  # noqa: ASYNC110 - nothing tells when a file is removed, but looking
             await asyncio.sleep(_GUARD_S)
-        complain(f"thawd: the data folder {self._settings.server.data} was removed or replaced; thawd stops")
-        self._lost_data = True
+        complain(f"thawd: {lost}; thawd stops")
+        self._lost = lost
+        try:
+            if state.is_removed and self._settings.server.data.is_dir():
+                saved = await rescue(state)
+                complain(f"thawd: what the state file held is saved in {saved}; {_way_back(saved)}")
+        except StoreError as error:
+            complain(f"thawd: what the state file held cannot be saved: {error.message}")
         self._stop.set()
+
+    def _missing(self) -> str | None:
+        """What of the data folder is not where it was; None: all is."""
+        if not self._lock.is_held():
+            return f"the data folder {self._settings.server.data} was removed or replaced"
+        misplaced = self._platform.stores.state.misplaced()
+        return None if misplaced is None else f"the state file cannot be used: {misplaced}"
 
     def _handle_signals(self) -> None:
         loop = asyncio.get_running_loop()
@@ -246,22 +271,29 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
 
     Raises:
         ThawdError: the server could not start, or stopped for a trouble that is not its own.
+        ScarcityError: the same, for want of memory or threads.
         OSError: the same, as the system tells it.
     """
-    import uvloop
-
     sys.setswitchinterval(_SWITCH_S)
+    threads.spare_address_space()
+    _give_memory_back()
     _adopt_orphans()
     quieten_uvicorn()
     server = Server(settings, environ=environ, aws=aws)
+    has_ended = False
     try:
+        import uvloop
+
         with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
             runner.run(server.run(watch=watch, ready_file=ready_file))
-    except ExceptionGroup as group:
-        expected = _expected(group)
+            has_ended = True
+    except Exception as error:
+        expected = _expected(error)
+        if has_ended and isinstance(expected, NoThreadError):
+            return  # asyncio wants a thread to wait for the others with; Python waits for them without, at its end
         if expected is None:
             raise
-        raise expected from group
+        raise expected from error
 
 
 def _expected(error: Exception) -> Exception | None:
@@ -269,7 +301,20 @@ def _expected(error: Exception) -> Exception | None:
     if isinstance(error, ExceptionGroup):
         told = [_expected(part) for part in error.exceptions]
         return None if None in told else told[0]
-    return error if isinstance(error, ThawdError | OSError) else None
+    return error if isinstance(error, ThawdError | OSError) else threads.scarcity(error)
+
+
+def _way_back(saved: Path) -> str:
+    """How to go on with a state file that was saved, or without."""
+    state = saved.with_name(saved.name.partition(RESCUED)[0])
+    return (
+        f"to go on with it, stop thawd, `rm -f {state}-wal {state}-shm; mv {saved} {state}`, start it; else remove it"
+    )
+
+
+def _threads() -> int:
+    """Threads for what blocks: as many as Python's own pool has at most (`concurrent.futures`, ThreadPoolExecutor)."""
+    return min(32, (os.cpu_count() or 1) + 4)
 
 
 async def _guarded(work: Coroutine[None, None, None]) -> None:
@@ -278,6 +323,16 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
         await work
     except Exception as error:
         complain(f"thawd: something failed inside thawd: {error!r}")
+
+
+def _give_memory_back() -> None:
+    """Have glibc keep to the size from which memory goes back to the system as soon as it is freed.
+
+    It raises that size up to 32 MiB as blocks of the size are freed, and the bodies of a hundred slow requests, once
+    given up, would stay in the server for ever. Source: mallopt(3), M_MMAP_THRESHOLD.
+    """
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _adopt_orphans() -> None:

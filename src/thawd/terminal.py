@@ -98,7 +98,7 @@ def print_status(document: dict[str, Any]) -> None:
         if entry["reason"]:
             click.echo(textwrap.indent(entry["reason"], "  "))
         if entry["start_reason"]:
-            click.echo(f"  starts by {entry['start']}: {entry['start_reason']}")
+            click.echo(f"  starts by {entry['start']}: {_obstacles(entry)}")
         rows = [
             (f"{kind} {title}", d)
             for title, kinds in (("start", entry["starts"]), ("invoke", entry["invocations"]))
@@ -111,11 +111,22 @@ def print_status(document: dict[str, Any]) -> None:
             click.echo(f"  {title:<12} {d['count']:>9,} {times}")
         if (snapshot := entry["snapshot"]) and "id" in snapshot:
             click.echo(f"  snapshot {snapshot['id']}, {snapshot['stored_bytes'] / (1 << 20):,.1f} MiB")
+            for dropped in snapshot.get("dropped", ()):
+                click.echo(f"  each environment finds ended: {dropped}")
         told = [_counted(entry[counter], *words) for counter, words in _COUNTED.items() if entry[counter]]
         if told:
             click.echo(f"  {', '.join(told)}")
 
 
+def _obstacles(entry: dict[str, Any]) -> str:
+    """Why environments do not start in a faster way: for each way its reason, or the one that all have."""
+    ways: dict[str, list[str]] = {}
+    for obstacle in entry.get("start_reasons", ()):  # a server of an older release has none
+        ways.setdefault(obstacle["reason"], []).append(f"not {_DONE[obstacle['start']]}")
+    return "; ".join(f"{', '.join(way)}: {reason}" for reason, way in ways.items()) or str(entry["start_reason"])
+
+
+_DONE = {"thaw": "thawed", "fork": "forked"}
 _COUNTED = {
     "errors": ("error", "errors"),
     "timeouts": ("timeout", "timeouts"),

@@ -15,12 +15,14 @@ from typing import TYPE_CHECKING, Any, NoReturn
 
 import click
 
-from thawd.errors import ConfigurationError, ThawdError
+from thawd.errors import ConfigurationError, ScarcityError, ThawdError
 
 if TYPE_CHECKING:
     from thawd.config import Settings
 
 EXIT_FAILED = 1
+EXIT_SCARCE = 71
+"""The machine has too few threads or too little memory for thawd; sysexits.h: EX_OSERR, "cannot fork" and the like."""
 EXIT_INTERRUPTED = 128 + signal.SIGINT
 
 config_option = click.option(
@@ -78,6 +80,12 @@ def fail(message: str) -> NoReturn:
     """End the command with a line on standard error."""
     warn(message)
     sys.exit(EXIT_FAILED)
+
+
+def scarce(error: ScarcityError) -> NoReturn:
+    """End the command because the machine has too little for it."""
+    warn(str(error))
+    sys.exit(EXIT_SCARCE)
 
 
 def warn(message: str) -> None:

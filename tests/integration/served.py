@@ -15,16 +15,17 @@ from typing import Any
 from xml.etree import ElementTree as ET
 
 import pytest
-import uvicorn
 from botocore.exceptions import ClientError
 
 from tests.clients import client_of
 from thawd.events.buckets import BucketWatcher, install_lease_signal_handler
+from thawd.gateway.connection_limits import ConnectionLimits
 from thawd.gateway.objects import ObjectApi
 from thawd.resources import Bucket, Notification
 from thawd.state.objects import ObjectCatalog
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
+from thawd.web import configured
 
 install_lease_signal_handler()
 ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)
@@ -33,11 +34,12 @@ ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemove
 class Served:
     """Buckets served by a real uvicorn in a thread of this process, watched as in the server."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, *, limits: ConnectionLimits | None = None) -> None:
         self.folder = folder
         self.port = 0
         self.log: list[str] = []
         self.api: ObjectApi
+        self._limits = limits
         self._state = folder / "thawd.db"
         self._loop = asyncio.new_event_loop()
         self._ready = threading.Event()
@@ -77,8 +79,7 @@ class Served:
         with socket.socket() as listening:
             listening.bind(("127.0.0.1", 0))
             self.port = listening.getsockname()[1]
-            server = uvicorn.Server(uvicorn.Config(self.api, log_level="warning", lifespan="off"))
-            server.install_signal_handlers = lambda: None  # type: ignore[attr-defined]
+            server = configured(self.api, self._limits, complain=self.log.append)
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(watcher.run()) for watcher in watchers.values()]
                 for watcher in watchers.values():

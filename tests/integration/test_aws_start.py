@@ -14,14 +14,11 @@ import boto3
 
 s3 = boto3.client("s3")
 {READING}
-s3.close()
-del s3
 
 
 def handler(event, context):
     s3 = boto3.client("s3")
     again = s3.get_object(Bucket=os.environ["BUCKET"], Key="model.txt")["Body"].read().decode()
-    s3.close()
     return [MODEL, again]
 """
 FUNCTION = """

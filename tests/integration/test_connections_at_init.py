@@ -146,6 +146,7 @@ def test_thawed_environments_connect_anew_and_nobody_gets_anothers_answer(
             assert "connected to 127.0.0.1:" in dropped
             library = {"requests": "urllib3", "redis": "redis", "psycopg": None}[name]  # libpq is native code
             assert (f"({library}, opened at app_{name}.py:" in dropped) == (library is not None)
+            assert f"each environment finds ended: {dropped}" in project.command("status").stdout
 
 
 @pytest.mark.parametrize("snapshots", ["auto", "off"])
@@ -160,6 +161,43 @@ def test_a_connection_is_never_carried_into_forks(project: Project, variables: d
             assert "connected to 127.0.0.1:" in function["start_reason"]
             if snapshots == "auto":
                 assert "snapshot_connections" in function["snapshot"]["refused"]
+
+
+@pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
+@pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
+def test_a_loop_in_a_thread_with_a_connection_goes_on_in_every_environment(
+    project: Project, echo: str, tmp_path: Path, loop: str
+) -> None:
+    project.code(
+        f"""
+        import asyncio, os, threading, time, urllib.parse
+        import {loop}
+        LOOP = {loop}.new_event_loop()
+        threading.Thread(target=LOOP.run_forever, daemon=True).start()
+        HOST, PORT = urllib.parse.urlsplit({echo!r}).netloc.split(":")
+
+        async def connect():
+            return await asyncio.open_connection(HOST, int(PORT))
+
+        READER, WRITER = asyncio.run_coroutine_threadsafe(connect(), LOOP).result()
+
+        async def ask(path):
+            assert await READER.read() == b""  # the connection that init opened has ended
+            reader, writer = await connect()
+            writer.write(b"GET /%d HTTP/1.1\\r\\nConnection: close\\r\\n\\r\\n" % path)
+            assert asyncio.get_running_loop() is LOOP
+            return (await reader.read()).rpartition(b"\\r\\n")[2].decode()
+
+        def handler(event, context):
+            while not os.path.exists(event["gate"]):
+                time.sleep(0.005)
+            return asyncio.run_coroutine_threadsafe(ask(os.getpid()), LOOP).result(60) == "/%d" % os.getpid()
+        """
+    )
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        assert running.invoke_at_once("app", 6, {}, gate=tmp_path / "gate") == [(True, None)] * 6
+        assert running.function("app")["start"] == "thaw", running.function("app")["start_reason"]
 
 
 SHARED = {

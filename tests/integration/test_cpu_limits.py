@@ -42,8 +42,8 @@ def test_an_environment_gets_the_share_that_goes_with_its_memory(limited: Projec
 def test_where_no_cgroup_may_be_written_it_is_said_at_the_start(limited: Project) -> None:
     limited.code(
         """
-        from thawd.execution import cpu, memory
-        cpu.own_group = lambda controller: None
+        from thawd.execution import controllers, memory
+        controllers.own_group = lambda controller: None
         memory.find_limiter = memory.MemoryLimiter
         """,
         "sitecustomize.py",

@@ -161,8 +161,6 @@ def test_it_is_there_before_functions_are_published(project: Project, number: si
 
         s3 = boto3.client("s3")
         MODEL = s3.get_object(Bucket="models", Key="m")["Body"].read().decode()
-        s3.close()
-        del s3
 
         def handler(event, context):
             return MODEL

@@ -8,7 +8,7 @@ import pytest
 
 from thawd.snapshot.engine import unavailable
 
-from .conftest import Project
+from .conftest import Project, eventually
 from .frozen_app import APP, log, make, refused
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -200,3 +200,46 @@ def test_nothing_is_frozen_where_nobody_wants_it(app: Project) -> None:
             assert function["starts"].keys() == {start}
             assert function["fallbacks"] == 0
         assert not (app.data / "snapshots").exists()
+
+
+def test_all_reasons_are_shown_the_first_cause_first(app: Project) -> None:
+    app.code(
+        """
+        import subprocess, threading, time
+        CHILD = subprocess.Popen(["sleep", "1000"])
+        threading.Thread(target=time.sleep, args=(1000,), daemon=True, name="background").start()
+
+        def handler(event, context):
+            return 1
+        """
+    )
+    app.config(APP)
+    with app.up() as running:
+        function = running.function("app")
+        first, second = function["start_reasons"]
+        assert (function["start"], first["start"], second["start"]) == ("cold", "thaw", "fork")
+        assert "child process" in first["reason"]
+        assert "background" in second["reason"]
+        assert first["reason"] == function["snapshot"]["refused"]
+        assert function["start_reason"] == f"not thawed: {first['reason']}; not forked: {second['reason']}"
+        told = [line for line in running.output if line.startswith("thawd: app: not ")]
+        assert told == [
+            f"thawd: app: not thawed: {first['reason']}",
+            f"thawd: app: not forked: {second['reason']}; environments are started cold",
+        ]
+        said = [line.removeprefix("thawd: app: ") for line in told]
+        eventually(
+            lambda: [text for stream, text in log(app) if stream == "thawd"] == said, what="the lines in the log"
+        )
+        status = app.command("status").stdout
+        assert f"  starts by cold: not thawed: {first['reason']}; not forked: {second['reason']}\n" in status
+    app.config(APP + "snapshot = false\n")
+    with app.up() as running:
+        assert running.function("app")["start_reason"] == "snapshot = false"
+        assert [why["start"] for why in running.function("app")["start_reasons"]] == ["thaw", "fork"]
+        assert "  starts by cold: not thawed, not forked: snapshot = false\n" in app.command("status").stdout
+    app.config(APP)
+    with app.up(environ={"THAWD_SNAPSHOTS": "off"}) as running:
+        assert [line for line in running.output if line.startswith("thawd: app: not ")] == [
+            f'thawd: app: not thawed: snapshots = "off"; not forked: {second["reason"]}; environments are started cold'
+        ]

@@ -22,6 +22,7 @@ PROGRAMS = (
     "channels",
     "sockets",
     "timers",
+    "rings",
     "mutexes",
     "restartable",
     "rights",

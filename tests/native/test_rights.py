@@ -9,8 +9,8 @@ from collections.abc import Callable
 
 import pytest
 
-from tests.native.engine import Case, Trial, cases_of, require
-from tests.native.processes import Identity, end_of
+from tests.native.engine import Case, Trial, cases_of, give, require
+from tests.native.processes import NOBODY, Identity, end_of
 
 RIGHTS = {case.name: case for case in cases_of("rights")}
 AGAIN = next(case for case in cases_of("processor_time") if case.name == "frozen_again")
@@ -81,3 +81,23 @@ def test_a_clock_that_has_gone_on_is_none_of_our_business(trial: Callable[..., T
     one = frozen(trial(PLAIN))
     ahead = namespace("--time", "--monotonic", "3600", "--boottime", "3600")
     require(one.case, end_of(one.keeper.start([*ahead, one.engine.thaw, one.image])))
+
+
+def test_in_a_user_namespace_of_its_own_a_program_has_1024_processes_at_most(trial: Callable[..., Trial]) -> None:
+    """The kernel counts those of the namespace alone, whatever else runs as the same user; since Linux 5.14."""
+    if tuple(map(int, os.uname().release.split("-")[0].split(".")[:2])) < (5, 14):
+        pytest.skip("before Linux 5.14 all processes of the user are counted")
+    one = trial(PLAIN, identity=NOBODY)
+    own = one.folder / "own"
+    own.mkdir(mode=0o700)
+    give(own, NOBODY)
+    options = ["--disk-at", str(own), "--disk-own", str(own)]
+    script = "cat /proc/self/limits; for i in $(seq 20); do /bin/true & done; wait; echo all"
+    command = [one.engine.thaw, *options, "--run", "/bin/sh", "-c", script]
+    outcome = end_of(one.keeper.start(command, identity=NOBODY))
+    if outcome.status == REFUSED:
+        pytest.skip(outcome.errors)
+    assert outcome.status == 0, outcome
+    (line,) = [line for line in outcome.output.splitlines() if line.startswith("Max processes")]
+    assert line.split()[2:4] == ["1024", "1024"]
+    assert outcome.output.endswith("all\n")

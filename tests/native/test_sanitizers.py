@@ -31,6 +31,7 @@ ORIGINALS = cases_of(
     "channels",
     "sockets",
     "timers",
+    "rings",
     "shared_memory",
     "processes",
 )

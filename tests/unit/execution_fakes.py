@@ -95,6 +95,9 @@ class FakeSpawner:
         """Let the oldest start under way fail."""
         self.under_way[0].set_exception(error)
 
+    def sweep(self) -> None:
+        """Nothing is left over here."""
+
     # What the dispatcher asks of a spawner.
 
     async def prepare(self, version: Version) -> None:

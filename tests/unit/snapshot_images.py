@@ -34,6 +34,8 @@ STACK, VDSO = 0x7FFD_0000_0000, 0x7FFE_0000_0000
 VDSO_CODE = bytes(range(256)) * (PAGE // 256)
 PIPED = b"not yet read"
 
+RING = 0x7F30_0000_0000
+
 Record = dict[str, Any]
 
 
@@ -260,11 +262,21 @@ def _add_descriptors(draft: Draft) -> None:
         descriptor("TIMER", 24, index=1, position=10**9, value=10**6),
         descriptor("SIGNALS", 25, value=1 << 11 | 1),
         descriptor("INOTIFY", 26),
+        descriptor("RING", 27),
     ]
     tcp = {"family": 2, "type": 1, "protocol": 6, "peer_bytes": 16, "option_count": 1}
     draft.records["sockets"] += [
         {**tcp, "revival": FLAGS["SOCKET_ENDED"], "peer": sockaddr(5432)},
         {"family": 2, "type": 2, "protocol": 17, "revival": FLAGS["SOCKET_NEW"], "any_port": 1, "first_option": 1},
+    ]
+    draft.records["rings"] += [
+        {
+            "rings": RING,
+            "rings_bytes": 3 * PAGE,
+            "requests": RING + 4 * PAGE,
+            "requests_bytes": 4 * PAGE,
+            "entries": 256,
+        }
     ]
     draft.records["options"] += [{"level": 6, "name": 1, "bytes": 4, "value": b"\1\0\0\0"}]
     draft.records["epoll"] += [{"epoll": 9, "number": number, "events": 1, "data": number} for number in (8, 6)]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from thawd.execution import cpu, memory
-from thawd.execution.cpu import CpuLimiter, quota_us, with_cpu_limits
+from thawd.execution import controllers, cpu, memory
+from thawd.execution.controllers import AddedController
+from thawd.execution.cpu import quota_us, with_cpu_limits
 from thawd.execution.memory import Cgroup, MemoryLimiter
 
 SPIN = "import sys\nprint('spinning', flush=True)\nwhile True: pass"
@@ -23,7 +24,7 @@ def test_the_share_is_lambdas(memory_mb: int, share: float) -> None:
 
 def test_a_process_gets_no_more_than_its_share_and_its_group_goes_with_it() -> None:
     limiter = with_cpu_limits(MemoryLimiter())
-    if not isinstance(limiter, CpuLimiter):
+    if not isinstance(limiter, AddedController):
         pytest.skip("no cgroup of version 1 with the cpu controller may be written here")
     with subprocess.Popen([sys.executable, "-c", SPIN], stdout=subprocess.PIPE) as child:
         try:
@@ -66,7 +67,7 @@ def test_in_version_2_the_memory_limits_group_serves_for_processes_and_cpu(tmp_p
 
 
 def test_where_no_group_may_be_written_there_is_none(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(cpu, "_CPU_V1", tmp_path / "none")
+    monkeypatch.setattr(controllers, "_HIERARCHIES", tmp_path / "none")
     assert with_cpu_limits(memory.MemoryLimiter()) is None
     (tmp_path / "file").touch()
     limiter = Cgroup(tmp_path / "file", v2=True)

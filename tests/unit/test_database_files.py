@@ -132,3 +132,35 @@ def test_a_folder_or_file_that_cannot_be_written_is_told_with_the_way_out() -> N
         assert "give a path in a folder that this user may read and write" in told[2]
     finally:
         shutil.rmtree(folder)
+
+
+@pytest.mark.parametrize("suffix", ["", "-wal", "-shm"])
+def test_nothing_is_stored_in_a_file_that_is_not_where_it_was_and_all_is_again_once_it_is(
+    tmp_path: Path, suffix: str
+) -> None:
+    path = tmp_path / "there.db"
+    database = Database(path, migrations=SCHEMA)
+    try:
+        database.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (1)"))
+        file, aside = Path(f"{path}{suffix}"), tmp_path / "aside"
+        file.rename(aside)
+        for _ in range(2):
+            with pytest.raises(StoreError, match="was removed, moved or replaced"):
+                database.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (2)"))
+        assert "was removed" in (database.misplaced() or "")
+        assert not database.is_removed, "it has a name still"
+        file.touch()
+        with pytest.raises(StoreError, match="was removed, moved or replaced"):
+            database.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (3)"))
+        aside.replace(file)
+        database.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (4)"))
+        assert database.misplaced() is None
+    finally:
+        database.close()
+    again = Database(path, migrations=SCHEMA)
+    try:
+        kept = again.read_now(lambda connection: [x for (x,) in connection.execute("SELECT x FROM t ORDER BY x")])
+    finally:
+        again.close()
+    assert {1, 4} <= set(kept)
+    assert 3 not in kept

@@ -106,7 +106,7 @@ def test_without_a_priming_event_it_runs_none(tmp_path: Path) -> None:
 
 
 LOOP = """
-import asyncio, threading
+import asyncio, threading, uvloop
 started = threading.Event()
 
 async def forever():
@@ -114,7 +114,7 @@ async def forever():
     await asyncio.sleep(1000)
 
 def work():
-    asyncio.run(forever())
+    LOOP.run_until_complete(forever())
 
 threading.Thread(target=work, daemon=True).start()
 started.wait()
@@ -124,26 +124,12 @@ def handler(event, context):
 """
 
 
-def test_a_loop_that_runs_in_another_thread_is_no_reason(tmp_path: Path) -> None:
-    with frozen(tmp_path, LOOP) as (process, image):
+@pytest.mark.parametrize("loop", ["asyncio.new_event_loop()", "uvloop.new_event_loop()"])
+def test_a_loop_that_runs_in_another_thread_is_no_reason(tmp_path: Path, loop: str) -> None:
+    with frozen(tmp_path, LOOP.replace("LOOP", loop)) as (process, image):
         _, frame = stages(process)
         assert (frame.kind, frame.head["refused"]) == (wire.FROZEN, None)
         assert image.exists()
-
-
-def test_a_uvloop_that_runs_is_a_reason(tmp_path: Path) -> None:
-    code = LOOP.replace("import asyncio", "import asyncio, uvloop").replace(
-        "asyncio.run(forever())", "asyncio.Runner(loop_factory=uvloop.new_event_loop).run(forever())"
-    )
-    with frozen(tmp_path, code) as (process, image):
-        _, frame = stages(process)
-        assert frame.kind == wire.FROZEN
-        if frame.head["refused"] is None:
-            pytest.skip("this uvloop has no io_uring")
-        assert "io_uring" in frame.head["refused"]
-        assert "first invocation" in frame.head["refused"]
-        assert not image.exists()
-        assert process.invoke({}) == (False, 1)
 
 
 def test_a_loop_that_has_ended_is_no_reason(tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, within
-from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.errors import NoRoomError, ServiceException, TooManyRequestsException
 from thawd.execution import pool as pool_module
 from thawd.execution.init_phase import InitError
 from thawd.execution.pool import Lease, Pool, PoolRetiredError
@@ -602,3 +602,30 @@ async def test_an_environment_that_died_between_its_first_word_and_its_lease_is_
     assert not task.done()
     alive = house.spawner.succeed()
     assert (await within(task)).environment is alive
+
+
+@scenario
+async def test_where_no_process_is_left_an_idle_environment_gives_its_own() -> None:
+    house = House()
+    first, second = house.pool("first"), house.pool("second")
+    (idle,) = await warm(house, first)
+    task = ask(second)
+    await until(lambda: bool(house.spawner.under_way))
+    house.spawner.fail(NoRoomError("Resource temporarily unavailable"))
+    await until(idle.ended.is_set)
+    await until(lambda: bool(house.spawner.under_way))
+    house.spawner.succeed()
+    lease = await within(task)
+    assert environment_of(lease).version is second.version
+    second.release(lease)
+
+
+@scenario
+async def test_where_no_process_is_left_and_nothing_is_idle_the_start_fails() -> None:
+    house = House()
+    pool = house.pool()
+    task = ask(pool)
+    await until(lambda: bool(house.spawner.under_way))
+    house.spawner.fail(NoRoomError("Resource temporarily unavailable"))
+    with pytest.raises(ServiceException, match="Resource temporarily unavailable"):
+        await within(task)

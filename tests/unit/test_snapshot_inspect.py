@@ -80,7 +80,7 @@ def test_descriptors_come_back_as_they_were_written(place: Path) -> None:
     assert [(item.number, item.kind) for item in image.descriptors[2:]] == [
         (2, "provided"), (3, "file"), (4, "device"), (5, "object"), (6, "pipe_read"), (7, "pipe_write"), (8, "eventfd"),
         (9, "epoll"), (10, "socketpair"), (11, "socketpair"), (20, "copy"), (21, "copy"),
-        (22, "socket"), (23, "socket"), (24, "timer"), (25, "signals"), (26, "inotify"),
+        (22, "socket"), (23, "socket"), (24, "timer"), (25, "signals"), (26, "inotify"), (27, "ring"),
     ]  # fmt: skip
     ended, fresh = image.sockets
     assert (ended.revival, ended.peer, ended.local, fresh.revival, fresh.any_port) == (

@@ -212,8 +212,8 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a name without an end": (change("threads", 1, name=b"x" * 16), "section threads, record 1: name: has no end"),
     "too few signals": (lambda draft: draft.records["signals"].pop(), "section signals: 63 records, and not 64"),
     "an unknown kind of descriptor": (
-        change("descriptors", 0, kind=14),
-        "section descriptors, record 0: unknown kind 14",
+        change("descriptors", 0, kind=15),
+        "section descriptors, record 0: unknown kind 15",
     ),
     "half close-on-exec": (change("descriptors", 0, close_on_exec=2), "record 0: close_on_exec: is 2"),
     "a negative number": (change("descriptors", 0, number=-1), "descriptor 0 (provided), number -1: is not above"),
@@ -258,6 +258,8 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a socket with half a port": (change("sockets", 0, any_port=2), "record 0: any_port: is 2"),
     "an address that does not fit": (change("sockets", 1, local_bytes=113), "record 1: an address of 113 bytes"),
     "options that are not there": (change("sockets", 0, option_count=2), "record 0: its options are not all there"),
+    "a ring that is not there": (change("descriptors", 19, index=1), "number 27: its index 1 is not below 1"),
+    "a ring of half a page": (change("rings", 0, rings_bytes=100), "section rings, record 0: is not of whole pages"),
     "an option that does not fit": (change("options", 0, bytes=17), "section options, record 0: an option of 17 bytes"),
     "a reserved field of epoll in use": (
         change("epoll", 0, reserved=7),

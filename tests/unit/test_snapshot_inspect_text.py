@@ -129,6 +129,7 @@ def test_each_kind_of_descriptor_is_told_in_words(place: Path) -> None:
         "set",
         "takes 1, 12",
         "watches nothing",
+        "io_uring of 256 entries, nothing under way",
     ]
 
 
@@ -205,7 +206,7 @@ def test_a_report_of_little_says_none(place: Path) -> None:
 
 REPORT = """\
 /snapshots/captions.image
-  frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 19 descriptors, 12 mappings in 18 operations
+  frozen 2026-11-06 21:20:00 UTC, process 4242, 11 threads, 20 descriptors, 12 mappings in 18 operations
   file of 300.02 MiB, taking 275.00 on disk; 259.04 MiB of memory in it, mapped at the thaw
   layout 2, x86-64, mode 0600, owner 1000
 
@@ -264,6 +265,7 @@ Descriptors
       24  timer       set
       25  signals     takes 1, 12
       26  inotify     watches nothing
+      27  ring        io_uring of 256 entries, nothing under way
 
 Process
   working folder       /var/task

@@ -11,7 +11,8 @@ from typing import Any
 from thawd import config
 from thawd.claims import StartError
 from thawd.config import Settings
-from thawd.execution import cpu, memory, node, sdk
+from thawd.errors import unexpected
+from thawd.execution import cpu, memory, node, process_limit, sdk
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.publisher import Publisher
 from thawd.execution.services import TableServices
@@ -22,6 +23,8 @@ from thawd.snapshot.disk import Disks
 from thawd.snapshot.store import SnapshotStore
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
+
+_WATCH_AGAIN_S = 1.0
 
 SpawnTask = Callable[[Coroutine[None, None, None]], object]
 """Runs a coroutine in the background."""
@@ -75,6 +78,8 @@ class ExecutionSubsystem:
             report=complain,
         )
         self.spawner.use_disks(self._disks)
+        if isinstance(limiter, process_limit.CountingLimiter):
+            limiter.orphans = self.spawner.children.orphans
         if server.snapshots != "off":
             self._set_up_snapshots(engine, settings)
         self.node = _node(settings, self.spawner)
@@ -108,8 +113,8 @@ class ExecutionSubsystem:
         storage = StorageWatch(self._disks)
         self.node.storage = storage
         async with asyncio.TaskGroup() as watches:
-            watches.create_task(self.node.watch_memory())
-            watches.create_task(storage.run())
+            watches.create_task(_steadily("memory", self.node.watch_memory))
+            watches.create_task(_steadily("temporary storage", storage.run))
 
     @property
     def limits(self) -> dict[str, Any]:
@@ -143,17 +148,33 @@ class ExecutionSubsystem:
         await self.spawner.sweep_out()
 
 
+async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Watch until cancelled; what goes wrong with one look, at one environment, ends neither the watch nor the server.
+
+    Args:
+        what: is watched, for the console.
+        watch: looks until it is cancelled.
+    """
+    told = ""
+    while True:
+        try:
+            await watch()
+        except Exception as error:
+            if (text := f"thawd: the {what} of environments was not looked at: {unexpected(error)}") != told:
+                told = text
+                complain(text)
+        await asyncio.sleep(_WATCH_AGAIN_S)
+
+
 def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     limiter = memory.find_limiter()
-    if not cpu_limits:
-        return limiter
-    with_cpu = cpu.with_cpu_limits(limiter)
-    if with_cpu is None:
+    with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
+    if cpu_limits and with_cpu is None:
         complain(
             "thawd: cpu_limits: environments are not held to a CPU share, as no cgroup with the cpu controller may "
             "be written here; run thawd as root, or in a service with Delegate=yes"
         )
-    return with_cpu or limiter
+    return process_limit.with_process_limits(with_cpu or limiter)
 
 
 def _find_engine() -> Engine | str:

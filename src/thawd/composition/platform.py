@@ -30,10 +30,12 @@ from thawd.execution.services import TableServices
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.function_url import LOCAL_KEYS, Access, FunctionUrlApi
+from thawd.gateway.hosts import Hosts
 from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.invoke import InvokeApi
 from thawd.gateway.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs_api import LogsApi
+from thawd.gateway.object_intake import UploadBudget
 from thawd.gateway.objects import ObjectApi
 from thawd.gateway.queue_api import QueueApi
 from thawd.gateway.routes import RoutesApi
@@ -102,6 +104,7 @@ class Platform:
         self._closing = closing
         self._metrics = Metrics()
         self._budget = Budget(BUDGET_BYTES)
+        self._uploads = UploadBudget()
         require_whole(settings.server.data)
         self.stores = StoreSubsystem(settings, closing=closing)
         self.execution = ExecutionSubsystem(
@@ -265,6 +268,7 @@ class Platform:
                 settings.buckets,
                 self.watchers,
                 elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
+                uploads=self._uploads,
             ),
             logs=LogsApi(server.data / "logs", flush=self.execution.spawner.flush_logs),
             status=self._status,
@@ -272,6 +276,7 @@ class Platform:
             metrics=self._exposition,
             control=self.control.api,
             queue=QueueApi(self.events.desk),
+            hosts=Hosts((server.host, *server.names)) if server.key is None else None,
             aws=self.emulated,
             sources=SourcesApi(self.sources),
             key=server.key,

@@ -37,9 +37,10 @@ class StoreSubsystem:
     def __init__(self, settings: Settings, *, closing: contextlib.ExitStack) -> None:
         self.patience_s = PATIENCE_S
         data = settings.server.data
-        for folder in (data / "logs", data / "tables", *(bucket.path for bucket in settings.buckets.values())):
+        own = {data / "logs": 0o700, data / "tables": 0o700}
+        for folder, mode in ({bucket.path: 0o777 for bucket in settings.buckets.values()} | own).items():
             try:
-                folders.make(folder)
+                folders.make(folder, mode=mode)
             except OSError as error:
                 raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
         self.state = open_state(data / "thawd.db")

@@ -134,6 +134,13 @@ SERVER = (
         "What callers must present. Better kept out of the file, in `THAWD_KEY`.",
         "none",
     ),
+    Option(
+        "names",
+        kinds.list_of('a list of host names, such as "build-box.example"'),
+        "Host names by which requests are served while there is no `key`, besides those of this machine: a proxy's, "
+        "a tunnel's. Requests that say others are refused.",
+        "[]",
+    ),
     Option("data", _FOLDER, "Folder for everything thawd stores; made when missing.", '".thawd"'),
     Option("grace_s", kinds.number(0, 3600), "How long invocations in flight may go on at a stop, in seconds."),
     Option(
@@ -348,6 +355,7 @@ URL = (
         "cors", kinds.table("a table of the options of `[http.cors]`"), "Which pages of other origins may call.", "none"
     ),
 )
+HOST = kinds.host()
 ACCESS_KEY_ID = kinds.pattern("a name of 3 to 128 letters, digits and underscores", r"[A-Za-z0-9_]{3,128}")
 SECRET_ACCESS_KEY = kinds.text(
     "a text of 4 to 256 printable ASCII characters without spaces", re.compile(r"[!-~]{4,256}").fullmatch, secret=True

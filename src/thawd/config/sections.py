@@ -117,6 +117,11 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
             found, allowed = kind_of[name].describe(value), kind_of[name].allowed
             reader.findings.add_environment(variable, found=found, allowed=allowed)
     data = reader.absolute(values.pop("data", ".thawd"))
+    if "names" in values:
+        named = enumerate(values["names"])
+        values["names"] = tuple(
+            str(name) for i, name in named if reader.accepts(options.HOST, name, path=("server", "names", i))
+        )
     values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
     server = ServerSettings(data=data, **values)
     given = document.get("server")

@@ -50,6 +50,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         snapshots_max_age_s: a snapshot unused for so long is removed, seconds, 0-31,536,000.
         webhook_secret: what records for destinations at an address are signed with; None: they are not.
         webhooks_plain_http: whether addresses of other machines may begin with ``http://``.
+        names: host names by which requests are served, besides those of this machine, while there is no key.
         access_keys: secret of each access key id that requests may be signed with; empty: ``test``, ``test``.
     """
 
@@ -75,6 +76,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     snapshots_max_age_s: float = 1_209_600.0
     webhook_secret: str | None = None
     webhooks_plain_http: bool = False
+    names: tuple[str, ...] = ()
     access_keys: dict[str, str] = {}
 
     def __repr__(self) -> str:

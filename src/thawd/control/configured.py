@@ -6,7 +6,12 @@ They can be published, aliased and tagged like any other; what the file says of 
 from __future__ import annotations
 
 import base64
+import contextlib
+import os
 from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import msgspec
 
 from thawd.control.deployments import Deployments
 from thawd.control.records import SNAP_START_OFF, SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
@@ -14,6 +19,8 @@ from thawd.control.registry import Registry
 from thawd.execution.version import Version
 from thawd.resources import ACCOUNT_ID, LATEST, Function
 
+_CREATING = Settled("Pending", "The function is being created.", "Creating")
+_UPDATING = Settled("InProgress", "The function is being updated.", "Creating")
 _ROLE = f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"
 
 
@@ -56,29 +63,55 @@ class Configured:
                 self._registry.shadowed[name] = family
                 family = self._registry.families[name] = Family(name, declared=True, shadows=True)
             old = family.versions.get(LATEST)
-            if old is None or old.function != function:
-                family.versions[LATEST] = _record(function, version=None, settled=Settled("Pending"))
+            if old is None or old.state.state != "Active":
+                if old is None or old.function != function:
+                    family.versions[LATEST] = _record(function, version=None, state=_CREATING)
+            elif old.function != function:
+                # As on Lambda: what is new is shown at once, and what serves meanwhile is Active.
+                family.versions[LATEST] = msgspec.structs.replace(old, function=function, update=_UPDATING)
             self._deployments.declare(family)
 
-    def published(self, version: Version, settled: Settled) -> None:
-        """A declared function serves, or does not, as `settled` says."""
-        family = self._registry.families.get(version.function.name)
-        if family is not None and family.declared:
-            family.versions[LATEST] = _record(version.function, version=version, settled=settled)
+    def publishing(self, version: Version) -> None:
+        """A version of a declared function is being published; where another serves, that stays Active."""
+        record = self._record(version.function)
+        if record is not None and record.state.state == "Active":
+            record.update = _UPDATING
+        elif record is not None:
+            self._registry.families[version.function.name].versions[LATEST] = _record(
+                version.function, version=version, state=_CREATING
+            )
 
-    def failed(self, function: Function, reason: str) -> None:
-        """A declared function could not be published."""
+    def published(self, version: Version) -> None:
+        """A version of a declared function serves."""
+        if self._record(version.function) is not None:
+            self._registry.families[version.function.name].versions[LATEST] = _record(
+                version.function, version=version, state=Settled("Active")
+            )
+
+    def failed(self, function: Function, reason: str, *, code: str = "InternalError") -> None:
+        """A declared function could not be published; where another version serves, that stays Active.
+
+        Args:
+            function: as declared.
+            reason: why not.
+            code: ``StateReasonCode`` or ``LastUpdateStatusReasonCode``.
+        """
+        record = self._record(function)
+        if record is not None and record.state.state == "Active":
+            record.update = Settled("Failed", reason, code)
+        elif record is not None:
+            record.state = Settled("Failed", reason, code)
+
+    def _record(self, function: Function) -> VersionRecord | None:
+        """What is shown of a function; None when it is not declared any more."""
         family = self._registry.families.get(function.name)
-        if family is not None and family.declared and family.versions[LATEST].state.state != "Active":
-            family.versions[LATEST].state = Settled("Failed", reason, "InternalError")
+        return family.versions.get(LATEST) if family is not None and family.declared else None
 
 
-def _record(function: Function, *, version: Version | None, settled: Settled) -> VersionRecord:
+def _record(function: Function, *, version: Version | None, state: Settled) -> VersionRecord:
     python = version.python_version if version is not None else (function.python or "3.11")
     package = version.task_root.name if version is not None else ""
-    size = 0
-    if version is not None:
-        size = sum(path.stat().st_size for path in version.task_root.rglob("*") if path.is_file())
+    size = 0 if version is None else _size_bytes(version.task_root)
     digest = bytes.fromhex(package) if package else b""
     return VersionRecord(
         function=function,
@@ -91,5 +124,15 @@ def _record(function: Function, *, version: Version | None, settled: Settled) ->
         snap_start=SNAP_START_ON if function.snapshot else SNAP_START_OFF,
         last_modified=now_text(),
         revision=new_revision(),
-        state=settled,
+        state=state,
     )
+
+
+def _size_bytes(folder: Path) -> int:
+    """Sum of the sizes of the files in a package; what goes away or cannot be read meanwhile counts nothing."""
+    size = 0
+    for place, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                size += (Path(place) / name).stat().st_size
+    return size

@@ -21,6 +21,7 @@ from thawd.errors import (
     InvalidParameterValueException,
     ResourceNotFoundException,
     ThawdError,
+    unexpected,
 )
 from thawd.execution.dispatcher import Dispatcher, VersionEntry
 from thawd.execution.init_phase import InitError
@@ -83,6 +84,10 @@ class Deployments:
         spawn_task: runs a coroutine in the background.
         complain: told what an operator should know.
         say: told what is going on.
+
+    Attributes:
+        on_names: called with the names of all functions when they change.
+        on_outcome: called when a version that nobody waited for has been published, or has not, or works after all.
     """
 
     def __init__(  # noqa: PLR0913 - the composition root hands it all
@@ -109,6 +114,8 @@ class Deployments:
         self._families: dict[str, Family] = {}
         self._publishing: dict[tuple[str, str], tuple[VersionRecord, asyncio.Task[None]]] = {}
         self.on_names: Callable[[list[str]], None] = lambda names: None
+        self.on_outcome: Callable[[VersionRecord, DeployError | None], object] = lambda record, error: None
+        dispatcher.on_active = self._recovered
 
     def configure(self, functions: Mapping[str, Function]) -> None:
         """These are the functions of thawd.toml from now on."""
@@ -192,6 +199,16 @@ class Deployments:
             await self.publish(record)
         except DeployError as error:
             self.complain(f"thawd: {record.function.name}:{record.version}: {error}")
+            self.on_outcome(record, error)
+        else:
+            self.on_outcome(record, None)
+
+    def _recovered(self, name: str, number: str) -> None:
+        """A version works whose init failed when it was published."""
+        family = self._families.get(name)
+        record = None if family is None else family.versions.get(number)
+        if record is not None:
+            self.on_outcome(record, None)
 
     async def check_runtime(self, record: VersionRecord) -> None:
         """Let a function pass that this machine can run.
@@ -255,7 +272,7 @@ class Deployments:
         except ResourceNotFoundException:
             return  # it was deleted meanwhile
         except Exception as error:  # the trouble of one version is not the server's
-            reason = error.message if isinstance(error, ThawdError) else str(error) or repr(error)
+            reason = error.message if isinstance(error, ThawdError) else unexpected(error)
             self._fail(name, number, reason)
             raise DeployError(reason, "InternalError") from error
 

@@ -16,7 +16,12 @@ from thawd.control.deployments import DeployError, Deployments
 from thawd.control.names import function_arn, is_version, parse_function
 from thawd.control.records import SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
-from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
+from thawd.errors import (
+    InvalidParameterValueException,
+    ResourceConflictException,
+    ResourceNotFoundException,
+    unexpected,
+)
 from thawd.resources import LATEST
 from thawd.state.code import Code, CodeStore
 
@@ -57,6 +62,7 @@ class Functions:
         self._in_background = in_background
         self.locate: Callable[[str], str] = lambda package: f"/_thawd/code/{package}.zip"
         self.on_delete: Callable[[Family], None] = lambda family: None
+        deployments.on_outcome = lambda record, error: in_background(self._follow(record, error))
 
     async def create(self, given: Given) -> dict[str, Any]:
         """CreateFunction."""
@@ -185,16 +191,31 @@ class Functions:
     async def _settle(self, family: Family, record: VersionRecord) -> None:
         """Have the version serve, and note how that went."""
         eager = record.version == LATEST or record.snap_start == SNAP_START_ON
-        state, update = _ACTIVE, _SUCCESSFUL
+        failed: Settled | None = None
         try:
             if eager:
                 await self._deployments.publish(record)
         except DeployError as error:
             failed = Settled("Failed", str(error), error.code)
-            if record.state.state == "Pending":
-                state = failed
-            else:
-                update = failed
+        except Exception as error:  # whatever it is, the version is not pending any more
+            failed = Settled("Failed", unexpected(error), "InternalError")
+        if failed is None:
+            await self._note(family, record, _ACTIVE, _SUCCESSFUL)
+        elif record.state.state == "Pending":
+            await self._note(family, record, failed, _SUCCESSFUL)
+        else:
+            await self._note(family, record, _ACTIVE, failed)
+
+    async def _follow(self, record: VersionRecord, error: DeployError | None) -> None:
+        """Note that a version was published because it was invoked, or could not be, or works after all."""
+        family = self._registry.families.get(record.function.name)
+        state = _ACTIVE if error is None else Settled("Failed", str(error), error.code)
+        update = _SUCCESSFUL if error is None else record.update
+        if family is not None and (record.state, record.update) != (state, update):
+            await self._note(family, record, state, update)
+
+    async def _note(self, family: Family, record: VersionRecord, state: Settled, update: Settled) -> None:
+        """Store how a version stands, unless it is gone."""
         try:
             async with self._registry.changing(family.name):
                 is_there = self._registry.families.get(family.name) is family

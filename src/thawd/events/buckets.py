@@ -15,10 +15,10 @@ import contextlib
 import os
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TypeVar
 
+from thawd import threads
 from thawd.errors import StoreError
 from thawd.events import folder_scan
 from thawd.events.inotify import NoticeKind, TreeWatch
@@ -87,7 +87,7 @@ class BucketWatcher:
             settle_s=self._settings.settle_s,
             is_full=is_full,
         )
-        self._scan_thread = ThreadPoolExecutor(1, thread_name_prefix=f"bucket {bucket.name} scan")
+        self._scan_thread = threads.pool(1, name=f"bucket {bucket.name} scan")
         self._session: Session | None = None
         self._ended = False
 

@@ -13,7 +13,8 @@ from collections.abc import Callable
 from concurrent.futures import Future
 from typing import TypeVar
 
-from thawd.errors import DestinationUnavailable
+from thawd import threads
+from thawd.errors import DestinationUnavailable, NoThreadError
 from thawd.resources import Destination
 
 T = TypeVar("T")
@@ -56,8 +57,8 @@ class Slots:
 
         # A daemon, so that one that hangs does not hold up the end of the server.
         try:
-            threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True).start()
-        except RuntimeError as error:  # the machine has no thread more to give
+            threads.start(threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True))
+        except NoThreadError as error:
             slots.release()
             raise DestinationUnavailable(f"{destination} cannot be told now: {error}") from error
         return await asyncio.wrap_future(outcome)

@@ -15,10 +15,10 @@ import stat
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import NamedTuple
 
+from thawd import threads
 from thawd.errors import StoreError
 from thawd.events.object_events import BucketSource, events_of
 from thawd.events.object_file import FileState, Looker, LookResult, Patience, Trusted
@@ -79,7 +79,7 @@ class Recorder:
         self._log = log
         self._on_events = on_events
         self._settle_s = settle_s
-        self._threads = ThreadPoolExecutor(_THREADS, thread_name_prefix=f"bucket {bucket.name}")
+        self._threads = threads.pool(_THREADS, name=f"bucket {bucket.name}")
         self._stop = threading.Event()
         self._complaints: set[bytes] = set()
         self._store_complaint = ""

@@ -6,11 +6,14 @@ Source: Amazon SQS API reference, the operations named.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
+from thawd import threads
+from thawd.errors import NoThreadError
 from thawd.queue_names import QueueName
 
 T = TypeVar("T")
@@ -211,7 +214,8 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
             unwanted(value)
 
     def resolve_unwanted(value: T) -> None:
-        threading.Thread(target=left_over, args=(value,), daemon=True).start()
+        with contextlib.suppress(NoThreadError):  # messages that are not given back come again after their time
+            threads.start(threading.Thread(target=left_over, args=(value,), daemon=True))
 
     def resolve(value: T) -> None:
         if future.cancelled():
@@ -232,7 +236,10 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
             if not _call(loop, resolve, value):
                 left_over(value)
 
-    threading.Thread(target=run, name="sqs", daemon=True).start()
+    try:
+        threads.start(threading.Thread(target=run, name="sqs", daemon=True))
+    except NoThreadError as error:
+        raise SourceError(error.message) from error
     try:
         return await future
     except asyncio.CancelledError:

@@ -17,7 +17,9 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Sequence
 
+from thawd import threads
 from thawd.control.mapping_records import UNPROCESSED
+from thawd.errors import NoThreadError
 from thawd.events.sqs_batch import Batch, Batching, Letter, SourceProgress
 from thawd.events.sqs_client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
 
@@ -194,7 +196,8 @@ class Receiver:
 
     def _give_back(self, messages: Sequence[RawMessage]) -> None:
         if messages:
-            threading.Thread(target=self._queue.release, args=(messages,), daemon=True).start()
+            with contextlib.suppress(NoThreadError):  # what is not given back comes again after its time
+                threads.start(threading.Thread(target=self._queue.release, args=(messages,), daemon=True))
 
     async def _fill(self, batch: Batch, batches: asyncio.TaskGroup) -> None:
         """Receive until the batch is full, or its window over."""

@@ -21,6 +21,7 @@ _POLL_S = 0.02
 _EXECUTING_S = 0.1
 # asyncio reaps what it started (pip, for one) as soon as it is dead; what is dead for longer is nobody's.
 _UNCLAIMED_S = 5.0
+_SESSIONS = 4096
 _MARKER = b"THAWD_ENVIRONMENT="
 _IN_GROUP = re.compile(r"/thawd-\d+-([0-9a-f]{32})$", re.MULTILINE)
 
@@ -66,6 +67,7 @@ class Children:
         self._told: dict[int, int | None] = {}
         self._strays: set[int] = set()
         self._zombies: dict[int, float] = {}
+        self._sessions: dict[int, None] = {}  # of processes that were followed, the latest last
         self._nobodys: dict[int, float] = {}
 
     def watch(self, pid: int) -> Child:
@@ -76,6 +78,7 @@ class Children:
             child.ended.set_result(self._told.pop(pid))
             return child
         self._alive[pid] = child
+        self._note_session(pid)
         try:
             pidfd = os.pidfd_open(pid)
         except ProcessLookupError:  # ended and reaped already
@@ -85,6 +88,13 @@ class Children:
         else:
             loop.add_reader(pidfd, self._readable, pidfd, child)
         return child
+
+    def _note_session(self, pid: int) -> None:
+        """Each process that is followed leads a session, from which only processes of its function descend."""
+        self._sessions.pop(pid, None)
+        self._sessions[pid] = None
+        if len(self._sessions) > _SESSIONS and (oldest := next(iter(self._sessions))) not in self._alive:
+            del self._sessions[oldest]
 
     def told(self, pid: int, status: int | None) -> None:
         """A template reaped its child `pid`."""
@@ -174,14 +184,10 @@ class Children:
             Whether to look again soon: something was killed, is dead and not reaped yet, or seems to be nobody's.
         """
         killed = 0
-        children = _own_children()
-        self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
+        self.reap()
         nobodys, self._nobodys = self._nobodys, {}
-        for pid in children:
-            if pid in self._alive:
-                continue
-            if _is_zombie(pid):
-                self._reap_left_over(pid)
+        for pid in self.orphans():
+            if pid in self._zombies:
                 continue
             owner = owner_of(pid)
             if spare_unknown if owner is None else is_alive(owner):
@@ -199,10 +205,19 @@ class Children:
                 continue
         return killed > 0 or bool(self._zombies or self._nobodys)
 
-    def _reap_left_over(self, pid: int) -> None:
-        """Reap a dead child that is nobody's: one we killed, or one that those who started it have not reaped."""
+    def reap(self) -> None:
+        """Reap dead children that nobody waits for: each holds one of the process ids that there are."""
+        children = self.orphans()
+        self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
+        for pid in children:
+            state = _state_and_session(pid)
+            if state is not None and state[0] == "Z":
+                self._reap_left_over(pid, state[1])
+
+    def _reap_left_over(self, pid: int, session: int) -> None:
+        """Reap a dead child: one of a function, one we killed, or one that those who started it have not reaped."""
         since_s = self._zombies.setdefault(pid, time.monotonic())
-        if pid in self._strays or time.monotonic() - since_s > _UNCLAIMED_S:
+        if session in self._sessions or pid in self._strays or time.monotonic() - since_s > _UNCLAIMED_S:
             try:
                 os.waitpid(pid, os.WNOHANG)
             except ChildProcessError:
@@ -236,10 +251,17 @@ def owner_of(pid: int) -> str | None:
 
 
 def _is_zombie(pid: int) -> bool:
+    state = _state_and_session(pid)
+    return state is not None and state[0] == "Z"
+
+
+def _state_and_session(pid: int) -> tuple[str, int] | None:
+    """A process's state, a letter, and its session, as proc_pid_stat(5) has them; None when it is gone."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z"
-    except (OSError, IndexError):
-        return False
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return fields[0], int(fields[3])
+    except (OSError, IndexError, ValueError):
+        return None
 
 
 def kill_left_over(packages: Path) -> int:

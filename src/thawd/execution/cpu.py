@@ -8,23 +8,10 @@ Source: AWS Lambda developer guide, "Configure Lambda function memory"; Linux Do
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
-
-from thawd.execution.memory import (
-    Cgroup,
-    MemoryLimit,
-    MemoryLimiter,
-    own_group,
-    remove_group,
-    with_descendants,
-    works,
-)
+from thawd.execution.controllers import with_controller
+from thawd.execution.memory import Cgroup, MemoryLimiter
 from thawd.resources import MEMORY_MB_PER_VCPU
 
-_CPU_V1 = Path("/sys/fs/cgroup/cpu")
 PERIOD_US = 20_000
 """A group that has used up its share waits for the next period: a fiftieth of a second at most."""
 
@@ -34,63 +21,6 @@ _LEAST_QUOTA_US = 1_000  # the kernel's
 def quota_us(memory_mb: int) -> int:
     """Processor time in each period for a function with so much memory, microseconds."""
     return max(_LEAST_QUOTA_US, memory_mb * PERIOD_US // MEMORY_MB_PER_VCPU)
-
-
-class CpuLimiter(MemoryLimiter):
-    """Limits memory as another limiter does, and CPU besides, by a cgroup of version 1."""
-
-    def __init__(self, memory: MemoryLimiter, parent: Path) -> None:
-        self.kind = f"{memory.kind}, CPU shares by cgroup v1"
-        self.parent = parent
-        self._memory = memory
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup-cpu")
-
-    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
-        """See `MemoryLimiter.limit`."""
-        memory = self._memory.limit(pid, identifier=identifier, limit_mib=limit_mib)
-        group = self.parent / f"thawd-{os.getpid()}-{identifier}"
-        self._thread.submit(self._enter, group, pid, quota_us(limit_mib))
-        return _Both(memory, on_close=lambda: self._thread.submit(remove_group, group))
-
-    def close(self) -> None:
-        """See `MemoryLimiter.close`."""
-        self._memory.close()
-        self._thread.shutdown()
-
-    def make(self, group: Path, quota: int) -> None:
-        """Make a group with a share.
-
-        Raises:
-            OSError: it cannot be made or limited.
-        """
-        group.mkdir(exist_ok=True)
-        (group / "cpu.cfs_period_us").write_text(str(PERIOD_US))
-        (group / "cpu.cfs_quota_us").write_text(str(quota))
-
-    def _enter(self, group: Path, pid: int, quota: int) -> None:
-        try:
-            self.make(group, quota)
-            for process in with_descendants(pid):
-                (group / "cgroup.procs").write_text(str(process))
-        except OSError:
-            pass  # it has ended already
-
-
-class _Both(MemoryLimit):
-    """The memory limit, and what else ends with the environment."""
-
-    def __init__(self, memory: MemoryLimit, *, on_close: Callable[[], object]) -> None:
-        self._memory = memory
-        self._on_close = on_close
-
-    def check(self) -> bool:
-        """See `MemoryLimit.check`."""
-        return self._memory.check()
-
-    def close(self) -> None:
-        """See `MemoryLimit.close`."""
-        self._memory.close()
-        self._on_close()
 
 
 def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
@@ -105,8 +35,8 @@ def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
         memory.settings["cpu.max"] = lambda limit_mib: f"{quota_us(limit_mib)} {PERIOD_US}"
         memory.kind += ", CPU shares too"
         return memory
-    own = own_group("cpu")
-    if own is None or not (_CPU_V1 / own).is_dir():
-        return None
-    limiter = CpuLimiter(memory, _CPU_V1 / own)
-    return limiter if works(limiter.parent, lambda probe: limiter.make(probe, PERIOD_US)) else None
+    return with_controller(memory, "cpu", files=_files, words="CPU shares")
+
+
+def _files(limit_mib: int) -> dict[str, str]:
+    return {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota_us(limit_mib))}

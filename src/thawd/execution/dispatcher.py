@@ -10,6 +10,7 @@ import asyncio
 import random
 import time
 from collections.abc import Callable, Coroutine, Mapping
+from dataclasses import asdict
 from typing import Any
 
 import msgspec
@@ -106,7 +107,13 @@ class FunctionEntry:
 
 
 class Dispatcher:
-    """All functions and what runs them."""
+    """All functions and what runs them.
+
+    Attributes:
+        stopping: whether the server stops.
+        on_active: called with the name of a function and the number of a version whose init failed when it was
+            published and has succeeded now.
+    """
 
     def __init__(
         self,
@@ -126,6 +133,7 @@ class Dispatcher:
         self._idle.set()
         self._in_flight = 0
         self.stopping = False
+        self.on_active: Callable[[str, str], None] = lambda name, number: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """These functions exist from now on; those no longer named are retired, with all their versions."""
@@ -257,6 +265,7 @@ class Dispatcher:
             spawn_task=self._spawn_task,
             policy=entry.policy(version.function),
         )
+        pool.on_started = lambda: self._works(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         self._node.join(pool)
@@ -294,6 +303,12 @@ class Dispatcher:
         entry.decided.set()
         if old is not None:
             self._retire(old)
+
+    def _works(self, entry: VersionEntry, pool: Pool) -> None:
+        """An environment has started: if init failed when the version was published, that is over."""
+        if entry.pool is pool and entry.state != "Active":
+            entry.state, entry.reason = "Active", None
+            self.on_active(entry.function.name, entry.number)
 
     def may_fare_better(self, version: Version) -> bool:
         """Whether publishing `version` again may succeed: its init failed, or its priming event did.
@@ -406,8 +421,6 @@ class Dispatcher:
             except TooManyRequestsException:
                 metrics.throttles += 1
                 raise
-        if entry.state != "Active":
-            entry.state, entry.reason = "Active", None
         return await self._run_in(pool, lease, invocation)
 
     async def _run_in(self, pool: Pool, lease: Lease, invocation: Invocation) -> Result:
@@ -467,6 +480,7 @@ class Dispatcher:
             "reason": entry.reason,
             "start": None if method is None else method.start,
             "start_reason": None if method is None else method.why,
+            "start_reasons": [] if method is None else list(map(asdict, method.obstacles)),
             "template_init_ms": None if method is None else method.template_init_ms,
             "snapshot": None if method is None else _snapshot(metrics, method),
             "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},

@@ -30,6 +30,8 @@ from thawd.telemetry.logs import FunctionLog, LogStream
 # After strays were killed: look again, to reap them and to find what they had started meanwhile.
 _SWEEP_AGAIN_S = 1.0
 _LAST_SWEEPS = 50
+# While processes of functions live, dead ones that they have left to us are reaped so often.
+_REAP_S = 5.0
 # So long after a process has ended, what it left behind is looked for and removed, together with that of others: in the
 # moments before that, another may be starting in its place, and somebody waits for it.
 _TIDY_S = 0.05
@@ -86,6 +88,7 @@ class Launcher:
         self._with_folder: set[str] = set()
         self._to_tidy: list[str] = []
         self._sweeping = False
+        self._reaping = False
 
     def log(self, function: Function) -> FunctionLog:
         """The log of `function`, which other functions may share."""
@@ -237,6 +240,9 @@ class Launcher:
         """Follow the process; soon after it has ended, what it left behind outside its process group ends too."""
         child = self.children.watch(pid)
         self._alive.add(identifier)
+        if not self._reaping:
+            self._reaping = True
+            asyncio.get_running_loop().call_later(_REAP_S, self._reap)
 
         def forget(_: object) -> None:
             self._alive.discard(identifier)
@@ -261,6 +267,12 @@ class Launcher:
         self._with_folder -= theirs
         if disks is not None and theirs:
             asyncio.get_running_loop().run_in_executor(None, _remove_all, disks, theirs)
+
+    def _reap(self) -> None:
+        self._reaping = bool(self._alive)
+        self.children.reap()
+        if self._reaping:
+            asyncio.get_running_loop().call_later(_REAP_S, self._reap)
 
     def sweep(self) -> None:
         """Kill what functions left behind outside their process groups."""

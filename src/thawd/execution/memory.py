@@ -11,12 +11,15 @@ import os
 import signal
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
 
+from thawd import threads
+
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
+# What is forked while its parent is moved is found the next time; whoever forks afterwards does so in the group.
+_MOVES = 4
 MAX_PROCESSES = 1024
 """Processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
 
@@ -84,7 +87,7 @@ class Cgroup(MemoryLimiter):
             {"pids.max": lambda limit_mib: str(MAX_PROCESSES)} if v2 else {}
         )
         self._swap = "0" if v2 else ""  # version 1 counts memory and swap together
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="cgroup")
+        self._thread = threads.pool(1, name="cgroup")
 
     def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
         """See `MemoryLimiter.limit`."""
@@ -117,8 +120,7 @@ class Cgroup(MemoryLimiter):
     def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
         try:
             self.make(group, limit_bytes)
-            for process in with_descendants(pid):
-                (group / "cgroup.procs").write_text(str(process))
+            move_into(group, pid)
         except OSError:
             pass  # it has ended already, or the group is refused: it stays watched
 
@@ -144,6 +146,26 @@ def remove_group(group: Path) -> None:
         except OSError:  # a process is on its way out
             time.sleep(0.01)
         else:
+            return
+
+
+def move_into(group: Path, pid: int) -> None:
+    """Move a process and its descendants into a group, and those that they start meanwhile.
+
+    Raises:
+        OSError: the process has ended, or the group takes none.
+    """
+    moved: set[int] = set()
+    for _ in range(_MOVES):
+        new = [process for process in with_descendants(pid) if process not in moved]
+        for process in new:
+            try:
+                (group / "cgroup.procs").write_text(str(process))
+            except ProcessLookupError:
+                if process == pid:
+                    raise
+        moved.update(new)
+        if not new:
             return
 
 

@@ -13,7 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
+from thawd.errors import NoRoomError
 from thawd.execution.environment import Environment
+from thawd.execution.origin import Obstacle
 from thawd.execution.spawner import Spawner
 from thawd.execution.storage import StorageWatch
 from thawd.execution.version import Version
@@ -23,6 +25,10 @@ from thawd.resources import Function
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
 _WATCH_S = 0.1
+# An environment that was ended to make room has gone, with all that it held, soon after; else another goes.
+_ROOM_TRIES = 20
+_TRIES_FOR_EACH = 5
+_ROOM_RETRY_S = 0.05
 
 
 class Tenant(Protocol):
@@ -52,15 +58,23 @@ class StartMethod:
 
     Attributes:
         start: the fastest way there is: ``thaw``, ``fork`` or ``cold``.
-        why: why not a faster one, None when there is none.
+        obstacles: why none of the faster ones, the first cause first.
         template_init_ms: how long init took in the template, or before the freeze; None when there is neither.
         snapshot: state of the version's image, after Lambda's SnapStart.
     """
 
     start: StartKind
-    why: str | None
+    obstacles: tuple[Obstacle, ...]
     template_init_ms: float | None
     snapshot: dict[str, Any]
+
+    @property
+    def why(self) -> str | None:
+        """All obstacles in one text: where all have one reason, that; None when there is none."""
+        reasons = {obstacle.reason for obstacle in self.obstacles}
+        if len(reasons) == 1:
+            return reasons.pop()
+        return "; ".join(obstacle.text for obstacle in self.obstacles) or None
 
 
 class Node(Protocol):
@@ -258,12 +272,21 @@ class LocalNode:
         origin = self.spawner.origin(version)
         init_ms = origin.init_ms
         return StartMethod(
-            origin.start, origin.why_slower, None if init_ms is None else round(init_ms, 3), origin.describe()
+            origin.start, origin.obstacles, None if init_ms is None else round(init_ms, 3), origin.describe()
         )
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """See `Node.start`."""
-        return await self.spawner.start(version, provisioned=provisioned)
+        """See `Node.start`. Where no process is left, environments that are idle give theirs, zombies included."""
+        for tries in range(_ROOM_TRIES):
+            try:
+                return await self.spawner.start(version, provisioned=provisioned)
+            except NoRoomError:
+                ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
+                if (tries == 0 and not ended) or tries == _ROOM_TRIES - 1:
+                    raise
+            await asyncio.sleep(_ROOM_RETRY_S)
+            self.spawner.sweep()
+        raise AssertionError("the last try returns or raises")
 
     def began(self, environment: Environment) -> None:
         """An invocation runs in `environment`: its memory is watched."""
@@ -364,7 +387,7 @@ class LocalNode:
         # A function larger than the whole budget may still run alone.
         return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
-    def _end_idle(self, asking: Tenant, *, unreserved: bool = False) -> bool:
+    def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
         """End the environment that has been idle longest, of any tenant but the one asking; False if there is none."""
         candidates = [
             (since, index)

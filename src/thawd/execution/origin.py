@@ -31,6 +31,27 @@ class Reason:
     kind: Fallback | None = None
 
 
+@dataclass(frozen=True, slots=True)
+class Obstacle:
+    """Why environments do not start in one way.
+
+    Attributes:
+        start: the way, ``thaw`` or ``fork``.
+        reason: for people, with the way out.
+    """
+
+    start: StartKind
+    reason: str
+
+    @property
+    def text(self) -> str:
+        """For people, with the way, for example ``not thawed: snapshot = false``."""
+        return f"not {_DONE[self.start]}: {self.reason}"
+
+
+_DONE = {StartKind.THAW: "thawed", StartKind.FORK: "forked"}
+
+
 def first_counted(*reasons: Reason | None) -> Reason | None:
     """The first of these for which starts are counted, None when there is none."""
     return next((reason for reason in reasons if reason is not None and reason.kind is not None), None)
@@ -97,10 +118,14 @@ class Origin:
         return StartKind.COLD if self.unforked is not None else StartKind.FORK
 
     @property
-    def why_slower(self) -> str | None:
-        """Why environments do not start in a faster way; None when they are thawed."""
-        slower = {StartKind.THAW: None, StartKind.FORK: self.unfrozen, StartKind.COLD: self.unforked}[self.start]
-        return None if slower is None else slower.text
+    def obstacles(self) -> tuple[Obstacle, ...]:
+        """Why environments do not start in each faster way, the first cause first; empty when they are thawed.
+
+        A freeze is tried before a fork: what forbids the freeze is named first, also where a fork is forbidden, too.
+        """
+        ways = {StartKind.THAW: self.unfrozen, StartKind.FORK: self.unforked}
+        faster = {StartKind.THAW: 0, StartKind.FORK: 1, StartKind.COLD: 2}[self.start]
+        return tuple(Obstacle(kind, why.text) for kind, why in list(ways.items())[:faster] if why is not None)
 
     @property
     def init_ms(self) -> float | None:

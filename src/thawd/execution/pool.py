@@ -68,6 +68,7 @@ class Pool:
         version: it.
         retired: whether a newer version has taken over; environments end as they become free.
         provisioned: environments to be kept initialised.
+        on_started: called each time an environment has started.
         empty: set while there is no environment and no start.
     """
 
@@ -91,6 +92,7 @@ class Pool:
         """
         self.version = version
         self.retired = False
+        self.on_started: Callable[[], None] = lambda: None
         self.empty = asyncio.Event()
         self.empty.set()
         self._node = node
@@ -307,6 +309,7 @@ class Pool:
             self._failed(failure)
         if environment is not None:
             self._failure = None
+            self.on_started()
             self._started(environment, provisioned=provisioned)
 
     def _started(self, environment: Environment, *, provisioned: bool) -> None:

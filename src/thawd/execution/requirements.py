@@ -82,7 +82,7 @@ class Installation:
             self._is_used()
             return self._python
         try:
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             async with self._locked() as lock:
                 # Another process may have made it while this one waited.
                 if not self._is_complete():

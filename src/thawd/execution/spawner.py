@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import errno
 import time
 from collections.abc import Callable, Coroutine, Iterator
 from pathlib import Path
 
-from thawd.errors import ServiceException
+from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected
 from thawd.execution.calls import ServiceHandler
 from thawd.execution.children import Children
 from thawd.execution.environment import Environment
@@ -42,6 +43,8 @@ _SLOW_RESTORE_MS = 8.0
 # How often an image that does not fit any more is made anew, before this machine is taken to be too restless for one.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
+# Source: fork(2), pthread_create(3).
+_NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 
 
 class Spawner:
@@ -127,12 +130,18 @@ class Spawner:
             ServiceException: the machine could not start a process.
         """
         origin = self.origin(version)
-        try:
-            await self._settle(origin)
-            if origin.frozen is None:
-                await self._template(origin)
-        except OSError as error:
-            raise ServiceException(f"the template could not be started: {error}") from error
+        for left in reversed(range(_START_TRIES)):
+            try:
+                await self._settle(origin)
+                if origin.frozen is None:
+                    await self._template(origin)
+            except InitError as error:
+                if not error.from_outside or not left:
+                    raise
+            except OSError as error:
+                raise ServiceException(f"the template could not be started: {error}") from error
+            else:
+                return
 
     def retire(self, version: Version, *, for_good: bool = False) -> None:
         """End the version's template and give its image up; its environments live on.
@@ -168,6 +177,7 @@ class Spawner:
 
         Raises:
             InitError: the function's init failed, or an after-restore hook.
+            NoRoomError: there is no process or memory left.
             ServiceException: the machine could not start a process.
         """
         started_s = time.monotonic()
@@ -180,6 +190,9 @@ class Spawner:
                     self._metrics.function(version.function.name).init_failures += 1
                     raise
             except OSError as error:
+                if error.errno in _NO_ROOM:
+                    self.sweep()  # the dead hold processes, too
+                    raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
                 self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
@@ -302,15 +315,44 @@ class Spawner:
                 origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
-        assert self._snapshots is not None
-        origin.frozen = await self._snapshots.find(origin.version)
+        origin.frozen = await self._find(origin)
         if origin.frozen is None:
-            made = await self._snapshots.make(origin.version)
+            made = await self._make(origin.version)
             origin.frozen = made.frozen
             if made.frozen is None:
                 self._go_unfrozen(origin, made)
         if origin.retired:
             self._leave(origin)
+
+    async def _find(self, origin: Origin) -> Frozen | None:
+        """The image that is there already; one that cannot even be looked at is made anew.
+
+        Raises:
+            OSError: the machine could not start a process.
+        """
+        assert self._snapshots is not None
+        try:
+            return await self._snapshots.find(origin.version)
+        except (InitError, ThawdError, OSError):
+            raise
+        except Exception as error:
+            self._tell(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
+            return None
+
+    async def _make(self, version: Version) -> Made:
+        """Make an image; a mistake of ours in that is a reason to start environments in another way, and no more.
+
+        Raises:
+            InitError: init failed, or a hook around the snapshot.
+            OSError: the machine could not start a process.
+        """
+        assert self._snapshots is not None
+        try:
+            return await self._snapshots.make(version)
+        except (InitError, ThawdError, OSError):
+            raise
+        except Exception as error:
+            return Made(refused=unexpected(error))
 
     def _go_unfrozen(self, origin: Origin, made: Made) -> None:
         origin.template = made.template
@@ -368,7 +410,10 @@ class Spawner:
     def _refuse_fork(self, origin: Origin, why: str) -> None:
         if origin.unforked is None:
             origin.unforked = Reason(why, Fallback.FORK_REFUSED)
-            self._tell(origin, f"started cold: {why}")
+            text = f"not forked: {why}; environments are started cold"
+            unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
+            # The first cause first, and once: what follows from it alone would send its reader to the wrong place.
+            self._tell(origin, text if not unfrozen or unfrozen in origin.told else f"{unfrozen}; {text}")
 
     def _follow(self, origin: Origin, environment: Environment) -> None:
         """Count the version's environments: with the last one a thawed template ends; another is made in no time."""

@@ -303,7 +303,7 @@ class Template:
             forked = self._forks.pop(head["n"], None)
             if forked is not None and not forked.done():
                 if "error" in head:
-                    forked.set_exception(OSError(head["error"]))
+                    forked.set_exception(OSError(int(head["errno"]), str(head["error"])))
                 else:
                     forked.set_result(int(head["pid"]))
         elif kind == wire.EXITED:

@@ -18,8 +18,9 @@ import msgspec
 from thawd.errors import AccessDeniedException, ResourceNotFoundException, ThawdError
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.control_api import CODE_PREFIX, ControlApi
-from thawd.gateway.cors import allows, is_preflight, is_this_machine
+from thawd.gateway.cors import allows, is_preflight
 from thawd.gateway.function_url import FunctionUrlApi
+from thawd.gateway.hosts import Hosts, may_ask, refusal
 from thawd.gateway.http import (
     ClientGoneError,
     Receive,
@@ -64,6 +65,7 @@ class Parts:
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on sources.
         gate: lets signed requests to AWS's APIs in; None: they need not be signed.
+        hosts: the names by which requests are served; None: a key says who may ask.
         queue: what operators ask of the queue and of dead letters.
     """
 
@@ -82,6 +84,7 @@ class Parts:
     sources: SourcesApi | None = None
     gate: Gate | None = None
     queue: QueueApi | None = None
+    hosts: Hosts | None = None
 
 
 class Application:
@@ -102,18 +105,20 @@ class Application:
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
         path: str = scope["path"]
+        if parts.hosts is not None and not parts.hosts.serves(scope):
+            refused = AccessDeniedException(refusal((header(scope, b"host") or b"").decode("latin-1")))
+            await respond_error(send, refused, request_id=new_request_id())
+            return
         if parts.urls is not None and (addressed := parts.urls.addressed(scope)) is not None:
             await parts.urls(scope, receive, send, identifier=addressed)
             return
         if path.startswith(CODE_PREFIX):
             await parts.control.code(scope, send)  # whose links are signed
             return
-        origin = header(scope, b"origin")
-        if parts.key is not None or origin is not None or parts.gate is not None:
-            admitted = await self._admit(scope, receive, send, origin)
-            if admitted is None:
-                return
-            receive = admitted
+        admitted = await self._admit(scope, receive, send)
+        if admitted is None:
+            return
+        receive = admitted
         if InvokeApi.claims(path):
             await parts.invoke(scope, receive, send)
         elif parts.invoke_stream is not None and InvokeStreamApi.claims(path):
@@ -131,24 +136,46 @@ class Application:
         else:
             await self._declared(scope, receive, send)
 
-    async def _admit(self, scope: Scope, receive: Receive, send: Send, origin: bytes | None) -> Receive | None:
+    async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
         """What the body of a request that may pass is received by; None: it was answered."""
         parts = self.parts
         if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
             return await parts.gate.admit(scope, receive, send)
-        if parts.key is None and origin is None:
-            return receive
-        shared = self._shared(scope) if origin is not None else None
-        if shared is not None and is_preflight(scope):
+        if is_preflight(scope) and self._shared(scope) is not None:
             await parts.routes.preflight(scope, send)
             return None
         try:
-            is_allowed = shared is not None and allows(shared, (origin or b"").decode("latin-1"))
-            _authorize(scope, parts.key, is_allowed=is_allowed)
+            self._authorize(scope)
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
             return None
         return receive
+
+    def _authorize(self, scope: Scope) -> None:
+        """Let the request pass, or say why not.
+
+        Without a key (loopback only), a page from elsewhere that a browser on this machine shows must not be able to
+        run functions.
+
+        Raises:
+            AccessDeniedException: no key, a wrong key, or a foreign page (403).
+        """
+        key = self.parts.key
+        if key is not None:
+            if not _has_key(scope, key):
+                raise AccessDeniedException(
+                    "The key is missing or wrong; send it as X-Api-Key or as Authorization: Bearer"
+                )
+        elif not may_ask(scope, allows=lambda origin: self._is_shared_with(scope, origin)):
+            origin = (header(scope, b"origin") or b"").decode("latin-1")
+            raise AccessDeniedException(
+                f"Requests from pages of {origin or 'an unknown origin'} are refused; set server.key and send it, or "
+                "name the origin in http.cors"
+            )
+
+    def _is_shared_with(self, scope: Scope, origin: str) -> bool:
+        shared = self._shared(scope)
+        return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
         """Whether it is a request that clients sign: for one of AWS's APIs, but for S3's, or for dead letters."""
@@ -212,33 +239,6 @@ class Application:
             return
         except ThawdError as error:
             await respond_error(send, error, request_id=new_request_id())
-
-
-def _authorize(scope: Scope, key: str | None, *, is_allowed: bool) -> None:
-    """Let the request pass, or say why not.
-
-    Without a key (loopback only), a page from elsewhere that a browser on this machine shows must not be able to run
-    functions: such requests carry their origin, which must be this machine, or one that CORS options name.
-
-    Args:
-        scope: the request.
-        key: what it must present; None: nothing.
-        is_allowed: whether CORS options name its origin.
-
-    Raises:
-        AccessDeniedException: no key, a wrong key, or a foreign origin (403).
-    """
-    if key is None:
-        if is_allowed:
-            return
-        origin = (header(scope, b"origin") or b"").decode("latin-1")
-        if not is_this_machine(origin):
-            raise AccessDeniedException(
-                f"Requests from pages of {origin or 'an unknown origin'} are refused; set server.key and send it"
-            )
-        return
-    if not _has_key(scope, key):
-        raise AccessDeniedException("The key is missing or wrong; send it as X-Api-Key or as Authorization: Bearer")
 
 
 def _has_key(scope: Scope, key: str | None) -> bool:

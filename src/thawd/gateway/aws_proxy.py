@@ -22,6 +22,7 @@ from thawd.gateway.http import (
     raw_path_of,
     respond_json,
 )
+from thawd.gateway.object_read import INERT
 from thawd.gateway.sigv4 import claimed_service
 
 if TYPE_CHECKING:
@@ -130,7 +131,7 @@ class AwsProxy:
         )
         response = await self._client.send(request, stream=True)
         try:
-            await _answer(response, send)
+            await _answer(response, send, INERT if service_of(scope) == "s3" else [])
         finally:
             await response.aclose()
         return response.status_code
@@ -165,10 +166,11 @@ async def _body(receive: Receive) -> AsyncIterator[bytes]:
         more = message.get("more_body", False)
 
 
-async def _answer(response: httpx.Response, send: Send) -> None:
+async def _answer(response: httpx.Response, send: Send, added: Headers) -> None:
     headers: Headers = [
         (name.lower(), value) for name, value in response.headers.raw if name.lower() not in _OF_CONNECTION
     ]
+    headers += added
     await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
     async for data in response.aiter_raw():
         await send({"type": "http.response.body", "body": data, "more_body": True})

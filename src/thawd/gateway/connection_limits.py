@@ -39,8 +39,8 @@ class ConnectionLimits:
             head, seconds.
         idle_s: how long a connection may rest between two requests, seconds.
         stall_s: how long no byte of an unfinished body may come, seconds.
-        discard_s: how long the rest of a body is read for nothing after the answer was sent, seconds: a client that
-            sends sees the answer only when it is done, and a reset if nobody reads.
+        discard_s: how long no byte may come of what is read for nothing after the answer was sent, seconds: a client
+            that sends sees the answer only when it is done, and a reset if nobody reads.
         discard_bytes: how much of it.
         unfinished_bytes: most bytes of unfinished heads, all connections together.
         held_bytes: most bytes of pipelined requests that wait for the one before them, all connections together.
@@ -59,10 +59,10 @@ class ConnectionLimits:
 
 
 def most_connections() -> int:
-    """As many connections as leave half of the descriptors that this process may have to the work behind them."""
+    """As many connections as leave two thirds of the descriptors to the work behind them: a file for each, and more."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
-    return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 2))
+    return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 3))
 
 
 class Limited(Protocol):

@@ -199,6 +199,7 @@ class Connection(HttpToolsProtocol):
             if self._discarded_bytes > self.limits.discard_bytes:
                 self.transport.abort()
                 return len(data)
+            self.deadline_s = self.loop.time() + self.limits.discard_s
         if self._left_bytes == _NOT_LOOKED_AT:
             self._left_bytes = self._announced_bytes()
         if not self._left_bytes:
@@ -285,6 +286,7 @@ class Connection(HttpToolsProtocol):
 
     def _discard(self, size: int) -> None:
         self._discarded_bytes += size
+        self.deadline_s = self.loop.time() + self.limits.discard_s
         if self._discarded_bytes > self.limits.discard_bytes:
             self.transport.abort()
 

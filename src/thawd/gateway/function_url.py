@@ -19,6 +19,7 @@ from thawd.errors import RequestTooLargeException, ThawdError
 from thawd.execution.dispatcher import Dispatcher
 from thawd.gateway import cors, function_url_event
 from thawd.gateway.function_url_event import Caller
+from thawd.gateway.hosts import may_ask
 from thawd.gateway.http import (
     JSON,
     Budget,
@@ -250,13 +251,9 @@ async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
 
 
 def _from_here(scope: Scope, url: Url) -> bool:
-    """Whether the page that calls, if it is one, comes from this machine or from an origin that may call."""
-    origin = header(scope, b"origin")
-    if origin is None:
-        return True
-    text = origin.decode("latin-1")
+    """Whether the page that calls, if it is one, is of this machine, the URL's own, or of an origin that may call."""
     shared = url.settings.cors
-    return cors.is_this_machine(text) or (shared is not None and cors.allows(shared, text))
+    return may_ask(scope, allows=lambda origin: shared is not None and cors.allows(shared, origin))
 
 
 async def _refuse(send: Send, code: str) -> None:

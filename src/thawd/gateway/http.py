@@ -7,12 +7,15 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import weakref
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Iterable, Iterator, MutableMapping
+from functools import partial
 from typing import Any
 
 import msgspec
 
-from thawd.errors import RequestTooLargeException, ThawdError, TooManyRequestsException
+from thawd.errors import RequestTimeoutException, RequestTooLargeException, ThawdError, TooManyRequestsException
 from thawd.invocation import new_trace_header
 
 Scope = MutableMapping[str, Any]
@@ -24,8 +27,13 @@ Headers = list[tuple[bytes, bytes]]
 # A body that comes in pieces has to be there after so long: what is half read holds memory.
 _BODY_S = 60.0
 _SMALL_BYTES = 1 << 16
-# Bodies under way at once, all requests together: some forty of the largest.
+# Bodies under way at once, all requests together: some forty of the largest. Small ones have a budget of their own, so
+# that large ones do not keep them out.
 BUDGET_BYTES = 256 << 20
+_SMALL_BUDGET_BYTES = 32 << 20
+# Of bodies that are not complete: beyond that those go whose senders are slow, the one that is behind longest first.
+_SLOW_BUDGET_BYTES = 24 << 20
+_SLOW_S = 1.0
 
 JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
@@ -53,12 +61,67 @@ def trace_of(scope: Scope) -> str:
     return (header(scope, b"x-amzn-trace-id") or b"").decode("latin-1") or new_trace_header()
 
 
+class _Incomplete:
+    """Bodies that are being received, those first to which 64 KiB came least recently."""
+
+    def __init__(self) -> None:
+        self._bodies: OrderedDict[asyncio.Timeout, tuple[int, int, float]] = OrderedDict()
+        self._held_bytes = 0
+        self._is_waiting = False
+
+    def add(self, body: asyncio.Timeout, size: int) -> None:
+        """`size` more bytes of a body came."""
+        now_s = asyncio.get_running_loop().time()
+        held, recent, since_s = self._bodies.get(body, (0, 0, now_s))
+        recent += size
+        self._held_bytes += size
+        self._bodies[body] = (held + size, recent, since_s)
+        if recent >= _SMALL_BYTES:
+            self._bodies[body] = (held + size, 0, now_s)
+            self._bodies.move_to_end(body)
+        if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
+            self._give_up_slow()
+
+    def _give_up_slow(self) -> None:
+        """Give up what is slow until the others hold no more than they may; look again as long as they do."""
+        loop = asyncio.get_running_loop()
+        now_s = loop.time()
+        self._is_waiting = False
+        while self._held_bytes > _SLOW_BUDGET_BYTES:
+            slowest = next(iter(self._bodies))
+            if now_s - self._bodies[slowest][2] < _SLOW_S:
+                self._is_waiting = True
+                loop.call_later(_SLOW_S / 4, self._give_up_slow)
+                return
+            self.remove(slowest)
+            with contextlib.suppress(RuntimeError):  # it is over its time at this moment
+                slowest.reschedule(now_s)
+
+    def remove(self, body: asyncio.Timeout) -> None:
+        """The body is complete, or given up."""
+        held, _, _ = self._bodies.pop(body, (0, 0, 0.0))
+        self._held_bytes -= held
+
+
+_of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Incomplete] = weakref.WeakKeyDictionary()
+
+
+def _incomplete_bodies() -> _Incomplete:
+    """Those of the running loop: of one server."""
+    loop = asyncio.get_running_loop()
+    found = _of_loops.get(loop)
+    if found is None:
+        found = _of_loops[loop] = _Incomplete()
+    return found
+
+
 class Budget:
-    """Memory for the bodies of requests that are being read or run; small bodies are not counted."""
+    """Memory for the bodies of requests that are being read or run."""
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._used_bytes = 0
+        self._small_bytes = 0
 
     @contextlib.contextmanager
     def hold(self, scope: Scope, *, most_bytes: int) -> Iterator[None]:
@@ -73,12 +136,18 @@ class Budget:
         """
         announced = header(scope, b"content-length")
         size = int(announced) if announced is not None and announced.isdigit() else most_bytes
-        size = 0 if size <= _SMALL_BYTES else min(size, most_bytes)
-        if size and self._used_bytes + size > self._limit_bytes:
-            raise TooManyRequestsException(
-                f"Rate Exceeded. (requests under way hold {self._used_bytes >> 20} MiB already)",
-                reason="ConcurrentInvocationLimitExceeded",
-            )
+        size = min(size, most_bytes)
+        if size <= _SMALL_BYTES:
+            if self._small_bytes + size > _SMALL_BUDGET_BYTES:
+                raise _too_many(self._small_bytes)
+            self._small_bytes += size
+            try:
+                yield
+            finally:
+                self._small_bytes -= size
+            return
+        if self._used_bytes + size > self._limit_bytes:
+            raise _too_many(self._used_bytes)
         self._used_bytes += size
         try:
             yield
@@ -86,12 +155,20 @@ class Budget:
             self._used_bytes -= size
 
 
+def _too_many(used_bytes: int) -> TooManyRequestsException:
+    return TooManyRequestsException(
+        f"Rate Exceeded. (requests under way hold {used_bytes >> 20} MiB already)",
+        reason="ConcurrentInvocationLimitExceeded",
+    )
+
+
 async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operation: str) -> bytes:
     """The request's body, whole.
 
     Raises:
         RequestTooLargeException: it is over `limit_bytes` (413); what is left of it is not read.
-        ClientGoneError: the client went away, or took longer than `_BODY_S` to send it.
+        RequestTimeoutException: it was not there after `_BODY_S`, or slow while memory was short (408).
+        ClientGoneError: the client went away.
     """
     announced = header(scope, b"content-length")
     if announced is not None and announced.isdigit() and int(announced) > limit_bytes:
@@ -105,26 +182,38 @@ async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operati
             raise _too_large(limit_bytes, operation)
         return body
     try:
-        async with asyncio.timeout(_BODY_S):
-            return await _read_rest(receive, body, limit_bytes=limit_bytes, operation=operation)
+        async with asyncio.timeout(_BODY_S) as limit:
+            incomplete = _incomplete_bodies()
+            try:
+                incomplete.add(limit, len(body))
+                received = partial(incomplete.add, limit)
+                return await _read_rest(receive, body, received, limit_bytes=limit_bytes, operation=operation)
+            finally:
+                incomplete.remove(limit)
     except TimeoutError:
-        raise ClientGoneError from None
+        raise RequestTimeoutException("The body of the request came too slowly; send it again") from None
 
 
-async def _read_rest(receive: Receive, body: bytes, *, limit_bytes: int, operation: str) -> bytes:
+async def _read_rest(
+    receive: Receive, body: bytes, received: Callable[[int], None], *, limit_bytes: int, operation: str
+) -> bytes:
     parts = [body]
     size = len(body)
     more = True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise ClientGoneError
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit_bytes:
-            raise _too_large(limit_bytes, operation)
-        more = message.get("more_body", False)
-    return b"".join(parts)
+    try:
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            parts.append(message.get("body", b""))
+            size += len(parts[-1])
+            received(len(parts[-1]))
+            if size > limit_bytes:
+                raise _too_large(limit_bytes, operation)
+            more = message.get("more_body", False)
+        return b"".join(parts)
+    finally:
+        parts.clear()  # which the traceback of an error would keep until the next garbage collection
 
 
 def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:

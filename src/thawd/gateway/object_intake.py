@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 from xml.etree import ElementTree as ET
 
 from thawd.errors import TooManyRequestsException
@@ -19,7 +20,7 @@ _MAX_DOCUMENT_BYTES = 8 * 1024**2
 # For the documents of all requests together; what is made of one takes some ten times its size.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
-_PIECE_BYTES = 1024 * 1024
+_PIECE_BYTES = 256 * 1024
 # Each is a property of the object that S3 would keep, and that an answer to a GET would show.
 # Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
 _NOT_KEPT = {
@@ -69,27 +70,106 @@ def check_conditions(request: S3Request) -> None:
         raise S3Error(501, "NotImplemented", "Of the conditions of a PUT only If-None-Match: * is offered")
 
 
+class UploadBudget:
+    """What the uploads of one server may hold together.
+
+    Args:
+        most: uploads at once; each takes a file and what is not written of it.
+        memory_bytes: of what is not written; beyond that each upload writes whatever comes at once.
+        disk_share: of a file system, which uploads leave free.
+        disk_bytes: most of a file system that they leave free.
+
+    Attributes:
+        most, memory_bytes, disk_share, disk_bytes: as given.
+        count: uploads under way.
+        held_bytes: what is not written of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = 512,
+        memory_bytes: int = 16 << 20,
+        disk_share: float = 0.05,
+        disk_bytes: int = 256 << 20,
+    ) -> None:
+        self.most = most
+        self.memory_bytes = memory_bytes
+        self.disk_share = disk_share
+        self.disk_bytes = disk_bytes
+        self.count = 0
+        self.held_bytes = 0
+
+    def begin(self) -> None:
+        """Count an upload in.
+
+        Raises:
+            S3Error: there are too many (503).
+        """
+        if self.count >= self.most:
+            raise S3Error(
+                503, "SlowDown", f"{self.count} uploads are under way, as many as there may be; try again later"
+            )
+        self.count += 1
+
+    def end(self) -> None:
+        """Count it out."""
+        self.count -= 1
+
+    def keep(self, size: int) -> bool:
+        """`size` more bytes are not written yet, or as many fewer; False: there are so many that they should be."""
+        self.held_bytes += size
+        return self.held_bytes <= self.memory_bytes
+
+    def check_disk(self, folder: bytes) -> None:
+        """Leave the disk some room, for what was accepted already. Blocks.
+
+        Raises:
+            S3Error: there is none to spare (503).
+            OSError: the folder has gone.
+        """
+        found = os.statvfs(folder)
+        kept_bytes = min(self.disk_bytes, int(found.f_blocks * found.f_frsize * self.disk_share))
+        if found.f_bavail * found.f_frsize < kept_bytes:
+            raise S3Error(
+                503,
+                "SlowDown",
+                f"The disk of {os.fsdecode(folder)} is full but for a reserve; free space, or try later",
+            )
+
+
 class Intake:
-    """The body of a request on its way into an upload. Call `receive`, then, on a thread, `finish`.
+    """The body of a request on its way into an upload. Enter it, call `receive`, then, on a thread, `finish`.
 
     Args:
         request: its headers say how the body is framed and what it must be.
         upload: takes the bytes.
+        budget: of all uploads together.
     """
 
-    def __init__(self, request: S3Request, upload: Upload) -> None:
+    def __init__(self, request: S3Request, upload: Upload, budget: UploadBudget) -> None:
         self._request = request
         self._upload = upload
+        self._budget = budget
         self._integrity = Integrity(request.headers)
         self._chunked = _decoder(request)
         self._rest = b""
+        self._held_bytes = 0
+
+    def __enter__(self) -> Intake:
+        self._budget.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.keep(-self._held_bytes)
+        self._budget.end()
 
     async def receive(self) -> None:
         """Take in the body; pieces go to the disk as they come, the last one is kept for `finish`.
 
         Raises:
-            ClientGoneError: the client went away.
-            S3Error: the body is too large or its framing broken.
+            ClientGoneError: the client went away, or no byte came for long.
+            S3Error: the body is too large or its framing broken (400); or the disk is full (503).
             OSError: it cannot be written.
         """
         _check_length(self._request)
@@ -105,10 +185,14 @@ class Intake:
             data = self._chunked.feed(data) if self._chunked is not None else data
             piece += data
             size += len(data)
+            self._held_bytes += len(data)
+            may_wait = self._budget.keep(len(data))
             if size > MAX_OBJECT_BYTES:
                 raise S3Error(400, "EntityTooLarge", f"The object has more than {MAX_OBJECT_BYTES} bytes")
-            if more and len(piece) >= _PIECE_BYTES:
+            if more and piece and (len(piece) >= _PIECE_BYTES or not may_wait):
                 await asyncio.to_thread(self._take_in, bytes(piece))
+                self._held_bytes -= len(piece)
+                self._budget.keep(-len(piece))
                 piece.clear()
         self._rest = bytes(piece)
 
@@ -125,6 +209,7 @@ class Intake:
         return self._integrity.verify(self._chunked.trailers if self._chunked is not None else {})
 
     def _take_in(self, data: bytes) -> None:
+        self._budget.check_disk(self._upload.root)
         self._integrity.update(data)
         self._upload.consume(data)
 
@@ -138,9 +223,9 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
         own_checksums: whether ``x-amz-checksum-`` headers are about the document, and not about an object.
 
     Raises:
-        ClientGoneError: the client went away, or took longer than a minute to send it.
-        S3Error: it is too large, not what its digests say, or no such document (400); or others hold all memory set
-            aside for documents (503).
+        ClientGoneError: the client went away.
+        S3Error: it is too large, too slow, not what its digests say, or no such document (400); or others hold all
+            memory set aside for documents (503).
     """
     try:
         with _DOCUMENTS.hold(request.scope, most_bytes=_MAX_DOCUMENT_BYTES):
@@ -150,7 +235,7 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
     except TooManyRequestsException as error:
         raise S3Error(503, "SlowDown", error.message) from None
     except TimeoutError:
-        raise ClientGoneError from None
+        raise S3Error(400, "RequestTimeout", f"The document was not there after {_DOCUMENT_S:.0f} s") from None
 
 
 async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:

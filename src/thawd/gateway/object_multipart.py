@@ -13,7 +13,7 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from thawd.gateway import object_parts
-from thawd.gateway.object_intake import Intake, check_conditions, check_properties, read_document
+from thawd.gateway.object_intake import Intake, UploadBudget, check_conditions, check_properties, read_document
 from thawd.gateway.object_parts import MAX_PARTS, PartFolder
 from thawd.gateway.object_store import Upload, explained
 from thawd.gateway.s3_request import XML, S3Request
@@ -42,11 +42,13 @@ class MultipartApi:
     Args:
         publish: gives an upload its name and has it recorded.
         lock: the lock of a name within a bucket.
+        uploads: what uploads may hold together.
     """
 
-    def __init__(self, *, publish: Publish, lock: Callable[[str, bytes], asyncio.Lock]) -> None:
+    def __init__(self, *, publish: Publish, lock: Callable[[str, bytes], asyncio.Lock], uploads: UploadBudget) -> None:
         self._publish = publish
         self._lock = lock
+        self._uploads = uploads
 
     @staticmethod
     def concerns(request: S3Request) -> bool:
@@ -95,15 +97,15 @@ class MultipartApi:
         parts = await self._folder(request, bucket)
         upload = Upload(os.fsencode(bucket.path))
         try:
-            intake = Intake(request, upload)
-            await intake.receive()
+            with Intake(request, upload, self._uploads) as intake:
+                await intake.receive()
 
-            def finish() -> str:
-                etag = intake.finish()
-                parts.keep(upload, number=number, etag=etag)
-                return etag
+                def finish() -> str:
+                    etag = intake.finish()
+                    parts.keep(upload, number=number, etag=etag)
+                    return etag
 
-            etag = await asyncio.to_thread(finish)
+                etag = await asyncio.to_thread(finish)
         finally:
             await asyncio.to_thread(upload.discard)
         await request.answer(200, [(b"etag", f'"{etag}"'.encode())])

@@ -16,6 +16,11 @@ from thawd.gateway.s3_xml import S3Error
 from thawd.state.objects import ObjectRecord
 
 _PIECE_BYTES = 256 * 1024
+# A page that somebody has put into a bucket must not run in a browser as one of ours, which may call everything here.
+INERT: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
+]
 _RANGE = re.compile(r"bytes=(\d*)-(\d*)")
 
 
@@ -39,6 +44,7 @@ async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord |
             (b"last-modified", formatdate(found.st_mtime, usegmt=True).encode()),
             (b"accept-ranges", b"bytes"),
             (b"content-type", _content_type(request.key)),
+            *INERT,
         ]
         span = _range(request.headers.get("range"), found.st_size)
         start, end = span or (0, found.st_size)

@@ -58,10 +58,13 @@ class Upload:
 
     Args:
         root: the bucket's folder.
+
+    Attributes:
+        root: as given.
     """
 
     def __init__(self, root: bytes) -> None:
-        self._root = root
+        self.root = root
         self._path = os.path.join(root, STAGING, secrets.token_hex(16).encode())
         self._fd = -1
         self._lock = threading.Lock()
@@ -95,12 +98,12 @@ class Upload:
         """
         with self._lock:
             self._require_open()
-            target = _path(self._root, key)
+            target = _path(self.root, key)
             os.fsync(self._fd)
             found = os.fstat(self._fd)
             # Closed before it appears, so that nobody finds it open for writing.
             self._close()
-            _make_folders(self._root, key)
+            _make_folders(self.root, key)
             if exclusive:
                 try:
                     os.link(self._path, target, follow_symlinks=False)
@@ -138,7 +141,7 @@ class Upload:
             raise OSError(errno.ECANCELED, "the upload was given up")
         if self._fd >= 0:
             return
-        make_staging(self._root)
+        make_staging(self.root)
         while True:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
             # Tells `clear_staging`, also that of another server on this bucket, that the file is in use.

@@ -19,7 +19,7 @@ from typing import Protocol
 from thawd.errors import StoreError
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send
 from thawd.gateway.object_delete import delete_objects
-from thawd.gateway.object_intake import Intake, check_conditions, check_properties
+from thawd.gateway.object_intake import Intake, UploadBudget, check_conditions, check_properties
 from thawd.gateway.object_list import send_buckets, send_listing
 from thawd.gateway.object_multipart import MultipartApi
 from thawd.gateway.object_read import send_object
@@ -67,6 +67,10 @@ class ObjectApi:
         buckets: by name.
         sinks: by the bucket's name, one for each.
         elsewhere: where the buckets are that are not served here, by name.
+        uploads: what uploads may hold together.
+
+    Attributes:
+        uploads: as given, or the usual one.
     """
 
     def __init__(
@@ -75,13 +79,15 @@ class ObjectApi:
         sinks: Mapping[str, ObjectSink],
         *,
         elsewhere: Mapping[str, str] | None = None,
+        uploads: UploadBudget | None = None,
     ) -> None:
         self._buckets = buckets
         self._elsewhere = elsewhere or {}
         self._sinks = sinks
         self._locks: weakref.WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = weakref.WeakValueDictionary()
         self._cleared: dict[str, float] = {}
-        self._multipart = MultipartApi(publish=self._publish, lock=self._lock)
+        self.uploads = uploads or UploadBudget()
+        self._multipart = MultipartApi(publish=self._publish, lock=self._lock, uploads=self.uploads)
 
     def owns(self, path: str) -> bool:
         """Whether the path of a request, decoded, is that of a bucket or of something in one."""
@@ -171,10 +177,10 @@ class ObjectApi:
         check_properties(request)
         await self._tidy(bucket)
         upload = Upload(os.fsencode(bucket.path))
-        intake = Intake(request, upload)
         try:
-            await intake.receive()
-            etag = await asyncio.to_thread(intake.finish)
+            with Intake(request, upload, self.uploads) as intake:
+                await intake.receive()
+                etag = await asyncio.to_thread(intake.finish)
             await self._publish(request, bucket, upload, etag=etag)
         finally:
             await asyncio.to_thread(upload.discard)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from urllib.parse import parse_qsl, unquote_to_bytes
 
-from thawd.gateway.http import Headers, Message, Receive, Scope, Send, raw_path_of, respond
+from thawd.gateway.http import Headers, Receive, Scope, Send, raw_path_of, respond
 from thawd.gateway.s3_xml import S3Error
 from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
@@ -15,7 +15,6 @@ _OF_HEADERS = "x-amz-"
 _OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
 # A hint some SDKs add for the server's logs.
 _HINT = "x-id"
-_DRAINED_BYTES = 64 * 1024 * 1024
 
 
 class S3Request:
@@ -44,9 +43,7 @@ class S3Request:
         self.asked = {name: value for name, value in given if name.startswith(_OF_HEADERS)}
         self.scope = scope
         self.send = send
-        self._receive = receive
-        self._begun = False
-        self._ended = self.method not in ("PUT", "POST")
+        self.receive = receive
         self._request_id = new_request_id().replace("-", "")[:16].upper()
         self._resource = raw.decode("latin-1")
 
@@ -64,42 +61,21 @@ class S3Request:
         """Headers of every answer."""
         return [(b"x-amz-request-id", self._request_id.encode())]
 
-    async def receive(self) -> Message:
-        """The next message of the client."""
-        self._begun = True
-        message = await self._receive()
-        self._ended = message["type"] != "http.request" or not message.get("more_body", False)
-        return message
-
     async def answer(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
         """Send a whole answer."""
         await respond(self.send, status, [*self.common_headers(), *(headers or [])], body)
 
     async def refuse(self, error: S3Error) -> None:
-        """Send an error as S3 does."""
+        """Send an error as S3 does; what is left of the body is nobody's, and read for nothing by the connection."""
         headers = [XML, *error.headers]
         if error.status == 503:
             headers.append((b"retry-after", b"1"))
-        if not await self._drain():
-            headers.append((b"connection", b"close"))
         body = b"" if self.method == "HEAD" or error.status == 304 else self.error_document(error)
         await self.answer(error.status, headers, body)
 
     def error_document(self, error: S3Error) -> bytes:
         """The document that tells of an error."""
         return error.document(resource=self._resource, request_id=self._request_id)
-
-    async def _drain(self) -> bool:
-        """Read what is left of the body, so that the connection can go on; False when it cannot.
-
-        A client that waits for leave to send its body is not given it: it may keep the body to itself.
-        """
-        if not self._begun and "expect" in self.headers:
-            return self._ended
-        left_bytes = _DRAINED_BYTES
-        while not self._ended and left_bytes > 0:
-            left_bytes -= len((await self.receive()).get("body", b""))
-        return self._ended
 
 
 def _is_of_operation(parameter: str) -> bool:

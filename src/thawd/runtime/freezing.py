@@ -12,7 +12,7 @@ import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
 from thawd import wire
-from thawd.runtime import context, faults, logs, loop, priming, process, services, template
+from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, template
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
@@ -75,10 +75,11 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         logs.set_request_id("")
     openings.stop()
     channel.send(wire.STAGE, {"stage": "freezing"})
-    facts["fork_refused"] = template.fork_refusal()
+    unshared = shared_files.keep()
+    facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(wire.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
-    told: Head = {"refused": primed.refused or _wrapper_refusal()}
+    told: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if told["refused"] is None:
         outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
         if outcome is not None and outcome.restored:
@@ -143,6 +144,7 @@ def _in_copy(
     """What the platform wants of this copy is its first argument: environment, template or probe."""
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
+    shared_files.give_back()
     role = outcome.arguments[0]
     head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
     if role == "environment":

@@ -14,7 +14,7 @@ import time
 from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
 from thawd import wire
-from thawd.runtime import faults, logs, process, services, sharing
+from thawd.runtime import faults, logs, process, services, shared_files, sharing
 from thawd.runtime.channel import Channel
 
 DESCRIPTORS_PER_FORK = 4
@@ -46,7 +46,7 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
     gc.collect()
     gc.freeze()
     own_pid, given = os.getpid(), dict(os.environ)
-    refused = fork_refusal()
+    refused = fork_refusal() or shared_files.keep()
     channel.send(wire.READY, {"pid": os.getpid(), "init_ms": init_ms, "fork_refused": refused})
     if refused is not None:
         os._exit(0)
@@ -160,7 +160,7 @@ class _Template:
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            self._channel.send(wire.FORKED, {"n": head["n"], "error": str(error)})
+            self._channel.send(wire.FORKED, {"n": head["n"], "error": str(error), "errno": error.errno})
             return None
         finally:
             process.forking_environment = False
@@ -168,6 +168,7 @@ class _Template:
             channel = self._become_environment(fds)
             if head["disk"] is not None:
                 _enter_disk(head["disk"])
+                shared_files.give_back()
             _open_anew()
             return Forked(channel, head["environ"], (time.monotonic() - started_s) * 1000)
         for fd in fds:

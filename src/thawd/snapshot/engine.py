@@ -212,8 +212,18 @@ def _variables(pointers: Any) -> dict[str, str]:
     return variables
 
 
+def _with_thread_names(text: str) -> str:
+    """The kernel's name of a thread, cut off at 15 letters and before Python 3.14 always "python", by Python's own."""
+    threading: Any = sys.modules.get("threading")
+    for thread in list(threading._active.values()) if threading is not None else ():
+        begin, there, rest = text.partition("thread %s (" % thread.native_id)
+        if there:
+            text = begin + there + thread.name + rest[rest.index(")") :]
+    return text
+
+
 def _give_up(result: int, report: _Report) -> NoReturn:
-    text = os.fsdecode(report.text)
+    text = _with_thread_names(os.fsdecode(report.text))
     stage = os.fsdecode(report.stage)
     if result == _REFUSED:
         raise SnapshotRefused(text, stage=stage)

@@ -27,6 +27,7 @@ from thawd.snapshot.inspect_records import (
     MemoryObject,
     Operation,
     ProcessFacts,
+    Ring,
     SignalAction,
     Socket,
     SocketOption,
@@ -99,6 +100,7 @@ def _read(fd: int, name: str) -> Image:
         epoll=tuple(_epoll(raw, where) for raw, where in tables.records("epoll")),
         sockets=tuple(_socket(raw, where) for raw, where in tables.records("sockets")),
         options=tuple(_option(raw, where) for raw, where in tables.records("options")),
+        rings=tuple(Ring(**raw) for raw, _ in tables.records("rings")),
         signals=tuple(SignalAction(**raw) for raw, _ in tables.records("signals")),
         vdso=tables.section("vdso"),
     )

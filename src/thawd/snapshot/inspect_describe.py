@@ -287,6 +287,10 @@ def _signals(_image: Image, item: Descriptor) -> str:
     return "takes " + ", ".join(str(bit + 1) for bit in range(64) if item.value >> bit & 1)
 
 
+def _ring(image: Image, item: Descriptor) -> str:
+    return f"io_uring of {image.rings[item.index].entries} entries, nothing under way"
+
+
 def _inotify(_image: Image, _item: Descriptor) -> str:
     return "watches nothing"
 
@@ -310,6 +314,7 @@ _WHAT: dict[str, Callable[[Image, Descriptor], str]] = {
     "timer": _timer,
     "signals": _signals,
     "inotify": _inotify,
+    "ring": _ring,
 }
 
 

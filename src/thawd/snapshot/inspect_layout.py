@@ -27,13 +27,13 @@ SIGNALS = 64
 
 # Names of the enumerators, in order, in small letters and without their prefix.
 SECTIONS = (
-    "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "signals", "vdso",
-    "strings",
+    "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "rings", "signals",
+    "vdso", "strings",
 )  # fmt: skip
 OPERATION_KINDS = ("anonymous", "file", "file_shared", "object", "data", "copy")
 DESCRIPTOR_KINDS = (
     "provided", "file", "device", "object", "pipe_read", "pipe_write", "eventfd", "epoll", "socketpair", "copy",
-    "socket", "timer", "signals", "inotify",
+    "socket", "timer", "signals", "inotify", "ring",
 )  # fmt: skip
 SOCKET_REVIVALS = ("ended", "new", "listening", "mute")
 
@@ -72,7 +72,7 @@ FIELDS = {
     ),
     "image_header": (
         "magic:8s layout:I architecture:I header_checksum:Q tables_checksum:Q file_bytes:Q data_offset:Q "
-        "anonymous_offset:Q flags:I glibc:I sections:section_place*11 host:host_key process:process_facts"
+        "anonymous_offset:Q flags:I glibc:I sections:section_place*12 host:host_key process:process_facts"
     ),
     "operation": "address:Q length:Q offset:Q kind:I index:I protection:I flags:I advice:I reserved:I",
     "thread_state": (
@@ -89,6 +89,7 @@ FIELDS = {
         "family:I type:I protocol:I revival:I backlog:I first_option:I option_count:I local_bytes:I peer_bytes:I "
         "any_port:I local:112s peer:112s"
     ),
+    "ring_state": ("rings:Q rings_bytes:Q requests:Q requests_bytes:Q entries:I completions:I submitted:I reserved:I"),
     "socket_option": "level:i name:i bytes:I reserved:I value:16s",
     "signal_action": "handler:Q flags:Q restorer:Q mask:Q",
 }
@@ -103,6 +104,7 @@ RECORDS = {
     "epoll": "epoll_watch",
     "sockets": "socket_state",
     "options": "socket_option",
+    "rings": "ring_state",
     "signals": "signal_action",
 }
 

@@ -259,6 +259,25 @@ class SocketOption:
 
 
 @dataclass(frozen=True)
+class Ring:
+    """An io_uring with nothing under way.
+
+    Attributes:
+        rings, rings_bytes, requests, requests_bytes: where it is mapped.
+        entries, completions: room in the rings.
+        submitted: requests so far.
+    """
+
+    rings: int
+    rings_bytes: int
+    requests: int
+    requests_bytes: int
+    entries: int
+    completions: int
+    submitted: int
+
+
+@dataclass(frozen=True)
 class SignalAction:
     """As rt_sigaction(2) takes it."""
 
@@ -306,5 +325,6 @@ class Image:
     epoll: tuple[EpollWatch, ...]
     sockets: tuple[Socket, ...]
     options: tuple[SocketOption, ...]
+    rings: tuple[Ring, ...]
     signals: tuple[SignalAction, ...]
     vdso: bytes

@@ -66,6 +66,7 @@ def check(image: Image) -> None:
     _check_process(image, memory)
     _check_threads(image, memory)
     _check_descriptors(image)
+    _check_sockets_and_rings(image)
 
 
 def _check_operation(image: Image, operation: Operation, where: str) -> None:
@@ -205,9 +206,16 @@ def _check_descriptors(image: Image) -> None:
             raise DamageError(f"section epoll, record {index}: descriptor {watch.epoll} is not epoll")
         if watch.number not in known:
             raise DamageError(f"section epoll, record {index}: watches {watch.number}, which is not open")
+
+
+def _check_sockets_and_rings(image: Image) -> None:
     for index, socket in enumerate(image.sockets):
         if socket.first_option + socket.option_count > len(image.options):
             raise DamageError(f"section sockets, record {index}: its options are not all there")
+    for index, ring in enumerate(image.rings):
+        for at, size in ((ring.rings, ring.rings_bytes), (ring.requests, ring.requests_bytes)):
+            if not at or at % layout.PAGE_BYTES or not size or size % layout.PAGE_BYTES or not ring.entries:
+                raise DamageError(f"section rings, record {index}: is not of whole pages, or holds nothing")
 
 
 def _check_contents(image: Image, item: Descriptor, where: str) -> None:
@@ -218,6 +226,7 @@ def _check_contents(image: Image, item: Descriptor, where: str) -> None:
         "object": len(image.objects),
         "eventfd": 2,
         "socket": len(image.sockets),
+        "ring": len(image.rings),
     }
     if item.index >= limits.get(item.kind, item.index + 1):
         raise DamageError(f"{where}: its index {item.index} is not below {limits[item.kind]}")

@@ -92,7 +92,7 @@ RULES: dict[str, Rule] = {
     "TS006": Rule(
         "An open asyncio event loop",
         "It comes back with the deadlines of its timers, which are long past by then; one that runs in a thread goes "
-        "on in every copy, and one of uvloop keeps the function from being frozen.",
+        "on in every copy.",
         "Use asyncio.run in the handler, or close the loop in a before-snapshot hook and make one after the restore.",
     ),
     "TS007": Rule(

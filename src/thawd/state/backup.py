@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from thawd import folders
 from thawd.errors import StoreError
 from thawd.state import sqlite_file
+from thawd.state.database import Database
 from thawd.state.objects import signed
 
 _BUSY_TIMEOUT_S = 5.0
+RESCUED = ".rescued-"
+"""Between the name of a database and the time at which what it held was saved."""
 _PAGES_A_STEP = 1024
 
 Progress = Callable[[int, int], None]
@@ -52,6 +57,26 @@ def copy_database(
         raise sqlite_file.explain(source, error) from error
     finally:
         reading.close()
+
+
+async def rescue(database: Database) -> Path:
+    """Save what a database holds whose file was removed under it, as a file beside the place where that was.
+
+    Raises:
+        StoreError: it cannot be read any more, or the copy not be written.
+    """
+    target = database.path.with_name(f"{database.path.name}{RESCUED}{time.strftime('%Y%m%d-%H%M%S')}")
+    try:
+        await database.read(lambda connection: _copy(connection, target, lambda done, all_: None))
+        folders.sync(target.parent)
+    except OSError as error:
+        raise sqlite_file.unusable(target, error) from error
+    return target
+
+
+def rescued(path: Path) -> list[Path]:
+    """What was saved of databases that had this path, oldest first."""
+    return sorted(path.parent.glob(f"{path.name}{RESCUED}*"))
 
 
 def _copy(reading: sqlite3.Connection, target: Path, progress: Progress) -> None:

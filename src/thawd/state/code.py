@@ -19,12 +19,11 @@ import time
 import zipfile
 import zlib
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import IO
 
-from thawd import folders
+from thawd import folders, threads
 from thawd.errors import InvalidParameterValueException, StoreError
 from thawd.state.trees import storing
 
@@ -78,7 +77,7 @@ class CodeStore:
         self._zips = data / "code"
         self._packages = data / "packages"
         self._recent: dict[str, float] = {}
-        self._executor = ThreadPoolExecutor(1, thread_name_prefix="code")
+        self._executor = threads.pool(1, name="code")
 
     def zip_path(self, name: str) -> Path:
         """The zip file of a package."""
@@ -170,7 +169,7 @@ class CodeStore:
 
     def _install(self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str) -> None:
         with storing(self._packages):
-            self._packages.mkdir(parents=True, exist_ok=True)
+            self._packages.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._packages))
             try:
                 target = unfinished / "package"

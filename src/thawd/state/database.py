@@ -1,7 +1,8 @@
 """One SQLite file with one writer: works that wait together are committed together, and only then is anyone told.
 
 Guarantee: when `Database.write` returns, its work is on the disk (write-ahead log, synchronous=FULL: one fsync for
-the whole group). When it raises, nothing of it is. Reads see a snapshot and never wait for writers.
+the whole group), in the file that has the database's name: one that was removed or replaced under us is noticed before
+anyone is told. When it raises, nothing of it is. Reads see a snapshot and never wait for writers.
 
 The writer and the reader are threads of their own; the event loop only queues works and is woken once per group.
 """
@@ -19,8 +20,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeVar
 
-from thawd.errors import StoreError
+from thawd import threads
+from thawd.errors import NoThreadError, StoreError
 from thawd.state import sqlite_file
+from thawd.state.whereabouts import Whereabouts
 
 T = TypeVar("T")
 Work = Callable[[sqlite3.Connection], T]
@@ -85,6 +88,7 @@ class Database:
         Raises:
             StoreError: the file cannot be used; the message says why and what to do.
             StoreFullError: the disk is full.
+            NoThreadError: the machine has no thread to give.
         """
         self.path = path
         self.gauged = 0
@@ -97,8 +101,20 @@ class Database:
         except StoreError:
             connection.close()
             raise
-        self._write = _Lane(f"{path.name}: writer", connection, self._run_writes)
-        self._read = _Lane(f"{path.name}: reader", reader, self._run_reads)
+        try:
+            self._whereabouts = Whereabouts(path)
+            self._misplaced = False  # at the last look
+            self._write = _Lane(f"{path.name}: writer", connection, self._run_writes)
+        except (OSError, NoThreadError) as error:
+            reader.close()
+            connection.close()
+            raise (sqlite_file.unusable(path, error) if isinstance(error, OSError) else error) from None
+        try:
+            self._read = _Lane(f"{path.name}: reader", reader, self._run_reads)
+        except NoThreadError:
+            reader.close()
+            self._write.close()
+            raise
 
     async def write(self, work: Work[T]) -> T:
         """Run `work` in a transaction and return its value once that is on the disk.
@@ -116,6 +132,19 @@ class Database:
             StoreError: it could not be read.
         """
         return await self._await(self._read, work)
+
+    def misplaced(self) -> str | None:
+        """Why nothing can be stored any more although the disk is well: the file is not where it was; else None."""
+        try:
+            self._whereabouts.require()
+        except StoreError as error:
+            return error.message
+        return None
+
+    @property
+    def is_removed(self) -> bool:
+        """Whether the file has no name any more: what it holds goes with this process."""
+        return self._whereabouts.is_removed
 
     async def give_space_back(self) -> None:
         """Give a part of the file's free pages back to the file system, when there are many; call it now and then.
@@ -139,6 +168,7 @@ class Database:
         # The writer last: the last connection to close folds the log into the file.
         self._read.close()
         self._write.close()
+        self._whereabouts.close()
 
     async def _await(self, lane: _Lane, work: Work[T]) -> T:
         loop = asyncio.get_running_loop()
@@ -156,7 +186,16 @@ class Database:
             raise StoreError(f"{self.path}: is closed; thawd is shutting down")
 
     def _run_writes(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
-        _deliver(self._commit(connection, jobs))
+        try:
+            if self._misplaced:
+                self._whereabouts.require()
+            outcomes = self._commit(connection, jobs)
+            self._misplaced = True
+            self._whereabouts.require()  # before anyone is told
+            self._misplaced = False
+        except StoreError as error:
+            outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
+        _deliver(outcomes)
 
     def _commit(self, connection: sqlite3.Connection, jobs: list[_Job], *, last_try: bool = False) -> list[_Outcome]:
         try:
@@ -275,7 +314,7 @@ class _Lane:
         self._lock = threading.Lock()
         self._closed = False
         self._thread = threading.Thread(target=self._main, name=name, daemon=True)
-        self._thread.start()
+        threads.start(self._thread)
 
     def submit(self, job: _Job) -> bool:
         """Queue `job`; False when the lane is closed."""

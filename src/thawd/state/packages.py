@@ -145,7 +145,7 @@ class PackageStore:
     def _copy(self, tree: Tree, manifest: Manifest) -> Manifest:
         """Copy what `manifest` lists and return what the copy holds; if that is the same, it becomes a package."""
         with storing(self._root):
-            self._root.mkdir(parents=True, exist_ok=True)
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
         try:
             tree.copy(manifest, target=unfinished / "package")

@@ -10,9 +10,10 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor, wait
+from concurrent.futures import Future, wait
 from typing import Any, TypeVar
 
+from thawd import threads
 from thawd.errors import StoreError
 
 T = TypeVar("T")
@@ -28,11 +29,14 @@ class StoreThreads:
     Args:
         most: operations under way at once; others wait their turn.
         store: what it is, for messages, for example ``table labels``.
+
+    Raises:
+        NoThreadError: the machine gives too few threads (HTTP 503).
     """
 
     def __init__(self, most: int, *, store: str) -> None:
         self._store = store
-        self._threads = ThreadPoolExecutor(most, thread_name_prefix=store)
+        self._threads = threads.pool(most, name=store)
         self._under_way: set[Future[Any]] = set()
 
     async def run(self, work: Callable[[], T]) -> T:

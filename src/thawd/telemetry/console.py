@@ -16,8 +16,11 @@ def complain(text: str) -> None:
     _write(sys.stderr, text)
 
 
-def _write(stream: TextIO, text: str) -> None:
+def _write(stream: TextIO | None, text: str) -> None:
+    if stream is None:  # a process without standard streams
+        return
     try:
-        print(text, file=stream, flush=True)
+        stream.write(f"{text}\n")  # in one piece: others tell the operator something, too
+        stream.flush()
     except (OSError, ValueError):
         return

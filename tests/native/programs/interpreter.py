@@ -286,6 +286,31 @@ def loop_in_thread() -> None:
     assert not thread.is_alive()
 
 
+@case(
+    "a server on a port of its choice is refused, with the port and the name of its thread, and is frozen once closed"
+)
+def listening_server() -> None:
+    import contextlib
+    import socketserver
+    import threading
+
+    for port in range(20000, 30000):
+        with contextlib.suppress(OSError):
+            server = socketserver.TCPServer(("127.0.0.1", port), socketserver.BaseRequestHandler)
+            break
+    thread = threading.Thread(target=server.serve_forever, name="the server's own thread", daemon=True)
+    thread.start()
+    try:
+        freeze()
+    except engine.SnapshotRefused as refused:
+        assert f"port {port}" in str(refused), refused
+        assert "(the server's own thread)" in str(refused), refused
+    server.shutdown()
+    thread.join(30)
+    server.server_close()
+    freeze()
+
+
 @case("a running event loop is refused in its own thread, with the way out, and goes on")
 def running_loop() -> None:
     import asyncio

@@ -1,0 +1,23 @@
+// Runs in both address spaces. How an io_uring is made again: in memory of the process's own, since the kernel maps a
+// ring nowhere but where it likes.
+
+#ifndef THAWD_RINGS_H
+#define THAWD_RINGS_H
+
+#include <linux/io_uring.h>
+
+#include "image.h"
+#include "sys.h"
+
+// Linux 6.5; pages need not be contiguous since 6.12. Source: include/uapi/linux/io_uring.h.
+#define SETUP_NO_MMAP (1u << 14)
+
+// A ring in the memory that `ring` tells, which is anonymous and writable; its descriptor, or -errno.
+static inline long ring_in_memory(const struct ring_state *ring, struct io_uring_params *made) {
+    *made = (struct io_uring_params){.flags = IORING_SETUP_CQSIZE | SETUP_NO_MMAP, .cq_entries = ring->completions};
+    made->cq_off.resv2 = ring->rings;    // user_addr
+    made->sq_off.resv2 = ring->requests; // user_addr
+    return sys3(SYS_io_uring_setup, ring->entries, (long)made, 0);
+}
+
+#endif
