@@ -409,7 +409,8 @@ def test_a_half_sent_request_and_rubbish_on_the_port_harm_nobody(echo: Project) 
                 connection.sendall(data)
         with socket.create_connection(("127.0.0.1", port)) as connection:
             connection.sendall(
-                b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 100\r\n\r\n{"
+                b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\n"
+                b"Host: localhost\r\nContent-Length: 100\r\n\r\n{"
             )
         assert running.invoke("app", {}) == (1, None)
 
@@ -505,7 +506,8 @@ def test_bodies_under_way_are_bounded_together(echo: Project) -> None:
     echo.config('grace_s = 0.1\n[functions.app]\nhandler = "app.handler"\n')
     with echo.up() as running, contextlib.ExitStack() as open_connections:
         port = int(running.url.rpartition(":")[2])
-        head = b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\nHost: x\r\nContent-Length: 6000000\r\n\r\n{"
+        head = b"POST /2015-03-31/functions/app/invocations HTTP/1.1\r\nHost: localhost\r\n"
+        head += b"Content-Length: 6000000\r\n\r\n{"
         for _ in range(60):
             connection = open_connections.enter_context(socket.create_connection(("127.0.0.1", port)))
             connection.sendall(head)

@@ -364,7 +364,7 @@ def unread_request(running: Running, event: dict[str, Any], *, path: str = STREA
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
     client.connect((host, int(port)))
     body = json.dumps(event).encode()
-    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
+    head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: {len(body)}"
     client.sendall(f"{head}\r\n\r\n".encode() + body)
     return client
 

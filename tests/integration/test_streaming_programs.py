@@ -201,7 +201,7 @@ def test_a_client_that_does_not_read_holds_the_program_up(running: Running, tmp_
     assert len(post(running, "program", event)[2]) == 40 << 20
     host, port = running.url.removeprefix("http://").split(":")
     body = json.dumps({**event, "progress": str(progress)}).encode()
-    head = f"POST /_urls/{url_id('program')}/ HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    head = f"POST /_urls/{url_id('program')}/ HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     with socket.socket() as client:
         client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 1 << 16)
         client.connect((host, int(port)))

@@ -222,3 +222,11 @@ def test_pages_of_allowed_origins_reach_routes_and_others_do_not() -> None:
 def test_cors_opens_no_api_that_goes_by_a_header() -> None:
     headers = {"origin": "https://shop.example", "x_amz_target": "Logs_20140328.DescribeLogGroups"}
     assert get("/", method="POST", cors=SHARED, routes=("$default",), **headers)[0] == 403
+
+
+@pytest.mark.parametrize("path", ["/metrics", "/_thawd/status", "/_thawd/tables/labels%2Fx"])
+@pytest.mark.parametrize("method", ["POST", "PUT", "PATCH", "DELETE"])
+def test_pages_of_thawds_own_are_read_and_nothing_else(path: str, method: str) -> None:
+    code, _, headers = get(path, method=method)
+    assert (code, headers[b"x-amzn-errortype"]) == (405, b"MethodNotAllowedException")
+    assert get(path, method="HEAD")[0] == get(path)[0] == 200

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import random
 
 import pytest
@@ -83,7 +84,7 @@ def test_every_metric_is_exposed_with_its_help_in_a_form_that_prometheus_reads()
         metrics.set_gauge(name, function="f", state="idle", value=4)
     metrics.events = {"f": dict.fromkeys([*EVENT_COUNTERS, *EVENT_GAUGES], 6)}
     metrics.sources["f/queue", "f"] = dict.fromkeys([*SOURCE_COUNTERS, *SOURCE_GAUGES], 5)
-    families = {f.name: f for f in text_string_to_metric_families(metrics.exposition().decode())}
+    families = {f.name: f for f in text_string_to_metric_families(asyncio.run(metrics.exposition()).decode())}
     for name, text in COUNTERS.items():
         (sample,) = families[f"thawd_{name}"].samples
         assert (sample.name, sample.value, sample.labels) == (f"thawd_{name}_total", 3, {"function": 'odd"name\\'})
@@ -135,3 +136,29 @@ def test_the_counters_of_a_function_are_one_set_however_often_asked_for() -> Non
     metrics = Metrics()
     metrics.function("f").errors += 1
     assert metrics.function("f").errors == 1
+
+
+def test_the_metrics_of_many_functions_are_made_piece_by_piece_and_each_family_once() -> None:
+    metrics = Metrics()
+    count = 60
+    for i in range(count):
+        metrics.function(f"f{i}").errors = i
+        metrics.set_gauge("waiting", function=f"f{i}", value=i)
+    metrics.sources["queue", "other"] = dict.fromkeys([*SOURCE_COUNTERS, *SOURCE_GAUGES], 5)
+
+    async def turns() -> tuple[str, int]:
+        making = asyncio.create_task(metrics.exposition())
+        turns = 0
+        while not making.done():
+            metrics.function(f"new{turns}")  # what happens meanwhile breaks nothing
+            turns += 1
+            await asyncio.sleep(0)
+        return making.result().decode(), turns
+
+    text, others = asyncio.run(turns())
+    assert others >= count // 25
+    families = list(text_string_to_metric_families(text))
+    assert len({family.name for family in families}) == len(families)
+    (errors,) = (family for family in families if family.name == "thawd_errors")
+    assert [s.value for s in errors.samples if s.labels["function"].startswith("f")] == list(range(count))
+    assert asyncio.run(Metrics().exposition()).count(b"# HELP ") == text.count("# HELP ")

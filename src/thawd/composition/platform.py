@@ -303,4 +303,4 @@ class Platform:
         self.execution.measure(self._metrics)
         await self.events.measure(self._metrics)
         self.sources.measure(self._metrics)
-        return self._metrics.exposition()
+        return await self._metrics.exposition()

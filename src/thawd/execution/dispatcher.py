@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import random
 import time
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -32,6 +32,8 @@ from thawd.execution.version import Version
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
+
+_NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
 
 
 class VersionEntry:
@@ -461,6 +463,12 @@ class Dispatcher:
             pass
         return self._in_flight
 
+    def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:
+        """Name, environments by state and requests that wait, of each function's newest version."""
+        for name, family in self._families.items():
+            pool = family.latest.pool
+            yield (name, _NO_ENVIRONMENTS, 0) if pool is None else (name, pool.counts(), pool.waiting)
+
     def status(self) -> dict[str, Any]:
         """The functions' part of ``/_thawd/status``."""
         return {name: self._status(family) for name, family in self._families.items()}
@@ -483,7 +491,7 @@ class Dispatcher:
             "start_reasons": [] if method is None else list(map(asdict, method.obstacles)),
             "template_init_ms": None if method is None else method.template_init_ms,
             "snapshot": None if method is None else _snapshot(metrics, method),
-            "environments": pool.counts() if pool is not None else {"idle": 0, "busy": 0, "starting": 0},
+            "environments": pool.counts() if pool is not None else dict(_NO_ENVIRONMENTS),
             "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
             "waiting": pool.waiting if pool is not None else 0,
         }

@@ -15,7 +15,7 @@ from urllib.parse import unquote
 
 import msgspec
 
-from thawd.errors import AccessDeniedException, ResourceNotFoundException, ThawdError
+from thawd.errors import AccessDeniedException, MethodNotAllowedException, ResourceNotFoundException, ThawdError
 from thawd.gateway.aws_proxy import AwsProxy
 from thawd.gateway.control_api import CODE_PREFIX, ControlApi
 from thawd.gateway.cors import allows, is_preflight
@@ -44,6 +44,9 @@ from thawd.gateway.sources_api import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 
+_READING = ("GET", "HEAD")
+_PAGES = ("/metrics", "/_thawd/status")
+_TABLES = "/_thawd/tables/"
 _INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix)
 
 
@@ -222,6 +225,8 @@ class Application:
     async def _own(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         try:
+            if scope["method"] not in _READING and (path in _PAGES or path.startswith(_TABLES)):
+                raise MethodNotAllowedException(f"{path} takes GET, not {scope['method']}")
             if path == "/metrics":
                 await respond(send, 200, [(b"content-type", b"text/plain; version=0.0.4")], await self.parts.metrics())
             elif self.parts.queue is not None and self.parts.queue.claims(path):
@@ -230,8 +235,8 @@ class Application:
                 await respond_json(send, 200, await self.parts.status())
             elif self.parts.sources is not None and (path + "/").startswith(SOURCES_PREFIX + "/"):
                 await self.parts.sources(scope, send)
-            elif path.startswith("/_thawd/tables/"):
-                name = unquote(path.removeprefix("/_thawd/tables/"))
+            elif path.startswith(_TABLES):
+                name = unquote(path.removeprefix(_TABLES))
                 await respond_json(send, 200, {"name": name, "count": await self.parts.count_table(name)})
             else:
                 raise ResourceNotFoundException(f"There is no {path}; there are /_thawd/status and /metrics")

@@ -5,10 +5,12 @@ One set of counters per function feeds both ``/metrics`` (Prometheus) and ``/_th
 
 from __future__ import annotations
 
+import asyncio
 import collections
 import enum
+import itertools
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
@@ -203,22 +205,23 @@ EVENT_GAUGES: Mapping[str, str] = {
     "dead_letters": "Asynchronous events that were given up and are kept.",
     "oldest_event_age_seconds": "Age of the oldest asynchronous event that is queued, in seconds.",
 }
+# So many functions are dealt with before others have their turn: some ten milliseconds.
+_AT_A_TIME = 25
+_FAMILY = "# HELP "
 GAUGES: Mapping[str, str] = {
     "environments": "Execution environments alive, by state.",
     "waiting": "Requests waiting for an execution environment.",
 }
 
 
-class Metrics(Collector):
-    """All metrics, by function; a Prometheus collector."""
+class Metrics:
+    """All metrics, by function."""
 
     def __init__(self) -> None:
         self.functions: dict[str, FunctionMetrics] = {}
         self.gauges: dict[str, dict[tuple[str, str], float]] = {}
         self.events: Mapping[str, Mapping[str, float]] = {}
         self.sources: dict[tuple[str, str], dict[str, float]] = {}
-        self._registry = CollectorRegistry()
-        self._registry.register(self)
 
     def function(self, name: str) -> FunctionMetrics:
         """The counters of the function `name`, made when there are none yet."""
@@ -230,37 +233,68 @@ class Metrics(Collector):
         """Set one gauge of `GAUGES`."""
         self.gauges.setdefault(name, {})[function, state] = value
 
-    def exposition(self) -> bytes:
-        """The metrics in Prometheus' text format."""
-        return generate_latest(self._registry)
+    async def exposition(self) -> bytes:
+        """The metrics in Prometheus' text format; others have their turn while it is made."""
+        named = dict.fromkeys([*self.functions, *self.events, *(function for _, function in self.sources)])
+        named |= dict.fromkeys(function for values in self.gauges.values() for function, _ in values)
+        names = list(named)
+        families: list[list[str]] = []
+        for start in range(0, max(len(names), 1), _AT_A_TIME):
+            texts = _Selection(self, names[start : start + _AT_A_TIME]).text().split(_FAMILY)[1:]
+            if not families:
+                families = [[] for _ in texts]
+            for parts, text in zip(families, texts, strict=True):
+                parts.append(text.split("\n", 2)[2] if parts else _FAMILY + text)
+            await asyncio.sleep(0)
+        return "".join(itertools.chain.from_iterable(families)).encode()
+
+
+class _Selection(Collector):
+    """The metrics of some functions, as the Prometheus client takes them."""
+
+    def __init__(self, metrics: Metrics, names: Sequence[str]) -> None:
+        wanted = set(names)
+        self._functions = {name: metrics.functions[name] for name in names if name in metrics.functions}
+        self._events = {name: metrics.events[name] for name in names if name in metrics.events}
+        self._sources = {key: figures for key, figures in metrics.sources.items() if key[1] in wanted}
+        self._gauges = {
+            name: {key: value for key, value in values.items() if key[0] in wanted}
+            for name, values in metrics.gauges.items()
+        }
+
+    def text(self) -> str:
+        """In Prometheus' text format."""
+        registry = CollectorRegistry()
+        registry.register(self)
+        return generate_latest(registry).decode()
 
     def collect(self) -> Iterator[Metric]:
         """Called by the Prometheus client at each scrape."""
         for name, text in COUNTERS.items():
             counter = CounterMetricFamily(f"thawd_{name}", text, labels=["function"])
-            for function, metrics in self.functions.items():
+            for function, metrics in self._functions.items():
                 counter.add_metric([function], getattr(metrics, name))
             yield counter
         fallbacks = CounterMetricFamily("thawd_fallbacks", FALLBACKS, labels=["function", "reason"])
-        for function, metrics in self.functions.items():
+        for function, metrics in self._functions.items():
             for reason, count in metrics.fallbacks.items():
                 fallbacks.add_metric([function, reason.value], count)
         yield fallbacks
         deliveries = CounterMetricFamily("thawd_deliveries", DELIVERIES, labels=["function", "kind", "outcome"])
-        for function, metrics in self.functions.items():
+        for function, metrics in self._functions.items():
             for (kind, outcome), count in metrics.deliveries.items():
                 deliveries.add_metric([function, kind, outcome.value], count)
         yield deliveries
         for name, text in DISTRIBUTIONS.items():
             summary = SummaryMetricFamily(f"thawd_{name}_seconds", text, labels=["function", "kind"])
-            for function, metrics in self.functions.items():
+            for function, metrics in self._functions.items():
                 for kind, distribution in getattr(metrics, name).items():
                     labels = [function, kind.value]
                     summary.add_metric(labels, distribution.count, distribution.sum_ms / 1000)
             yield summary
         for name, text in GAUGES.items():
             gauge = GaugeMetricFamily(f"thawd_{name}", text, labels=["function", "state"])
-            for (function, state), value in self.gauges.get(name, {}).items():
+            for (function, state), value in self._gauges.get(name, {}).items():
                 gauge.add_metric([function, state], value)
             yield gauge
         yield from self._of_events()
@@ -271,7 +305,7 @@ class Metrics(Collector):
         for kind, texts in kinds:
             for name, text in texts.items():
                 family = kind(f"thawd_{name}", text, labels=["function"])
-                for function, figures in self.events.items():
+                for function, figures in self._events.items():
                     family.add_metric([function], figures[name])
                 yield family
 
@@ -280,7 +314,7 @@ class Metrics(Collector):
         for kind, texts in kinds:
             for name, text in texts.items():
                 family = kind(f"thawd_{name}", text, labels=["source", "function"])
-                for labels, figures in self.sources.items():
+                for labels, figures in self._sources.items():
                     if name in figures:
                         family.add_metric(list(labels), figures[name])
                 yield family
