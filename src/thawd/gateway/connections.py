@@ -172,7 +172,7 @@ class Connection(HttpToolsProtocol):
             if not self.head_bytes:
                 self.deadline_s = self.loop.time() + self.limits.head_s
             self.all.head_goes_on(self, len(data) - at)
-            self._end_of_piece = (self._end_of_piece + data[-3:])[-3:]
+            self._end_of_piece = (self._end_of_piece + data[max(at, len(data) - 3) :])[-3:]
         elif self.head_bytes:
             self._end_of_piece = b""
             self.all.head_is_over(self)
@@ -282,6 +282,7 @@ class Connection(HttpToolsProtocol):
         data, at = self._held, self._held_from
         self._held = b""
         self.all.hold(self, 0)
+        self.flow.resume_reading()  # what came after the answer and before this has paused it again
         self._feed(data, at)
 
     def _discard(self, size: int) -> None:
