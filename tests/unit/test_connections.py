@@ -98,3 +98,22 @@ def test_the_end_of_a_head_is_not_taken_from_the_request_before_it() -> None:
         connection.all.leave(connection)
 
     asyncio.run(scenario())
+
+
+def test_a_head_that_is_cut_anywhere_is_found_to_be_complete() -> None:
+    request = b"\r\nPOST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\n\r\n\r" + HEAD + b"\r\n"
+
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await respond(send, 200, [], b"")
+
+        for first in range(len(request)):
+            for second in range(first, len(request), 7):
+                connection, transport = connect(application)
+                for part in (request[:first], request[first:second], request[second:]):
+                    connection.data_received(part)
+                await until_answered(transport, 2)
+                connection.all.leave(connection)
+
+    asyncio.run(scenario())
