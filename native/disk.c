@@ -14,6 +14,7 @@
 #include <sys/statfs.h>
 
 #include "disk.h"
+#include "drop.h"
 #include "text.h"
 
 #define OVERLAY_MAGIC 0x794c7630 // OVERLAYFS_SUPER_MAGIC
@@ -80,14 +81,15 @@ static void limit_processes(void) {
     sys6(SYS_prlimit64, 0, RLIMIT_NPROC, (long)limit, 0, 0, 0);
 }
 
-static int enter_namespaces(int *with_user, struct disk_failure *failure) {
-    long result = sys3(SYS_unshare, CLONE_NEWNS, 0, 0);
+static int enter_namespaces(const struct disk *disk, int *with_user, struct disk_failure *failure) {
+    long result = disk->own_user ? -EPERM : sys3(SYS_unshare, CLONE_NEWNS, 0, 0);
     *with_user = result == -EPERM;
     if (*with_user) {
         uint64_t user = (uint64_t)sys3(SYS_geteuid, 0, 0, 0), group = (uint64_t)sys3(SYS_getegid, 0, 0, 0);
         result = sys3(SYS_unshare, CLONE_NEWUSER | CLONE_NEWNS, 0, 0);
         if (!result) {
-            limit_processes();
+            if (disk->is_environment)
+                limit_processes();
             return map_ids(user, group, failure);
         }
     }
@@ -102,7 +104,7 @@ static int enter_namespaces(int *with_user, struct disk_failure *failure) {
 
 // Capabilities over the new user namespace only; nobody in the copy has use for them. Root would have them again at the
 // next exec, and needs them to give a fork its own folder: a namespace in which root is root takes CAP_SETFCAP.
-static int drop_capabilities(struct disk_failure *failure) {
+static int drop_needless(struct disk_failure *failure) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
     long result = sys3(SYS_geteuid, 0, 0, 0) ? sys3(SYS_capset, (long)&header, (long)none, 0) : 0;
@@ -124,20 +126,6 @@ static void put_folder(struct writer *out, const char *option, int fd) {
     put_number(out, (unsigned)fd, 10);
 }
 
-// Only there may overlayfs keep its marks in trusted.* attributes, where it can also rename folders of `lower`.
-static int in_first_user_namespace(void) {
-    char map[64];
-    const char *at = map;
-    if (read_text_file("/proc/self/uid_map", map, sizeof map) <= 0)
-        return 0;
-    skip_spaces(&at);
-    uint64_t inside = take_number(&at, 10);
-    skip_spaces(&at);
-    uint64_t outside = take_number(&at, 10);
-    skip_spaces(&at);
-    return !inside && !outside && take_number(&at, 10) == UINT32_MAX;
-}
-
 // `volatile` (Linux 5.10): nothing is synced. Without it the end of each copy would wait for all that is being written
 // to the disk, by whomever. `userxattr` (Linux 5.11): marks are kept in user.* attributes.
 static long mount_layers(const char *at, int lower, int upper, int work) {
@@ -146,6 +134,7 @@ static long mount_layers(const char *at, int lower, int upper, int work) {
     put_folder(&out, "lowerdir=", lower);
     put_folder(&out, ",upperdir=", upper);
     put_folder(&out, ",workdir=", work);
+    // Only there may overlayfs keep its marks in trusted.* attributes, where it can also rename folders of `lower`.
     put_text(&out, in_first_user_namespace() ? ",volatile,redirect_dir=on" : ",volatile,userxattr");
     return sys6(SYS_mount, (long)"overlay", (long)at, (long)"overlay", MS_NOSUID | MS_NODEV, (long)options, 0);
 }
@@ -242,8 +231,8 @@ static int protect_code(const struct disk *disk, struct disk_failure *failure) {
 
 int disk_enter(const struct disk *disk, struct disk_failure *failure) {
     int with_user;
-    int result = enter_namespaces(&with_user, failure);
-    if (result)
+    int result = enter_namespaces(disk, &with_user, failure);
+    if (result || !disk->at)
         return result;
     // Slave, not private: what is mounted and unmounted outside is inside too, and no copy keeps a disk busy.
     long made = sys6(SYS_mount, 0, (long)"/", 0, MS_REC | MS_SLAVE, 0, 0);
@@ -256,7 +245,7 @@ int disk_enter(const struct disk *disk, struct disk_failure *failure) {
         result = protect_code(disk, failure);
     if (!result)
         mount_shared_memory(disk);
-    return !result && with_user ? drop_capabilities(failure) : result;
+    return !result && with_user ? drop_needless(failure) : result;
 }
 
 int disk_holds(const char *at, const char *path) {

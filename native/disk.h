@@ -7,9 +7,11 @@
 struct disk {
     const char *at;  // where the frozen process knows its temporary folder: a folder must be there; NULL: no disk
     const char *own; // of this process alone: with `lower` it holds the folders "upper" and "work", else it is mounted
-    const char *lower; // what all copies begin with, never written to; NULL: `own` holds all there is
-    const char *tmp;   // where the same folder is to be seen as well, such as "/tmp"; NULL: nowhere else
-    const char *code;  // a folder that is to be read-only; NULL: none
+    const char *lower;  // what all copies begin with, never written to; NULL: `own` holds all there is
+    const char *tmp;    // where the same folder is to be seen as well, such as "/tmp"; NULL: nowhere else
+    const char *code;   // a folder that is to be read-only; NULL: none
+    int own_user;       // a user namespace of its own in any case, in which it keeps the capabilities that it has there
+    int is_environment; // where it has a user namespace of its own, MAX_PROCESSES are counted in it
 };
 
 struct disk_failure {
@@ -17,6 +19,7 @@ struct disk_failure {
     int refused;               // it cannot be had here, now or later
 };
 
+// With `own_user`, `at` may be NULL: then nothing is mounted.
 // Takes this process, which must have a single thread, into a mount namespace of its own, and mounts its folder on
 // `at`: an overlay over `lower`, or `own` itself; then the same on `tmp`. Where it has no right to, it goes into a user
 // namespace too, in which it is the same user and group and has no capabilities afterwards, unless it is root. 0, or

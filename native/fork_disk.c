@@ -2,12 +2,14 @@
 // folder of its own.
 
 #include "disk.h"
+#include "drop.h"
 #include "freeze.h"
 #include "text.h"
 
 int thawd_disk(const char *at, const char *own, const char *lower, const char *tmp, struct freeze_report *report) {
     struct disk_failure failure;
-    int error = disk_enter(&(struct disk){.at = at, .own = own, .lower = lower, .tmp = tmp}, &failure);
+    int error =
+        disk_enter(&(struct disk){.at = at, .own = own, .lower = lower, .tmp = tmp, .is_environment = 1}, &failure);
     *report = (struct freeze_report){.bytes = sizeof *report};
     if (!error)
         return FREEZE_FROZEN;
@@ -18,4 +20,8 @@ int thawd_disk(const char *at, const char *own, const char *lower, const char *t
     put_text(&out, failure.detail);
     report->error = failure.refused ? 0 : -error;
     return failure.refused ? FREEZE_REFUSED : FREEZE_FAILED;
+}
+
+int thawd_drop_capabilities(void) {
+    return drop_capabilities();
 }

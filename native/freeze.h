@@ -65,6 +65,9 @@ __attribute__((visibility("default"))) int thawd_freeze(const struct freeze_requ
 __attribute__((visibility("default"))) int thawd_disk(const char *at, const char *own, const char *lower,
                                                       const char *tmp, struct freeze_report *report);
 
+// Gives up all capabilities of this process, which must have a single thread, for good. 0, or -errno.
+__attribute__((visibility("default"))) int thawd_drop_capabilities(void);
+
 // The id in this thawed copy of a thread that had `tid` when frozen; 0 when there is none, or nothing was thawed.
 __attribute__((visibility("default"))) int32_t thawd_new_tid(int32_t tid);
 

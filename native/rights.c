@@ -8,6 +8,7 @@
 #include <linux/prctl.h>
 #include <sys/resource.h>
 
+#include "drop.h"
 #include "freezing.h"
 #include "sys.h"
 
@@ -89,6 +90,10 @@ static int note_groups(struct freezing *f) {
     char *text = (char *)f->text.base;
     uint32_t *groups = (uint32_t *)(f->text.base + f->text.capacity_bytes / 2);
     struct writer out = text_writer(text, f->text.capacity_bytes / 2);
+    if (!in_first_user_namespace()) { // where groups have other numbers, and could not be given up
+        f->process.more_groups = add_string(f, "?");
+        return 0;
+    }
     long count = sys3(SYS_getgroups, GROUPS_MOST, (long)groups, 0);
     for (long i = 0; i < count; i++) {
         put_number(&out, groups[i], 10);

@@ -4,6 +4,8 @@
 
 #include <linux/mman.h>
 
+#include "drop.h"
+
 struct thaw thaw_state;
 
 struct stage {
@@ -73,7 +75,11 @@ static const char help[] =
     "  --disk-lower PATH over what lies in PATH, which stays as it is\n"
     "  --disk-tmp PATH   have the same folder at PATH, too, such as /tmp\n"
     "  --disk-code PATH  make the folder PATH read-only\n"
+    "  --environment     it is no template: in a user namespace of its own it has 1,024 processes at most\n"
+    "  --rights none     give all capabilities up, once the folders are there\n"
+    "  --rights namespace  have a user namespace of its own, and capabilities in it alone\n"
     "  --run             IMAGE is a program: execute it with ARGUMENTs as soon as that is done\n"
+    "  --status-fd FD    with --run: write the error to FD, four bytes, when IMAGE cannot be executed\n"
     "  --try STAGE       end with status 0 when STAGE has ended\n"
     "  --stages          list the stages and what holds when each has ended\n"
     "For tests:\n"
@@ -135,6 +141,14 @@ static void take_disk(struct thaw *t, const char *option, const char *path) {
     *to = path;
 }
 
+static void take_rights(struct thaw *t, const char *text) {
+    t->rights = text_equal(text, "none")        ? RIGHTS_NONE
+                : text_equal(text, "namespace") ? RIGHTS_NAMESPACE
+                                                : RIGHTS_FROZEN;
+    if (t->rights == RIGHTS_FROZEN)
+        misused(text);
+}
+
 // Takes the options; the index of the image's path.
 static int take_options(struct thaw *t, int argc, char **argv) {
     int i = 1;
@@ -152,6 +166,14 @@ static int take_options(struct thaw *t, int argc, char **argv) {
             t->vdso_jump = 1;
         } else if (text_equal(option, "--run")) {
             t->run = 1;
+        } else if (text_equal(option, "--status-fd") && has_value) {
+            t->status_fd = (int)take_number(&value, 10);
+            sys_fcntl(t->status_fd, 2 /* F_SETFD */, 1 /* FD_CLOEXEC */);
+            i++;
+        } else if (text_equal(option, "--environment")) {
+            t->disk.is_environment = 1;
+        } else if (text_equal(option, "--rights") && has_value) {
+            take_rights(t, argv[++i]);
         } else if (text_equal(option, "--fd") && has_value) {
             take_provided(t, argv[++i]);
         } else if (text_equal(option, "--die-at") && has_value) {
@@ -178,7 +200,13 @@ static int take_options(struct thaw *t, int argc, char **argv) {
 _Noreturn static void execute(struct thaw *t) {
     char **argv = t->envp - 1 - t->argument_count - 1;
     sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&first_mask, 0, sizeof first_mask, 0, 0);
-    long result = sys3(SYS_execve, (long)argv[0], (long)argv, (long)t->envp);
+    long result = t->rights == RIGHTS_NONE ? drop_capabilities() : 0;
+    if (result)
+        thaw_fail("capabilities cannot be given up", "", result);
+    result = sys3(SYS_execve, (long)argv[0], (long)argv, (long)t->envp);
+    const int32_t error = (int32_t)-result;
+    if (t->status_fd)
+        sys_write(t->status_fd, &error, sizeof error);
     thaw_fail("the program cannot be executed: ", argv[0], result);
 }
 

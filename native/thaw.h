@@ -38,12 +38,14 @@ struct provided {
 struct thaw {
     // From the command line.
     char path[4096];
-    char die_at[32];    // a stage, or empty
-    char end_at[32];    // the same
-    int by_text;        // no PROCMAP_QUERY
-    int vdso_jump;      // as where the kernel seals the vDSO
-    int again;          // how often this is tried already with another layout
-    struct disk disk;   // its texts lie on the first stack
+    char die_at[32];                                              // a stage, or empty
+    char end_at[32];                                              // the same
+    int by_text;                                                  // no PROCMAP_QUERY
+    int vdso_jump;                                                // as where the kernel seals the vDSO
+    int again;                                                    // how often this is tried already with another layout
+    struct disk disk;                                             // its texts lie on the first stack
+    enum { RIGHTS_FROZEN, RIGHTS_NAMESPACE, RIGHTS_NONE } rights; // what the copy may do, beside what was frozen
+    int status_fd;      // gets the error, four bytes, when the program cannot be executed; 0: nobody asks
     int run;            // a program is to be executed in place of an image, once the disk is there
     char disk_tmp[64];  // `disk.tmp`, kept; empty: the folder is seen in one place only
     char disk_at[4096]; // `disk.at`, kept; empty: the copy has no temporary folder of its own

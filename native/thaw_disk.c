@@ -10,11 +10,13 @@
 
 void stage_disk(struct thaw *t) {
     struct disk_failure failure;
-    if (!t->disk.at)
+    t->disk.own_user = t->rights == RIGHTS_NAMESPACE;
+    if (!t->disk.at && !t->disk.own_user)
         return;
-    if (text_bytes(t->disk.at) >= sizeof t->disk_at)
+    if (t->disk.at && text_bytes(t->disk.at) >= sizeof t->disk_at)
         thaw_fail("the path of the temporary folder is too long", "", ENAMETOOLONG);
-    copy_bytes(t->disk_at, t->disk.at, text_bytes(t->disk.at) + 1);
+    if (t->disk.at)
+        copy_bytes(t->disk_at, t->disk.at, text_bytes(t->disk.at) + 1);
     if (t->disk.tmp && text_bytes(t->disk.tmp) >= sizeof t->disk_tmp)
         thaw_fail("the other path of the temporary folder is too long", "", ENAMETOOLONG);
     if (t->disk.tmp)

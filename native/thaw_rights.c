@@ -9,6 +9,7 @@
 #include <linux/prctl.h>
 #include <linux/securebits.h>
 
+#include "drop.h"
 #include "thaw.h"
 
 #ifndef PR_SET_MDWE
@@ -16,17 +17,6 @@
 #endif
 #define RESOURCES 16
 #define GROUPS_MOST 65536 // NGROUPS_MAX
-
-static int in_first_user_namespace(void) {
-    char map[64];
-    const char *at = map;
-    if (read_text_file("/proc/self/uid_map", map, sizeof map) <= 0)
-        return 0;
-    skip_spaces(&at);
-    uint64_t inside = take_number(&at, 10);
-    skip_spaces(&at);
-    return !inside && !take_number(&at, 10);
-}
 
 void rights_check(struct thaw *t) {
     char status[8192];
@@ -64,6 +54,8 @@ static long set_groups(const char *frozen) {
 static void become_groups(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     const char *more = string_at(t, process->more_groups);
+    if (*more == '?') // it was frozen in a user namespace of its own
+        return;
     uint32_t now[3] = {0};
     sys3(SYS_getresgid, (long)&now[0], (long)&now[1], (long)&now[2]);
     long result = same_groups(more) ? 0 : set_groups(more);
@@ -142,6 +134,8 @@ void stage_rights(struct thaw *t) {
     set_secure_bits(process);
     become_users(t);
     limit_capabilities(process);
+    if (t->rights == RIGHTS_NONE && drop_capabilities())
+        thaw_fail("capabilities cannot be given up", "", EPERM);
     if (process->no_privileges && sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0) < 0)
         thaw_fail("no_new_privs cannot be set", "", EPERM);
     if (process->fixed_code && sys_prctl(PR_SET_MDWE, process->fixed_code, 0, 0, 0) < 0)

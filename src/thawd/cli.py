@@ -86,6 +86,7 @@ main.add_command(cost_commands.tune)
 @config_option
 @click.option("--host", help="Address to listen on; overrides server.host. Other than loopback needs server.key.")
 @click.option("--port", type=click.IntRange(0, 65535), help="Port; overrides server.port. 0 takes any free one.")
+@click.option("--user", help="Become that user first, and functions with it; for root. Overrides server.user.")
 @click.option("--watch", is_flag=True, help="Publish a function anew when its code changes.")
 @click.option(
     "--ready-file",
@@ -98,6 +99,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
     config_path: Path,
     host: str | None,
     port: int | None,
+    user: str | None,
     watch: bool,
     ready_file: Path | None,
     local_aws: bool,
@@ -121,6 +123,8 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
         environ["THAWD_HOST"] = host
     if port is not None:
         environ["THAWD_PORT"] = str(port)
+    if user is not None:
+        environ["THAWD_USER"] = user
     if local_aws and real_aws:
         raise click.UsageError("--aws and --aws-real exclude each other")
     settings = load(config_path, environ)

@@ -34,6 +34,7 @@ from thawd.gateway.url_table import PATH_PREFIX
 from thawd.reload import Reloads
 from thawd.state.backup import RESCUED, rescue, rescued
 from thawd.telemetry.console import complain, say
+from thawd.users import become
 from thawd.web import configured, quieten_uvicorn
 
 _KILL_WAIT_S = 10.0
@@ -274,6 +275,8 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
         ScarcityError: the same, for want of memory or threads.
         OSError: the same, as the system tells it.
     """
+    if settings.server.user is not None:
+        become(settings.server.user, data=settings.server.data)
     sys.setswitchinterval(_SWITCH_S)
     threads.spare_address_space()
     _give_memory_back()

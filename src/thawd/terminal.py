@@ -111,6 +111,8 @@ def print_status(document: dict[str, Any]) -> None:
             click.echo(f"  {title:<12} {d['count']:>9,} {times}")
         if (snapshot := entry["snapshot"]) and "id" in snapshot:
             click.echo(f"  snapshot {snapshot['id']}, {snapshot['stored_bytes'] / (1 << 20):,.1f} MiB")
+            for dropped in snapshot.get("dropped", ()):
+                click.echo(f"  each environment finds ended: {dropped}")
         told = [_counted(entry[counter], *words) for counter, words in _COUNTED.items() if entry[counter]]
         if told:
             click.echo(f"  {', '.join(told)}")

@@ -24,11 +24,14 @@ class EmulatedAws:
         self._folder = folder
 
     def __enter__(self) -> EmulatedAws:
+        # With a folder as thawd starts it: as the account that thawd's own ARNs are of.
+        arguments = [] if self._folder is None else [str(self._folder)]
+        account = {} if self._folder is None else {"MOTO_ACCOUNT_ID": ACCOUNT_ID}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "thawd.emulated_aws", *([] if self._folder is None else [str(self._folder)])],
+            [sys.executable, "-m", "thawd.emulated_aws", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            env={**os.environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
+            env={**os.environ, **account},
         )
         assert self._process.stdout is not None
         line = self._process.stdout.readline()

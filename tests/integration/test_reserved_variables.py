@@ -39,8 +39,13 @@ def handler(event, context):
 """
 
 
+def values_of(names: set[str]) -> dict[str, str]:
+    """A value of its own for each; the wrapper is executed, and env(1) executes what it is given."""
+    return {name: "/usr/bin/env" if name == "AWS_LAMBDA_EXEC_WRAPPER" else "own" for name in names}
+
+
 def declare(project: Project, names: set[str]) -> None:
-    variables = ", ".join(f"{name} = 'own'" for name in sorted(names))
+    variables = ", ".join(f"{name} = '{value}'" for name, value in sorted(values_of(names).items()))
     project.config(f'[functions.f]\nhandler = "app.handler"\nenvironment = {{ {variables} }}\n')
 
 
@@ -52,7 +57,7 @@ def create(running: Running, name: str, names: set[str]) -> None:
         Role=ROLE,
         Handler="app.handler",
         Code={"ZipFile": zipped(app__py=CODE)},
-        Environment={"Variables": dict.fromkeys(names, "own")},
+        Environment={"Variables": values_of(names)},
     )
     running.client().get_waiter("function_active_v2").wait(FunctionName=name, WaiterConfig={"Delay": 0.05})
 
@@ -84,7 +89,7 @@ def test_the_file_a_reload_and_the_lambda_api_refuse_the_same_names(project: Pro
 def test_the_file_a_reload_and_the_lambda_api_take_the_same_names(project: Project) -> None:
     project.code(CODE)
     declare(project, ALLOWED)
-    expected = (dict.fromkeys(sorted(ALLOWED), "own"), None)
+    expected = (values_of(ALLOWED), None)
     with project.up() as running:
         assert running.invoke("f", sorted(ALLOWED)) == expected
         create(running, "g", ALLOWED)

@@ -91,7 +91,7 @@ def test_in_a_user_namespace_of_its_own_a_program_has_1024_processes_at_most(tri
     own = one.folder / "own"
     own.mkdir(mode=0o700)
     give(own, NOBODY)
-    options = ["--disk-at", str(own), "--disk-own", str(own)]
+    options = ["--environment", "--disk-at", str(own), "--disk-own", str(own)]
     script = "cat /proc/self/limits; for i in $(seq 20); do /bin/true & done; wait; echo all"
     command = [one.engine.thaw, *options, "--run", "/bin/sh", "-c", script]
     outcome = end_of(one.keeper.start(command, identity=NOBODY))

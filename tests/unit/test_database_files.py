@@ -115,6 +115,7 @@ def test_a_folder_or_file_that_cannot_be_written_is_told_with_the_way_out() -> N
     folder.chmod(0o755)
     try:
         Database(folder / "there.db", migrations=SCHEMA).close()
+        (folder / "there.db").chmod(0o644)
         script = (
             "import os; from pathlib import Path\n"
             "from thawd.state.database import Database; from thawd.errors import StoreError\n"

@@ -177,7 +177,7 @@ def test_what_is_left_to_be_told_survives_a_restart(tmp_path: Path) -> None:
             post.dispatcher.outcomes = [FAILED]
             await post.accept()
             await post.settled(delivering=1)
-            assert [made.destination for made in post.stores.taken] == [HOOK]
+            await until(lambda: [made.destination for made in post.stores.taken] == [HOOK])
 
     async def after() -> None:
         async with Post(tmp_path, stores=Scripted) as post:

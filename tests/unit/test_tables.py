@@ -7,6 +7,7 @@ import os
 import shutil
 import signal
 import sqlite3
+import stat
 import subprocess
 import sys
 import tempfile
@@ -148,6 +149,8 @@ def test_a_table_in_a_folder_that_may_only_be_read_is_read() -> None:
         store = open_table(folder / "t.db")
         asyncio.run(store.put("k", b"{}"))
         store.close()
+        assert stat.S_IMODE((folder / "t.db").stat().st_mode) == 0o600, "until its owner lets others read it"
+        (folder / "t.db").chmod(0o644)
         script = (
             "import os; from pathlib import Path; from thawd.state.table_sqlite import read_file\n"
             "os.setgid(65534); os.setuid(65534)\n"

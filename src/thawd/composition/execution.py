@@ -15,6 +15,7 @@ from thawd.errors import unexpected
 from thawd.execution import cpu, memory, node, process_limit, sdk
 from thawd.execution.dispatcher import Dispatcher
 from thawd.execution.publisher import Publisher
+from thawd.execution.rights import Rights, find_rights, notice
 from thawd.execution.services import TableServices
 from thawd.execution.snapshots import Engine, NoEngineError
 from thawd.execution.spawner import Spawner
@@ -78,6 +79,9 @@ class ExecutionSubsystem:
             report=complain,
         )
         self.spawner.use_disks(self._disks)
+        self.spawner.use_rights(program, Rights())
+        self._program = program
+        self._capabilities = server.capabilities
         if isinstance(limiter, process_limit.CountingLimiter):
             limiter.orphans = self.spawner.children.orphans
         if server.snapshots != "off":
@@ -107,6 +111,10 @@ class ExecutionSubsystem:
         """Make temporary folders ready; call it before a process is started."""
         await asyncio.to_thread(self._disks.clean)
         await asyncio.to_thread(self._disks.confine)
+        rights = await asyncio.to_thread(find_rights, self._program, capabilities=self._capabilities)
+        self.spawner.use_rights(self._program, rights)
+        if (text := notice(rights)) is not None:
+            complain(text)
 
     async def watch_limits(self) -> None:
         """Hold functions to their memory and temporary storage until cancelled."""

@@ -186,6 +186,17 @@ SERVER = (
         "Whether each environment has a `/tmp` of its own, and finds its code read-only, where the kernel allows that.",
     ),
     Option(
+        "capabilities",
+        kinds.flag(),
+        "Whether functions keep the capabilities that thawd has, as those of root; else they have none.",
+    ),
+    Option(
+        "user",
+        kinds.text("the name of a user", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch),
+        "Whom a server that root starts becomes, and its functions with it; `thawd up --user`.",
+        "none",
+    ),
+    Option(
         "cpu_limits",
         kinds.flag(),
         "Hold each environment to the CPU share that goes with its memory: 1,769 MB are one CPU. Needs a cgroup.",
@@ -560,6 +571,7 @@ ENVIRONMENT_VARIABLES = {
     "THAWD_PORT": "port",
     "THAWD_KEY": "key",
     "THAWD_DATA": "data",
+    "THAWD_USER": "user",
     "THAWD_SNAPSHOTS": "snapshots",
     "THAWD_ACCESS_KEYS": "access_keys",
     "THAWD_WEBHOOK_SECRET": "webhook_secret",

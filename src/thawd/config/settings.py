@@ -43,6 +43,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         max_queued: with so many asynchronous events waiting, no more are accepted, 1-1,000,000,000.
         dead_letter_retention_s: how long an event that was given up is kept, seconds, 60-315,360,000.
         private_tmp: give each environment a ``/tmp`` of its own and read-only code, where this machine lets us.
+        capabilities: leave functions the capabilities that this process has, root's for one.
+        user: whom a server that root starts becomes; None: it stays root.
         cpu_limits: hold environments to the CPU share that goes with their memory, where this machine lets us.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
         snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: make and use none.
@@ -68,6 +70,8 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     # Source: SQS quotas, the longest that a message is kept.
     dead_letter_retention_s: float = 1_209_600.0
     private_tmp: bool = True
+    capabilities: bool = False
+    user: str | None = None
     cpu_limits: bool = False
     log_max_mb: int = 10
     snapshots: str = "auto"

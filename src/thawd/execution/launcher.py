@@ -10,8 +10,10 @@ import asyncio
 import fcntl
 import os
 import resource
+import select
 import signal
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,9 +23,11 @@ from thawd.errors import StoreError
 from thawd.execution.children import Child, Children
 from thawd.execution.ends import Ends
 from thawd.execution.platform_log import platform_log
+from thawd.execution.rights import Rights
 from thawd.execution.version import Version, variables_of_environment
 from thawd.resources import Function
 from thawd.snapshot.disk import DiskRefusedError, Disks, DiskSnapshot, Prepared, in_tmp
+from thawd.snapshot.engine import PROGRAM_NAME
 from thawd.telemetry.log_groups import path_of_group
 from thawd.telemetry.logs import FunctionLog, LogStream
 
@@ -36,6 +40,8 @@ _REAP_S = 5.0
 # moments before that, another may be starting in its place, and somebody waits for it.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
+# How long to wait for the word of thawd-thaw that a program has been executed: milliseconds, unless a disk hangs.
+_EXECUTION_S = 2.0
 # Source: Lambda quotas, "File descriptors".
 _OPEN_FILES = 1024
 
@@ -50,6 +56,7 @@ class Start:
         ends: the descriptors between it and us.
         initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
         folder: its temporary folder; None where the function names one of its own, or nobody keeps any.
+        rights: options of thawd-thaw for what it gives up.
     """
 
     identifier: str
@@ -57,6 +64,12 @@ class Start:
     ends: Ends
     initialization: str
     folder: Prepared | None = None
+    rights: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """For thawd-thaw, before the image or ``--run``; none where the process needs nothing of it."""
+        return [*self.rights, *([] if self.folder is None else self.folder.options)]
 
     @property
     def variables(self) -> dict[str, str]:
@@ -75,11 +88,15 @@ class Launcher:
         helpers: how many things are under way that start processes of the platform's own, such as pip; those are no
             strays.
         disks: temporary folders; None: processes share the machine's.
+        program: thawd-thaw; None where there is none.
+        rights: what processes give up.
     """
 
     def __init__(self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None) -> None:
         self.children = Children()
         self.disks = disks
+        self.program: Path | None = None
+        self.rights = Rights()
         self.helpers = 0
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
@@ -103,13 +120,21 @@ class Launcher:
         for log in self._logs.values():
             log.flush()
 
-    def begin(self, version: Version, *, initialization: str, disk: DiskSnapshot | None = None) -> Start:
+    def begin(
+        self,
+        version: Version,
+        *,
+        initialization: str,
+        disk: DiskSnapshot | None = None,
+        is_template: bool = False,
+    ) -> Start:
         """An identity, a log stream, descriptors and a temporary folder for one more process of `version`.
 
         Args:
             version: what it is to run.
             initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
             disk: what its temporary folder begins with; None: nothing.
+            is_template: whether it is to be frozen or forked, and serves nothing itself.
 
         Raises:
             OSError: no descriptors left, or no disk space.
@@ -121,6 +146,7 @@ class Launcher:
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
         start = Start(identifier, stream, Ends.open(), initialization)
+        start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
         if self.disks is not None and "TMPDIR" not in version.function.environment:
             self._with_folder.add(identifier)
             try:
@@ -140,11 +166,11 @@ class Launcher:
         return in_tmp([version.task_root, version.python]) is None
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
-        """The command line with which a program finds what `start` has for it at ``/tmp``, and its code read-only."""
-        if start.folder is None or not start.folder.options:
+        """The command line by which a program finds what `start` has for it at ``/tmp``, and has no more rights."""
+        if not self.rights.drops and (start.folder is None or not start.folder.options):
             return list(argv)
-        assert self.disks is not None
-        return [str(self.disks.program), *start.folder.options, "--run", *argv]
+        assert self.program is not None
+        return [str(self.program), *start.options, "--run", *argv]
 
     def abandon(self, start: Start) -> None:
         """No process came of it."""
@@ -171,23 +197,19 @@ class Launcher:
         control, services, lifeline, output = start.ends.theirs
         command = self.confined(start, version.argv(mode, (control, services, lifeline)))
         try:
-            process = subprocess.Popen(
+            pid = _spawn(
                 command,
-                env={**version.variables, **start.variables},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=output,
-                pass_fds=(control, services, lifeline),
+                {**version.variables, **start.variables},
                 cwd=version.task_root,
-                start_new_session=True,
+                output=output,
+                pass_fds=(control, services, lifeline),
             )
         except OSError:
             self.abandon(start)
             raise
-        process.returncode = 0  # `Children` reaps it, not Popen
         start.ends.close_theirs()
         # At once: a process that nobody has registered passes for a stray.
-        return self.watch(process.pid, start.identifier)
+        return self.watch(pid, start.identifier)
 
     def execute_program(self, version: Version, start: Start, *, api: str) -> Child:
         """Execute the version's own program and follow the process.
@@ -317,26 +339,60 @@ def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: P
     Raises:
         OSError: the program is gone, or there is no memory or process left.
     """
-    process = subprocess.Popen(
-        argv,
-        env=variables,
-        stdin=subprocess.DEVNULL,
-        stdout=output,
-        stderr=output,
-        pass_fds=(lifeline,),
-        cwd=cwd,
-        start_new_session=True,
-    )
-    process.returncode = 0  # `Children` reaps it, not Popen
-    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -process.pid)
+    pid = _spawn(argv, variables, cwd=cwd, output=output, pass_fds=(lifeline,))
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -pid)
     if hasattr(fcntl, "F_SETSIG"):
         fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
         fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
     if hasattr(resource, "prlimit"):
-        _, hard = resource.prlimit(process.pid, resource.RLIMIT_NOFILE)
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
         limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
-        resource.prlimit(process.pid, resource.RLIMIT_NOFILE, (limit, hard))
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    return pid
+
+
+def _spawn(
+    command: Sequence[str], variables: Mapping[str, str], *, cwd: Path, output: int, pass_fds: tuple[int, ...]
+) -> int:
+    """Execute a program in a session of its own; its process id. `Children` reaps it.
+
+    Raises:
+        OSError: it cannot be executed, also where thawd-thaw is to do so and tells it.
+    """
+    told, tells = os.pipe()
+    wrapped = Path(command[0]).name == PROGRAM_NAME
+    options = ["--status-fd", str(tells)] if wrapped else []
+    try:
+        process = subprocess.Popen(
+            [command[0], *options, *command[1:]],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(*pass_fds, tells) if wrapped else pass_fds,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        os.close(tells)
+        tells = -1
+        error = _error_of(told)
+        if error:
+            process.wait()
+            raise OSError(error, os.strerror(error), command[command.index("--run") + 1])
+    finally:
+        os.close(told)
+        if tells >= 0:
+            os.close(tells)
+    process.returncode = 0
     return process.pid
+
+
+def _error_of(told: int) -> int:
+    """Why thawd-thaw could not execute its program; 0 when it did, which closes the pipe, or takes long over mounts."""
+    if not select.select([told], [], [], _EXECUTION_S)[0]:
+        return 0
+    text = os.read(told, 4)
+    return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0
 
 
 def _file_actions(theirs: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:

@@ -21,6 +21,7 @@ from thawd.execution.init_phase import InitError
 from thawd.execution.launcher import Launcher
 from thawd.execution.memory import MemoryLimiter
 from thawd.execution.origin import Origin, Reason, first_counted
+from thawd.execution.rights import Rights
 from thawd.execution.snapshots import Engine, Frozen, Made, Snapshots
 from thawd.execution.starter import Starter, ThawFailedError
 from thawd.execution.template import ForkRefusedError, Template, TemplateLostError
@@ -73,6 +74,11 @@ class Spawner:
     def use_disks(self, disks: Disks) -> None:
         """Give each process a temporary folder of its own from now on."""
         self._launcher.disks = disks
+
+    def use_rights(self, program: Path | None, rights: Rights) -> None:
+        """Have processes give up `rights` from now on, by thawd-thaw, `program`."""
+        self._launcher.program = program
+        self._launcher.rights = rights
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
         """Freeze versions from now on, and thaw them."""

@@ -76,8 +76,7 @@ class Thawable:
 
     def command(self, role: str, start: Start) -> list[str]:
         """Program and arguments for a copy that is to be an ``environment``, a ``template`` or a ``probe``."""
-        options = [] if start.folder is None else start.folder.options
-        return [str(self.program), *options, str(self.image), role]
+        return [str(self.program), *start.options, str(self.image), role]
 
 
 class Starter:
@@ -175,7 +174,7 @@ class Starter:
         except DiskRefusedError as error:
             raise TemplateLostError(error.message) from error
         try:
-            pid = await template.fork(start.ends, start.variables, start.folder)
+            pid = await template.fork(start, drops=self._launcher.rights.drops)
         except BaseException:
             self._launcher.abandon(start)
             raise
@@ -216,7 +215,7 @@ class Starter:
             InitError: init failed.
             OSError: the machine could not start a process.
         """
-        start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND)
+        start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND, is_template=True)
         child = self._launcher.execute(version, "snapshot" if to_freeze else "template", start)
         template = await self._template_ready(version, start, child)
         if not to_freeze:
@@ -232,9 +231,13 @@ class Starter:
         except StoreError as error:
             template.disk_refused = error.message
 
-    def _begin_copy(self, version: Version, thawable: Thawable, initialization: str) -> Start:
+    def _begin_copy(
+        self, version: Version, thawable: Thawable, initialization: str, *, is_template: bool = False
+    ) -> Start:
         try:
-            return self._launcher.begin(version, initialization=initialization, disk=thawable.disk)
+            return self._launcher.begin(
+                version, initialization=initialization, disk=thawable.disk, is_template=is_template
+            )
         except DiskRefusedError as error:
             raise ThawFailedError(error.message, cannot=True) from error
 
@@ -245,7 +248,7 @@ class Starter:
             ThawFailedError: it did not come to life.
             OSError: the machine could not start a process.
         """
-        start = self._begin_copy(version, thawable, SNAP_START)
+        start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
         start.stream.begin_tail(_TOLD_BYTES)
         child = self._launcher.thaw(version, thawable.command(role, start), start)
         try:

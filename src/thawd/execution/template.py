@@ -20,6 +20,7 @@ from thawd.execution.calls import CallChannel, ServiceHandler
 from thawd.execution.children import Child, Children
 from thawd.execution.ends import Ends, FrameProtocol
 from thawd.execution.init_phase import InitError, ReadyHead, describe_exit, init_ends
+from thawd.execution.launcher import Start
 from thawd.execution.memory import MemoryLimit
 from thawd.execution.output import OutputPipe
 from thawd.execution.version import Version
@@ -246,8 +247,8 @@ class Template:
         self._stage = f"{stage}, for which it has {limits_s[stage]:.0f} s"
         self._stage_ends_s = time.monotonic() + limits_s[stage]
 
-    async def fork(self, ends: Ends, variables: dict[str, str], folder: Prepared | None) -> int:
-        """Fork one environment that gets `ends`, `variables` and the temporary `folder`; its process id.
+    async def fork(self, start: Start, *, drops: bool) -> int:
+        """Fork one environment, as `start` says, which gives up its capabilities if it `drops` them; its process id.
 
         Raises:
             TemplateLostError: the template died, or hangs.
@@ -258,7 +259,9 @@ class Template:
         number = next(self._numbers)
         forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._forks[number] = forked
-        head = _encode({"n": number, "environ": variables, "disk": _mount(folder)})
+        ends = start.ends
+        bare = _library() if drops else None
+        head = _encode({"n": number, "environ": start.variables, "disk": _mount(start.folder), "bare": bare})
         frame = wire.HEADER.pack(len(head), 0, wire.FORK) + head
         patience_s = min(_FORK_S, self.version.function.init_timeout_s)
         self._to_send.append((frame, ends))
@@ -380,5 +383,9 @@ def _mount(folder: Prepared | None) -> dict[str, str | None] | None:
         "tmp": None if folder.tmp is None else str(folder.tmp),
         "own": str(folder.own),
         "lower": None if folder.lower is None else str(folder.lower),
-        "library": str(Path(native_folder() or "") / LIBRARY_NAME),
+        "library": _library(),
     }
+
+
+def _library() -> str:
+    return str(Path(native_folder() or "") / LIBRARY_NAME)

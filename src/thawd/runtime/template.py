@@ -42,6 +42,9 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
         init_ms: how long init took.
         own_fds: descriptors of the template that a forked environment must not keep.
     """
+    if os.geteuid() == 0:
+        from thawd.snapshot import engine  # noqa: F401 - each fork gives up its capabilities by it
+
     # What init left is shared by all environments; the collector must not write to it, page by page, in each of them.
     gc.collect()
     gc.freeze()
@@ -108,6 +111,16 @@ def _enter_disk(mount: Dict[str, Optional[str]]) -> None:
         os._exit(1)
 
 
+def _drop_capabilities(library: str) -> None:
+    from thawd.snapshot import engine
+
+    try:
+        engine.drop_capabilities(library=library)
+    except engine.SnapshotError as error:
+        faults.write_log("thawd: %s\n" % error)
+        os._exit(1)
+
+
 def _open_anew() -> None:
     try:
         sharing.open_anew()
@@ -170,6 +183,8 @@ class _Template:
                 _enter_disk(head["disk"])
                 shared_files.give_back()
             _open_anew()
+            if head.get("bare") is not None:
+                _drop_capabilities(head["bare"])
             return Forked(channel, head["environ"], (time.monotonic() - started_s) * 1000)
         for fd in fds:
             os.close(fd)

@@ -336,6 +336,20 @@ def freeze(
     )
 
 
+def drop_capabilities(*, library: str | None = None) -> None:
+    """Give up all capabilities of this process, a fork that has a single thread, for good.
+
+    Args:
+        library: of the C library; None: found by `library_path`.
+
+    Raises:
+        SnapshotFailed: the system could not do it; the process is of no use.
+    """
+    error = _load(library or library_path()).thawd_drop_capabilities()
+    if error:
+        raise SnapshotFailed("capabilities cannot be given up: %s" % os.strerror(-error), stage="rights")
+
+
 def enter_disk(
     at: str, own: str, lower: str | None = None, *, tmp: str | None = None, library: str | None = None
 ) -> None:

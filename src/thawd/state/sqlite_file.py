@@ -184,7 +184,7 @@ def _make(path: Path) -> None:
 
     Source: sqlite3, os_unix.c, findCreateFileMode.
     """
-    with contextlib.suppress(FileExistsError):
+    with contextlib.suppress(FileExistsError, PermissionError):  # who may not make it is told so by SQLite
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.suppress(PermissionError):
             folders.sync(path.parent)
