@@ -1,113 +1,119 @@
-"""Who opened which socket, and what a copy finds in its place, as init's notes tell it."""
+"""Claims about `thawd.gateway.connections` that depend on when what arrives: a transport by hand."""
 
 from __future__ import annotations
 
 import asyncio
-import os
-import socket
-import tempfile
-from collections.abc import Iterator
-from pathlib import Path
+from typing import Any
 
-import pytest
+import uvicorn
+from uvicorn.server import ServerState
 
-from thawd.snapshot.connections import CONNECTED, LISTENING, NEW, PAIR, Openings
+from thawd.gateway.connection_limits import ConnectionLimits, Connections
+from thawd.gateway.connections import Connection
+from thawd.gateway.http import Receive, Scope, Send, respond
 
-
-@pytest.fixture
-def openings() -> Iterator[Openings]:
-    noted = Openings(str(Path(__file__).parent))
-    noted.watch()
-    yield noted
-    noted.stop()
+HEAD = b"GET /x HTTP/1.1\r\nHost: localhost\r\n"
 
 
-def kind_and_address(openings: Openings, sock: socket.socket) -> tuple[str, str]:
-    held = next(one for one in openings.sockets() if one.number == sock.fileno())
-    return held.kind, held.address
+class Transport:
+    """Remembers what is done with it."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_reading = True
+
+    def write(self, data: bytes) -> None:
+        self.written += data
+
+    def pause_reading(self) -> None:
+        self.is_reading = False
+
+    def resume_reading(self) -> None:
+        self.is_reading = True
+
+    def is_closing(self) -> bool:
+        return False
+
+    def get_extra_info(self, name: str, default: Any = None) -> Any:
+        return default
+
+    def get_write_buffer_size(self) -> int:
+        return 0
 
 
-def test_a_connection_is_told_with_its_peer_and_the_line_that_opened_it(openings: Openings) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server, socket.create_connection(server.getsockname()) as client:
-        held = openings.socket(client.fileno())
-        port = server.getsockname()[1]
-        assert (held.kind, held.address, held.library) == (CONNECTED, f"127.0.0.1:{port}", "")
-        assert held.place.startswith("test_connections.py:")
-        assert held.describe() == (
-            f"descriptor {client.fileno()}, connected to 127.0.0.1:{port} (opened at {held.place})"
-        )
-        assert kind_and_address(openings, server) == (LISTENING, f"127.0.0.1:{port}")
+def connect(application: Any) -> tuple[Connection, Transport]:
+    config = uvicorn.Config(application, loop="none", lifespan="off", log_config=None, ws="none")
+    config.load()
+    connections = Connections(ConnectionLimits(), complain=lambda _: None)
+    loop = asyncio.get_running_loop()
+    connection = Connection(connections, config=config, server_state=ServerState(), app_state={}, _loop=loop)
+    transport = Transport()
+    connection.connection_made(transport)  # type: ignore[arg-type]
+    return connection, transport
 
 
-def test_the_library_next_to_the_call_is_named(openings: Openings) -> None:
-    import urllib3
-
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        connection = urllib3.connection.HTTPConnection("127.0.0.1", server.getsockname()[1])
-        connection.connect()
-        held = openings.socket(connection.sock.fileno())
-        assert (held.library, held.place.split(":")[0]) == ("urllib3", "test_connections.py")
-        connection.close()
+async def until_answered(transport: Transport, count: int) -> None:
+    while transport.written.count(b"HTTP/1.1 200") < count:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+        await asyncio.sleep(0)
 
 
-def test_only_ports_that_the_kernel_chose_are_any_port(openings: Openings) -> None:
-    chosen = socket.create_server(("127.0.0.1", 0))
-    implicit = socket.socket()
-    implicit.listen()
-    low = socket.socket()
-    port = next(port for port in range(20000, 30000) if low.connect_ex(("127.0.0.1", port)))
-    asked = socket.create_server(("127.0.0.1", port))
-    assert set(openings.any_port()) == {chosen.fileno(), implicit.fileno()}
-    numbers = chosen.fileno()
-    chosen.close()
-    with socket.socket() as reused:
-        assert reused.fileno() == numbers
-        assert numbers not in openings.any_port()  # another socket has the number now
-    for one in (implicit, low, asked):
-        one.close()
+def test_what_comes_between_an_answer_and_the_request_that_waited_for_it_is_read_on() -> None:
+    async def scenario() -> None:
+        late: list[bytes] = [HEAD[10:]]
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(send, 200, [], b"")
+            if late:  # right after the answer, before anybody else has had a turn
+                connection.data_received(late.pop())
+
+        connection, transport = connect(application)
+        connection.data_received(HEAD + b"\r\n" + HEAD[:10])
+        assert not transport.is_reading
+        await until_answered(transport, 1)
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        assert transport.is_reading
+        connection.data_received(b"\r\n")
+        await until_answered(transport, 2)
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
 
 
-def test_a_server_of_asyncio_is_noted(openings: Openings) -> None:
-    async def serve() -> list[int]:
-        server = await asyncio.start_server(lambda reader, writer: None, "127.0.0.1", 0)
-        async with server:
-            assert openings.any_port() == [server.sockets[0].fileno()]
-        return openings.any_port()
+def test_the_end_of_a_head_is_not_taken_from_the_request_before_it() -> None:
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(send, 200, [], b"")
 
-    assert asyncio.run(serve()) == []
+        connection, transport = connect(application)
+        connection.data_received(HEAD + b"\r\n")
+        await until_answered(transport, 1)
+        # A body whose last bytes look like the beginning of a head's end, then a head byte by byte.
+        connection.data_received(b"POST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\n")
+        connection.data_received(b"\r\n\r")
+        await until_answered(transport, 2)
+        for number in HEAD + b"\r\n":
+            connection.data_received(bytes([number]))
+        await until_answered(transport, 3)
+        connection.all.leave(connection)
 
-
-def test_kinds_of_sockets_are_told_apart(openings: Openings, tmp_path: Path) -> None:
-    plain, datagram = socket.socket(), socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
-    datagram.connect(("127.0.0.1", 9))
-    one, other = socket.socketpair()
-    assert kind_and_address(openings, plain) == (NEW, "")
-    assert kind_and_address(openings, datagram) == (NEW, "127.0.0.1:9")
-    assert kind_and_address(openings, one)[0] == PAIR
-    with tempfile.TemporaryDirectory() as folder:
-        named = socket.socket(socket.AF_UNIX)
-        named.bind(f"{folder}/s")
-        named.listen()
-        assert kind_and_address(openings, named) == (LISTENING, f"{folder}/s")
-        named.close()
-    for end in (plain, datagram, one, other):
-        end.close()
+    asyncio.run(scenario())
 
 
-def test_nothing_is_left_of_the_notes_once_they_end(openings: Openings) -> None:
-    assert "connect" in vars(socket.socket)
-    openings.stop()
-    assert not {"bind", "listen", "connect", "connect_ex"} & vars(socket.socket).keys()
+def test_a_head_that_is_cut_anywhere_is_found_to_be_complete() -> None:
+    request = b"\r\nPOST /x HTTP/1.1\r\nContent-Length: 3\r\n\r\n\r\n\r" + HEAD + b"\r\n"
 
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+            await respond(send, 200, [], b"")
 
-def test_a_call_that_fails_says_what_it_did(openings: Openings) -> None:
-    closed = socket.socket()
-    closed.close()
-    with pytest.raises(OSError, match="Bad file descriptor"):
-        closed.bind(("127.0.0.1", 0))
-    with socket.socket() as refused, socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        with pytest.raises(ConnectionRefusedError):
-            refused.connect(free.getsockname())
-        assert refused.connect_ex(free.getsockname()) != 0
-        assert os.fstat(refused.fileno())
+        for first in range(len(request)):
+            for second in range(first, len(request), 7):
+                connection, transport = connect(application)
+                for part in (request[:first], request[first:second], request[second:]):
+                    connection.data_received(part)
+                await until_answered(transport, 2)
+                connection.all.leave(connection)
+
+    asyncio.run(scenario())

@@ -163,30 +163,29 @@ class Connection(HttpToolsProtocol):
 
     def _feed_head(self, data: bytes, at: int) -> int:
         """Feed a head up to its end; the place after what was fed."""
-        found = data.find(_END_OF_HEAD, at) if not self.head_bytes else self._find_end(data, at)
-        end = len(data) if found < 0 else found + len(_END_OF_HEAD)
+        found = data.find(_END_OF_HEAD, at)
+        if self.head_bytes and (begun := (self._end_of_piece + data[at : at + 3]).find(_END_OF_HEAD)) >= 0:
+            end = at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)  # it began in what came before
+            is_whole = True
+        else:
+            end = len(data) if found < 0 else found + len(_END_OF_HEAD)
+            is_whole = found >= 0
         if self.head_bytes + end - at > self._most_head_bytes:
             self._refuse_rest(431, f"The head of a request may have {self.limits.head_bytes} bytes")
             return len(data)
-        if found < 0:
+        if not is_whole:
             if not self.head_bytes:
                 self.deadline_s = self.loop.time() + self.limits.head_s
             self.all.head_goes_on(self, len(data) - at)
-            self._end_of_piece = (self._end_of_piece + data[-3:])[-3:]
+            self._end_of_piece = (self._end_of_piece + data[max(at, len(data) - 3) :])[-3:]
         elif self.head_bytes:
             self._end_of_piece = b""
             self.all.head_is_over(self)
         self._may_begin = True
-        if self._parse(data, at, end) and found < 0:
+        if self._parse(data, at, end) and not is_whole:
             self._check_headers()
         self._may_begin = False
         return end
-
-    def _find_end(self, data: bytes, at: int) -> int:
-        """Where the end of a head begins that began before `data`: perhaps before `at`; -1: it is not there."""
-        before = self._end_of_piece
-        found = (before + data[at : at + 3]).find(_END_OF_HEAD)
-        return data.find(_END_OF_HEAD, at) if found < 0 else at + found - len(before)
 
     def _check_headers(self) -> None:
         if self.headers is not None and len(self.headers) > self.limits.headers:
@@ -282,6 +281,7 @@ class Connection(HttpToolsProtocol):
         data, at = self._held, self._held_from
         self._held = b""
         self.all.hold(self, 0)
+        self.flow.resume_reading()  # what came after the answer and before this has paused it again
         self._feed(data, at)
 
     def _discard(self, size: int) -> None:
