@@ -41,7 +41,7 @@ CASE(kernel_memory, "a ring that is shared with the kernel is refused, also when
     char *memory = map_pages(1, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE, fd, IORING_OFF_SQ_RING);
     close(fd);
     begin();
-    expect_refusal("io_uring", "first invocation");
+    expect_refusal("io_uring", "before the freeze");
     CHECK_EQUAL(munmap(memory, PAGE), 0);
     freeze_after_all();
 }

@@ -629,12 +629,12 @@ def test_two_tables_may_not_share_a_file(tmp_path: Path) -> None:
     assert (problem.key, problem.found) == ("tables.b.path", "the file of table a")
 
 
-def test_what_a_server_writes_is_no_code(tmp_path: Path) -> None:
+def test_what_a_server_writes_and_its_configuration_are_no_code(tmp_path: Path) -> None:
     settings = load(tmp_path, HELLO + "[buckets.uploads]\n[tables.t]\npath='t.db'")
 
     names = {path.name for path in settings.not_code()}
 
-    assert names == {".thawd", "uploads", "t.db", "t.db-wal", "t.db-shm", "t.db-journal"}
+    assert names == {"thawd.toml", ".thawd", "uploads", "t.db", "t.db-wal", "t.db-shm", "t.db-journal"}
 
 
 # Files that are no configuration at all.

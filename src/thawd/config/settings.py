@@ -130,9 +130,10 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
 
-        What a running server writes would otherwise be copied with the code, and pass for a change of it.
+        What a running server writes would otherwise be copied with the code, and pass for a change of it; the configuration
+        holds the server's keys, which are no function's business.
         """
-        written = {self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
+        written = {self.path, self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):
             written |= {file.with_name(file.name + suffix) for suffix in _SQLITE_SUFFIXES}
         return frozenset(written)
