@@ -130,8 +130,8 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     def not_code(self) -> frozenset[Path]:
         """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
 
-        What a running server writes would otherwise be copied with the code, and pass for a change of it; the configuration
-        holds the server's keys, which are no function's business.
+        What a running server writes would otherwise be copied with the code, and pass for a change of it; and the
+        configuration may hold the server's keys, which no function may see.
         """
         written = {self.path, self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):
