@@ -213,8 +213,8 @@ def test_without_cgroup_a_tune_refuses_and_says_how(project: Project) -> None:
     project.config(FUNCTION)
     project.code(
         """
-        from thawd.execution import cpu, memory
-        cpu.own_group = lambda controller: None
+        from thawd.execution import controllers, memory
+        controllers.own_group = lambda controller: None
         memory.find_limiter = memory.MemoryLimiter
         """,
         "sitecustomize.py",

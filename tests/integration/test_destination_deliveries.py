@@ -431,7 +431,8 @@ def test_a_machine_without_threads_to_spare_costs_no_slot(tmp_path: Path, monkey
     async def work(destinations: Destinations) -> None:
         made = success(destinations, Destination("bucket", "out"))
         with monkeypatch.context() as short:
-            short.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(RuntimeError("no thread")))
+            refused = RuntimeError("can't start new thread")  # as CPython words it
+            short.setattr(threading.Thread, "start", lambda self: (_ for _ in ()).throw(refused))
             for _ in range(SLOTS):
                 with pytest.raises(DestinationUnavailable, match="no thread"):
                     await destinations.deliver(made)
