@@ -74,16 +74,22 @@ static int make_ended_unix(const struct socket_state *state) {
     return ends[0];
 }
 
-// It listens on the loopback interface and takes in nothing: whoever connects there is not heard.
+// It listens at a loopback address that nobody knows, 127.x.y.z drawn at random, and takes in nothing where a filter
+// may be attached, which some machines allow to root alone: whoever connects is not heard.
 static long mute(const struct socket_state *state, int fd) {
     struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
     struct sock_fprog program = {.len = 1, .filter = &nothing};
-    struct sockaddr_in6 address = {.sin6_family = AF_INET6, .sin6_addr.s6_addr[15] = 1};
-    struct sockaddr_in address4 = {.sin_family = AF_INET, .sin_addr.s_addr = 0x0100007f /* 127.0.0.1 */};
-    int six = state->family == AF_INET6;
-    long result = sys6(SYS_setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, (long)&program, sizeof program, 0);
-    if (!SYS_FAILED(result))
-        result = sys3(SYS_bind, fd, six ? (long)&address : (long)&address4, six ? sizeof address : sizeof address4);
+    uint32_t drawn = 0;
+    sys3(SYS_getrandom, (long)&drawn, sizeof drawn, 0);
+    struct sockaddr_in six_less = {.sin_family = AF_INET, .sin_addr.s_addr = drawn << 8 | 127}; // 127 comes first
+    struct sockaddr_in6 mapped = {.sin6_family = AF_INET6};
+    mapped.sin6_addr.s6_addr[10] = mapped.sin6_addr.s6_addr[11] = 0xff; // ::ffff:127.x.y.z
+    copy_bytes(&mapped.sin6_addr.s6_addr[12], &six_less.sin_addr, sizeof six_less.sin_addr);
+    int six = state->family == AF_INET6, zero = 0;
+    sys6(SYS_setsockopt, fd, SOL_SOCKET, SO_ATTACH_FILTER, (long)&program, sizeof program, 0);
+    if (six)
+        sys6(SYS_setsockopt, fd, IPPROTO_IPV6, IPV6_V6ONLY, (long)&zero, sizeof zero, 0);
+    long result = sys3(SYS_bind, fd, six ? (long)&mapped : (long)&six_less, six ? sizeof mapped : sizeof six_less);
     return SYS_FAILED(result) ? result : sys3(SYS_listen, fd, state->backlog, 0);
 }
 
