@@ -106,7 +106,7 @@ class Server:
                         closing=closing,
                     )
                     for saved in rescued(self._platform.stores.state.path):
-                        complain(f"thawd: {saved} holds what a state file held that was removed; {_way_back(saved)}")
+                        complain(f"thawd: {saved} holds what a state file held that was taken away; {_way_back(saved)}")
                     self._reloads = Reloads(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
@@ -201,7 +201,7 @@ class Server:
         complain(f"thawd: {lost}; thawd stops")
         self._lost = lost
         try:
-            if state.is_removed and self._settings.server.data.is_dir():
+            if state.is_elsewhere and self._settings.server.data.is_dir():
                 saved = await rescue(state)
                 complain(f"thawd: what the state file held is saved in {saved}; {_way_back(saved)}")
         except StoreError as error:
