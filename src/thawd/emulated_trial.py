@@ -20,7 +20,7 @@ class _NoNote(list[Any]):
 
 @functools.cache
 def passing(cls: type) -> type:
-    """The class to make in place of a model of moto's, so that what is made goes without a trace; others as they are."""
+    """What to make in place of a model of moto's, so that it goes without a trace; other classes as they are."""
     from moto.core.common_models import BaseModel
 
     if not issubclass(cls, BaseModel) or cls is BaseModel:
