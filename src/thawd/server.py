@@ -132,7 +132,8 @@ class Server:
             task.cancel()
         platform.events.break_off()
         # With the invocations that the time for them to end was too short for.
-        await asyncio.gather(platform.execution.end(_KILL_WAIT_S), platform.stop_aws())
+        await platform.execution.end(_KILL_WAIT_S)
+        await platform.stop_aws()  # once no function asks it for anything more
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         for task in lasting:
