@@ -29,6 +29,9 @@ class Keeper:
     # So many times as long as it took to take the state: requests wait for that.
     _SHARE = 10
     _QUIET_S = 1.0
+    # At the end: a poll that goes on may be in the way, or a disk that is full for a moment.
+    _LAST_TRIES = 10
+    _LAST_PAUSE_S = 0.5
 
     def __init__(self, state: EmulatedState, *, complain: Callable[[str], None]) -> None:
         self._state = state
@@ -40,6 +43,7 @@ class Keeper:
         self._changed = threading.Event()
         self._ending = threading.Event()
         self._last: bytes | None = None
+        self._waited_s = 0.0  # by requests, while the state was last taken
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
@@ -72,7 +76,11 @@ class Keeper:
         with self._turn:
             self._held = True
             self._turn.wait_for(lambda: not self._running, self._QUIET_S)
-        self._save(held=True)
+        for _ in range(self._LAST_TRIES):
+            if self._save(held=True):
+                return
+            time.sleep(self._LAST_PAUSE_S)
+        self._say("thawd: what --aws emulates could not be written at the end; what was changed last is lost")
 
     def _run(self) -> None:
         pause_s = self.PAUSE_S
@@ -81,12 +89,13 @@ class Keeper:
             if self._ending.wait(pause_s):
                 return
             self._changed.clear()
-            took_s = self._save(held=False)
-            pause_s = max(self.PAUSE_S, took_s * self._SHARE)
+            if not self._save(held=False):
+                self._changed.set()  # again
+            pause_s = max(self.PAUSE_S, self._waited_s * self._SHARE)
 
-    def _save(self, *, held: bool) -> float:
-        """Write the state as it is now; for how long requests waited, seconds."""
-        took_s = 0.0
+    def _save(self, *, held: bool) -> bool:
+        """Write the state as it is now; False: it could not be, and is to be tried again."""
+        is_saved = False
         try:
             begun_s = time.monotonic()
             try:
@@ -96,17 +105,17 @@ class Keeper:
             finally:
                 if not held:
                     self._let_go()
-                took_s = time.monotonic() - begun_s
+                self._waited_s = time.monotonic() - begun_s
             if saved.pickled != self._last:
                 self._write(saved)
+            is_saved = True
         except (RuntimeError, ValueError):
-            self._changed.set()  # a request that polls changed something meanwhile, or removed an object: again
+            pass  # a request that polls changed something meanwhile, or removed an object
         except OSError as error:
             self._say(f"thawd: what --aws emulates could not be written to the data folder: {error}; it is tried again")
-            self._changed.set()
         for service, why in self._state.left_out.items():
             self._say(f"thawd: --aws: what {service} holds is not kept when thawd ends: {why}")
-        return took_s
+        return is_saved
 
     def _write(self, saved: SavedState) -> None:
         if not self._state.can_be_loaded(saved):

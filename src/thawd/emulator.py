@@ -77,7 +77,7 @@ class Emulator:
         assert process.stdout is not None
         process.returncode = 0  # `Children` reaps it, not Popen
         child = children.watch(process.pid)
-        child.leaving = True  # it ends when we let it, with what it holds written, and never with functions' processes
+        child.outlasts = True  # it ends when we let it, with what it holds written, and never with functions' processes
         try:
             async with asyncio.timeout(_START_S):
                 line = await asyncio.to_thread(process.stdout.readline)

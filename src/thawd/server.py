@@ -106,7 +106,7 @@ class Server:
                         closing=closing,
                     )
                     for saved in rescued(self._platform.stores.state.path):
-                        complain(f"thawd: {saved} holds what a state file held that was removed; {_way_back(saved)}")
+                        complain(f"thawd: {saved} holds what a state file held that was taken away; {_way_back(saved)}")
                     self._reloads = Reloads(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
@@ -132,7 +132,8 @@ class Server:
             task.cancel()
         platform.events.break_off()
         # With the invocations that the time for them to end was too short for.
-        await asyncio.gather(platform.execution.end(_KILL_WAIT_S), platform.stop_aws())
+        await platform.execution.end(_KILL_WAIT_S)
+        await platform.stop_aws()  # once no function asks it for anything more
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         for task in lasting:
@@ -201,7 +202,7 @@ class Server:
         complain(f"thawd: {lost}; thawd stops")
         self._lost = lost
         try:
-            if state.is_removed and self._settings.server.data.is_dir():
+            if state.is_elsewhere and self._settings.server.data.is_dir():
                 saved = await rescue(state)
                 complain(f"thawd: what the state file held is saved in {saved}; {_way_back(saved)}")
         except StoreError as error:

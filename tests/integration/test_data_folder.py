@@ -138,16 +138,19 @@ def test_a_state_file_that_is_taken_away_is_noticed_before_anything_more_is_acce
         )
 
 
-def test_what_was_saved_is_told_of_at_the_next_start(waiting: Project) -> None:
+@pytest.mark.parametrize("trouble", [removed, moved, replaced])
+def test_what_was_saved_is_told_of_at_the_next_start(waiting: Project, trouble: Callable[[Project], None]) -> None:
     with waiting.up() as running:
         assert accept(running, 1)
-        removed(waiting)
+        trouble(waiting)
         assert running.process.wait(DEADLINE_S) == 1
         (saved,) = waiting.data.glob("thawd.db.rescued-*")
         assert stat.S_IMODE(saved.stat().st_mode) == 0o600
         running.until_said(f"is saved in {saved}")
     with waiting.up() as running:
         assert any(f"mv {saved} {waiting.data / 'thawd.db'}" in line for line in running.output)
+    with sqlite3.connect(saved) as rescued:
+        assert rescued.execute("SELECT count(*) FROM events").fetchone() == (1,)
 
 
 def test_a_table_whose_file_is_removed_takes_nothing_more_and_the_server_lives(waiting: Project) -> None:

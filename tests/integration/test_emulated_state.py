@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import io
+import os
 import signal
+import subprocess
+import sys
 import threading
 from pathlib import Path
 from typing import Any
@@ -126,6 +129,43 @@ def test_no_request_waits_for_one_that_polls(tmp_path: Path) -> None:
         aws.client("sqs").send_message(QueueUrl=queue, MessageBody="come")
         polling.join()
         assert got[0]["Messages"][0]["Body"] == "come"
+
+
+TRIALS = """
+import gc, sys
+from pathlib import Path
+import boto3
+from moto import mock_aws
+from moto.core.model_instances import model_data
+from thawd.emulated_state import EmulatedState
+
+def tracked():
+    return sum(len(model.instances_tracked) for models in model_data.values() for model in models.values())
+
+with mock_aws():
+    aws = lambda service: boto3.client(service, region_name="us-east-1")
+    aws("s3").create_bucket(Bucket="images")
+    aws("s3").put_object(Bucket="images", Key="a", Body=b"x")
+    aws("sqs").create_queue(QueueName="jobs")
+    ec2 = aws("ec2")
+    subnet = ec2.describe_subnets()["Subnets"][0]["SubnetId"]
+    ec2.run_instances(ImageId="ami-12c6146b", MinCount=1, MaxCount=1, SubnetId=subnet)
+    free = lambda: ec2.describe_subnets(SubnetIds=[subnet])["Subnets"][0]["AvailableIpAddressCount"]
+    state = EmulatedState(Path(sys.argv[1]))
+    before = tracked(), free()
+    for _ in range(2):
+        assert state.can_be_loaded(state.take()), state.left_out
+    gc.collect()
+    assert not state.left_out, state.left_out
+    assert (tracked(), free()) == before, (tracked(), free(), before)
+"""
+
+
+def test_a_trial_of_what_is_saved_leaves_nothing_behind(tmp_path: Path) -> None:
+    keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test"}
+    command = [sys.executable, "-c", TRIALS, str(tmp_path / "aws")]
+    done = subprocess.run(command, env={**os.environ, **keys}, stderr=subprocess.PIPE, text=True)
+    assert done.returncode == 0, done.stderr
 
 
 @pytest.mark.parametrize(

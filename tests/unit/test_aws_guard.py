@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import zipfile
 from pathlib import Path
 
 from thawd.runtime import aws_guard
@@ -75,6 +76,25 @@ for url in ("https://s3.amazonaws.com/a", "https://b.s3.cn-north-1.amazonaws.com
         print("refused")
 """
     assert run(tmp_path, code).split() == ["refused", "refused", "refused", "sent", "sent"]
+
+
+def test_a_botocore_in_a_zip_is_changed_as_one_in_a_folder(tmp_path: Path) -> None:
+    code = """
+from types import SimpleNamespace
+from botocore.session import Session
+from botocore.httpsession import URLLib3Session
+import botocore.exceptions
+print(botocore.__file__.endswith("packages.zip/botocore/__init__.py"), Session().create_client("s3"))
+try:
+    print(URLLib3Session().send(SimpleNamespace(url="https://s3.amazonaws.com/a")))
+except botocore.exceptions.BotoCoreError:
+    print("refused")
+"""
+    with zipfile.ZipFile(tmp_path / "packages.zip", "w") as packages:
+        for name, text in OLD.items():
+            packages.writestr(name, text)
+    path = os.pathsep.join([str(tmp_path / "packages.zip"), str(SITE)])
+    assert run(tmp_path, code, PYTHONPATH=path).split() == ["True", "http://127.0.0.1:1", "refused"]
 
 
 def test_without_the_emulator_nothing_is_changed(tmp_path: Path) -> None:

@@ -149,7 +149,7 @@ def test_nothing_is_stored_in_a_file_that_is_not_where_it_was_and_all_is_again_o
             with pytest.raises(StoreError, match="was removed, moved or replaced"):
                 database.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (2)"))
         assert "was removed" in (database.misplaced() or "")
-        assert not database.is_removed, "it has a name still"
+        assert database.is_elsewhere == (suffix == "")
         file.touch()
         with pytest.raises(StoreError, match="was removed, moved or replaced"):
             database.write_now(lambda connection: connection.execute("INSERT INTO t VALUES (3)"))
@@ -165,3 +165,50 @@ def test_nothing_is_stored_in_a_file_that_is_not_where_it_was_and_all_is_again_o
         again.close()
     assert {1, 4} <= set(kept)
     assert 3 not in kept
+
+
+def test_a_file_that_is_put_in_place_of_an_open_one_gets_nothing_of_its_log(tmp_path: Path) -> None:
+    path, backup = tmp_path / "there.db", tmp_path / "backup.db"
+    Database(path, migrations=SCHEMA).close()
+    shutil.copy(path, backup)
+    database = Database(path, migrations=SCHEMA)
+    database.write_now(insert("after the backup"))
+    backup.replace(path)
+    assert database.is_elsewhere
+    database.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["there.db"]
+    again = Database(path, migrations=SCHEMA)
+    try:
+        assert again.read_now(values) == []
+    finally:
+        again.close()
+
+
+def test_a_file_that_is_moved_takes_what_its_log_has_with_it(tmp_path: Path) -> None:
+    path, moved = tmp_path / "there.db", tmp_path / "moved.db"
+    database = Database(path, migrations=SCHEMA)
+    database.write_now(insert("in the log"))
+    path.rename(moved)
+    database.close()
+    assert [file.name for file in tmp_path.iterdir()] == ["moved.db"]
+    again = Database(moved, migrations=SCHEMA)
+    try:
+        assert again.read_now(values) == ["in the log"]
+    finally:
+        again.close()
+
+
+def test_a_log_that_cannot_be_folded_into_a_file_that_was_moved_is_kept_by_another_name(tmp_path: Path) -> None:
+    path = tmp_path / "there.db"
+    database = Database(path, migrations=SCHEMA, busy_timeout_s=0.01)
+    reading = sqlite3.connect(path, isolation_level=None)
+    reading.execute("BEGIN")
+    reading.execute("SELECT * FROM t").fetchall()
+    database.write_now(insert("in the log"))
+    log = Path(f"{path}-wal").read_bytes()
+    path.rename(tmp_path / "moved.db")
+    database.close()
+    (left,) = tmp_path.glob("there.db-wal*")
+    assert left.name.startswith("there.db-wal.left-")
+    assert left.read_bytes() == log
+    reading.close()

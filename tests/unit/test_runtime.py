@@ -672,6 +672,23 @@ def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status(
     claim(work)
 
 
+def test_a_process_that_outlasts_the_functions_is_neither_ended_nor_awaited_with_them() -> None:
+    async def work() -> None:
+        children = Children()
+        started = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2)]  # noqa: ASYNC220
+        for process in started:
+            process.returncode = 0  # `Children` reaps it, not Popen
+        function, beside = (children.watch(process.pid) for process in started)
+        beside.outlasts = True
+        children.kill_all()
+        await within(children.all_ended())
+        assert (function.killed, beside.killed, beside.ended.done()) == (True, False, False)
+        beside.kill()
+        await within(beside.ended)
+
+    claim(work)
+
+
 def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() -> None:
     """pip, for one, ends as our child and is awaited by asyncio; reaped by the sweep, its end is never learnt."""
     process = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)

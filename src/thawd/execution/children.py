@@ -34,15 +34,17 @@ class Child:
         ended: done when the process has ended; the wait status, or None when nobody could tell it.
         killed: whether it was we who killed it.
         leaving: whether it has been told to end, and is killed before long if it does not.
+        outlasts: whether it is no function's and ends after the functions: others see to that.
     """
 
-    __slots__ = ("ended", "killed", "leaving", "pid")
+    __slots__ = ("ended", "killed", "leaving", "outlasts", "pid")
 
     def __init__(self, pid: int, ended: asyncio.Future[int | None]) -> None:
         self.pid = pid
         self.ended = ended
         self.killed = False
         self.leaving = False
+        self.outlasts = False
 
     def kill(self) -> None:
         """Kill the process and its group, if it is still there."""
@@ -153,15 +155,15 @@ class Children:
             child.ended.set_result(status)
 
     def kill_all(self) -> None:
-        """Kill every process group that is followed, but for those that are leaving."""
+        """Kill every process group that is followed, but for those that are leaving or outlast the functions."""
         for child in list(self._alive.values()):
-            if not child.leaving:
+            if not child.leaving and not child.outlasts:
                 child.kill()
 
     async def all_ended(self) -> None:
-        """Wait until every process that is followed has ended."""
-        while self._alive:
-            await asyncio.wait([child.ended for child in self._alive.values()])
+        """Wait until every process that is followed has ended, but for those that outlast the functions."""
+        while ended := [child.ended for child in self._alive.values() if not child.outlasts]:
+            await asyncio.wait(ended)
 
     def orphans(self) -> list[int]:
         """Children of ours that are none of those followed: what functions detached, and helpers of our own."""

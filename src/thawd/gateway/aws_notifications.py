@@ -106,6 +106,7 @@ class BucketNotifications:
         self._by_bucket: dict[str, _Configuration] = {}
         self._sequence = itertools.count(time.time_ns())
         self._file: Path | None = None
+        self._writing = asyncio.Lock()
         self.head: Head
 
     def keep_in(self, file: Path) -> None:
@@ -128,12 +129,13 @@ class BucketNotifications:
         """Have all configurations on the disk; where that fails they are in force until the server ends."""
         if self._file is None:
             return
-        # A document says itself how it is encoded: its bytes are kept.
-        documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
-        try:
-            await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
-        except OSError as error:
-            self._complain(f"thawd: notifications of buckets could not be written to {self._file}: {error}")
+        async with self._writing:  # one after the other: an older state must not take the place of a newer one
+            # A document says itself how it is encoded: its bytes are kept.
+            documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
+            try:
+                await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
+            except OSError as error:
+                self._complain(f"thawd: notifications of buckets could not be written to {self._file}: {error}")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
         """Serve a request for a bucket's notification configuration; False: it is for something else."""

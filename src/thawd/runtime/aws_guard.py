@@ -41,19 +41,33 @@ class _Hook:
         for finder in sys.meta_path:
             spec = None if finder is self else finder.find_spec(name, path, target)
             if spec is not None:
-                _after_execution(spec.loader, change)
+                _after_execution(spec.loader, name, change)
                 return spec
         return None
 
 
-def _after_execution(loader: Any, change: Callable[[Any], None]) -> None:
-    execute = loader.exec_module
+def _after_execution(loader: Any, name: str, change: Callable[[Any], None]) -> None:
+    """Have a loader change the module `name`, and no other: one of a zip loads all modules of a folder."""
+    if hasattr(loader, "exec_module"):
+        execute = loader.exec_module
 
-    def execute_and_change(module: Any) -> None:
-        execute(module)
-        change(module)
+        def execute_and_change(module: Any) -> None:
+            execute(module)
+            if module.__name__ == name:
+                change(module)
 
-    loader.exec_module = execute_and_change
+        loader.exec_module = execute_and_change
+        return
+    # `zipimport` before Python 3.10.
+    load = loader.load_module
+
+    def load_and_change(fullname: str) -> Any:
+        module = load(fullname)
+        if fullname == name:
+            change(module)
+        return module
+
+    loader.load_module = load_and_change
 
 
 def _version() -> "tuple[int, ...]":

@@ -60,7 +60,7 @@ def copy_database(
 
 
 async def rescue(database: Database) -> Path:
-    """Save what a database holds whose file was removed under it, as a file beside the place where that was.
+    """Save what a database holds whose file was taken away under it, as a file beside the place where that was.
 
     Raises:
         StoreError: it cannot be read any more, or the copy not be written.

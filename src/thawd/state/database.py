@@ -104,7 +104,7 @@ class Database:
         try:
             self._whereabouts = Whereabouts(path)
             self._misplaced = False  # at the last look
-            self._write = _Lane(f"{path.name}: writer", connection, self._run_writes)
+            self._write = _Lane(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
         except (OSError, NoThreadError) as error:
             reader.close()
             connection.close()
@@ -142,9 +142,9 @@ class Database:
         return None
 
     @property
-    def is_removed(self) -> bool:
-        """Whether the file has no name any more: what it holds goes with this process."""
-        return self._whereabouts.is_removed
+    def is_elsewhere(self) -> bool:
+        """Whether the file was removed, moved or replaced: a next start would not find what it holds."""
+        return self._whereabouts.is_elsewhere
 
     async def give_space_back(self) -> None:
         """Give a part of the file's free pages back to the file system, when there are many; call it now and then.
@@ -262,6 +262,20 @@ class Database:
         connection.execute("RELEASE work")
         return outcome
 
+    def _part_from_log(self, connection: sqlite3.Connection) -> None:
+        """Fold the log into a file that was moved away, and take it from beside the one that may be there now.
+
+        SQLite does neither when it closes such a file: the next start would apply the log to the other one.
+        Source: sqlite3, pager.c, `sqlite3PagerClose` and `databaseIsUnmoved`.
+        """
+        if not self._whereabouts.is_elsewhere:
+            return
+        folded = False
+        with contextlib.suppress(sqlite3.Error):
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            folded = not busy
+        self._whereabouts.take_log_away(folded=folded)
+
     def _run_reads(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
         for job in jobs:
             try:
@@ -307,9 +321,11 @@ class _Lane:
         name: str,
         connection: sqlite3.Connection,
         run: Callable[[sqlite3.Connection, list[_Job]], None],
+        end: Callable[[sqlite3.Connection], None] = lambda connection: None,
     ) -> None:
         self._connection = connection
         self._run = run
+        self._end = end
         self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
         self._lock = threading.Lock()
         self._closed = False
@@ -338,6 +354,7 @@ class _Lane:
             jobs, ending = self._take()
             if jobs:
                 self._run(self._connection, jobs)
+        self._end(self._connection)
         self._connection.close()
 
     def _take(self) -> tuple[list[_Job], bool]:

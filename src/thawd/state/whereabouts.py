@@ -8,12 +8,16 @@ Source: sqlite.org/howtocorrupt.html, "Unlinking or renaming a database file whi
 
 from __future__ import annotations
 
+import contextlib
 import os
+import time
 from pathlib import Path
 
 from thawd.errors import StoreError
 
 _SUFFIXES = ("", "-wal", "-shm")
+LEFT = ".left-"
+"""Between the name of a log and the time at which it was left without its database."""
 
 
 class Whereabouts:
@@ -56,9 +60,27 @@ class Whereabouts:
                 )
 
     @property
-    def is_removed(self) -> bool:
-        """Whether the database itself has no name any more: with the server it is gone."""
-        return self._fd >= 0 and os.fstat(self._fd).st_nlink == 0
+    def is_elsewhere(self) -> bool:
+        """Whether the database's name is not this file's any more: it was removed, moved or replaced."""
+        try:
+            return _identity(self._files[0]) != self._opened.get(self._files[0])
+        except OSError:  # it cannot be told
+            return False
+
+    def take_log_away(self, *, folded: bool) -> None:
+        """Take the log and its index from beside another database, which SQLite would give to that.
+
+        Args:
+            folded: whether the database itself has all that is in the log; else the log is kept by another name.
+        """
+        for file in self._files[1:]:
+            with contextlib.suppress(OSError):
+                if _identity(file) != self._opened.get(file, ()):
+                    continue
+                if folded or file == self._files[2]:
+                    file.unlink(missing_ok=True)
+                else:
+                    file.rename(f"{file}{LEFT}{time.strftime('%Y%m%d-%H%M%S')}")
 
     def close(self) -> None:
         """Let go of the file."""
