@@ -111,6 +111,16 @@ class Connection(HttpToolsProtocol):
         super().connection_lost(exc)
         self._outlet.close = self.transport.close  # or the two would keep each other
 
+    def pause_writing(self) -> None:
+        """Called by asyncio: the client does not read, and the application has to wait."""
+        super().pause_writing()
+        self.all.stall(self)
+
+    def resume_writing(self) -> None:
+        """Called by asyncio."""
+        super().resume_writing()
+        self.all.go_on(self)
+
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
         if self._is_discarding:
@@ -133,7 +143,7 @@ class Connection(HttpToolsProtocol):
         else:
             what = "head" if self._is_in_head else "body"
             self._refuse(408, f"The {what} of the request did not come in time")
-            self.transport.close()
+            self._close_when_sent()
 
     def _is_sending(self) -> bool:
         """Whether an answer is on its way to a client that has read some of it since this was last asked."""
@@ -375,10 +385,15 @@ class Connection(HttpToolsProtocol):
     def close_after_answer(self) -> None:
         """Close the connection once the client can have read the answer: while it sends, it may not look."""
         if self._is_in_head and not self._held:
-            self.transport.close()
-            self.deadline_s = self.loop.time() + self.limits.stall_s
+            self._close_when_sent()
         else:
             self._begin_discarding()
+
+    def _close_when_sent(self) -> None:
+        """Take no more; until the client has read what is left the connection may be closed for room."""
+        self.transport.close()
+        self.all.rest(self)
+        self.deadline_s = self.loop.time() + self.limits.stall_s
 
     def _begin_discarding(self) -> None:
         if self._is_discarding or self.transport.is_closing():
