@@ -21,9 +21,25 @@ class Transport:
     def __init__(self) -> None:
         self.written = b""
         self.is_reading = True
+        self.unsent_bytes = 0
+        self.is_closed = False
+        self.is_at_eof = False
 
     def write(self, data: bytes) -> None:
+        assert not self.is_at_eof, "Cannot call write() after write_eof()"
         self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_at_eof = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -32,19 +48,23 @@ class Transport:
         self.is_reading = True
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent_bytes
 
 
-def connect(application: Any) -> tuple[Connection, Transport]:
+def all_of_a_server(**limits: Any) -> Connections:
+    return Connections(ConnectionLimits(**limits), complain=lambda _: None)
+
+
+def connect(application: Any, connections: Connections | None = None) -> tuple[Connection, Transport]:
     config = uvicorn.Config(application, loop="none", lifespan="off", log_config=None, ws="none")
     config.load()
-    connections = Connections(ConnectionLimits(), complain=lambda _: None)
+    connections = all_of_a_server() if connections is None else connections
     loop = asyncio.get_running_loop()
     connection = Connection(connections, config=config, server_state=ServerState(), app_state={}, _loop=loop)
     transport = Transport()
@@ -117,3 +137,71 @@ def test_a_head_that_is_cut_anywhere_is_found_to_be_complete() -> None:
                 connection.all.leave(connection)
 
     asyncio.run(scenario())
+
+
+async def empty(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond(send, 200, [], b"")
+
+
+def test_an_answer_is_not_measured_by_what_was_unread_of_the_one_before_it() -> None:
+    async def scenario() -> None:
+        connection, transport = connect(empty)
+        connection.data_received(HEAD + b"\r\n")
+        await until_answered(transport, 1)
+        transport.unsent_bytes = 1_000_000
+        connection.expire(0.0)
+        transport.unsent_bytes = 0  # the client has read it, and asks again
+        connection.data_received(HEAD + b"\r\n")
+        await until_answered(transport, 2)
+        transport.unsent_bytes = 2_000_000
+        connection.expire(10 * connection.limits.unread_s)
+        assert not transport.is_closed
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_may_pause_while_it_reads_an_answer_but_not_in_the_middle_of_its_next_request() -> None:
+    async def scenario() -> None:
+        for after, longest_s in ((b"", 600.0), (HEAD, 30.0), (b"POST /x HTTP/1.1\r\nContent-Length: 9\r\n\r\n", 30.0)):
+
+            async def application(scope: Scope, receive: Receive, send: Send) -> None:
+                if scope["method"] == "POST":
+                    await receive()
+                await respond(send, 200, [], b"")
+
+            connection, transport = connect(application)
+            connection.data_received(HEAD + b"\r\n")
+            await until_answered(transport, 1)
+            transport.unsent_bytes = 1_000_000
+            connection.data_received(after)
+            connection.expire(100.0)
+            connection.expire(100.0 + longest_s - 1)
+            assert not transport.is_closed
+            transport.unsent_bytes -= 1
+            connection.expire(1000.0)
+            connection.expire(1000.0 + longest_s - 1)
+            assert not transport.is_closed
+            connection.expire(1000.0 + longest_s)
+            assert transport.is_closed
+            connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_room_is_made_by_who_has_read_all_and_not_by_who_has_just_come() -> None:
+    async def scenario(unread: set[int]) -> list[int]:
+        connections = all_of_a_server(connections=4)
+        opened = [connect(empty, connections) for _ in range(4)]
+        for number in unread:
+            opened[number][1].unsent_bytes = 1
+        opened.append(connect(empty, connections))
+        closed = [number for number, (_, transport) in enumerate(opened) if transport.is_closed]
+        for connection, _ in opened:
+            connections.leave(connection)
+        return closed
+
+    assert asyncio.run(scenario(set())) == [0]
+    assert asyncio.run(scenario({0})) == [1]
+    assert asyncio.run(scenario({0, 1})) == [0]
+    assert asyncio.run(scenario({0, 1, 2, 3})) == [0]

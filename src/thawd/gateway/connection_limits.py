@@ -6,7 +6,8 @@ room for another. Knows nothing of HTTP; the protocol is in `connections`.
 What a connection is at any moment:
 
 - *resting*: no request of it is being dealt with: it is new, between two requests, or in the middle of a head. It may
-  be closed at any time, and is, the one that has rested longest first, when room is needed.
+  be closed at any time, and is, the one that has rested longest first, when room is needed; of the older half first
+  those whose clients have read all that was answered.
 - *at work*: a request is being dealt with. It is not closed for room; its only deadline is for the body to go on.
 - *stalled*: so much of its answer waits for the client to read that no more is written. It may take its time while
   there is room; when hardly any connection rests, the one that has stalled longest is closed.
@@ -20,6 +21,7 @@ import resource
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass
+from itertools import islice
 from typing import Protocol
 
 MOST_CONNECTIONS = 4096
@@ -43,6 +45,7 @@ class ConnectionLimits:
             head, seconds.
         idle_s: how long a connection may rest between two requests, seconds.
         stall_s: how long no byte of an unfinished body may come, seconds.
+        unread_s: how long a client may read nothing of an answer that was given, seconds.
         discard_s: how long no byte may come of what is read for nothing after the answer was sent, seconds: a client
             that sends sees the answer only when it is done, and a reset if nobody reads.
         discard_bytes: how much of it.
@@ -56,6 +59,7 @@ class ConnectionLimits:
     head_s: float = 20.0
     idle_s: float = 5.0
     stall_s: float = 30.0
+    unread_s: float = 600.0
     discard_s: float = 30.0
     discard_bytes: int = 64 << 20
     unfinished_bytes: int = 8 << 20
@@ -84,6 +88,9 @@ class Limited(Protocol):
 
     def expire(self, now_s: float) -> None:
         """It is over its time."""
+
+    def has_unread(self) -> bool:
+        """Whether a part of an answer waits for the client to read."""
 
     def end(self) -> None:
         """Close it now."""
@@ -193,7 +200,9 @@ class Connections:
     def _victim(self) -> Limited | None:
         if self._stalled and len(self._resting) <= self.limits.connections // _RESTING_SHARE:
             return next(iter(self._stalled))
-        return next(iter(self._resting), None)
+        # Of the older half: were it of all, whoever leaves much unread would have those closed that have just come.
+        older = islice(self._resting, (len(self._resting) + 1) // 2)
+        return next((each for each in older if not each.has_unread()), next(iter(self._resting), None))
 
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()

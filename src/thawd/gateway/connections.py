@@ -85,7 +85,8 @@ class Connection(HttpToolsProtocol):
         self._held_from = 0
         self._is_discarding = False
         self._discarded_bytes = 0
-        self._unsent_bytes = 0
+        self._unsent_bytes = 0  # when it was last looked at
+        self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
         self._may_begin = False
@@ -134,7 +135,7 @@ class Connection(HttpToolsProtocol):
 
     def expire(self, now_s: float) -> None:
         """It is over its time."""
-        if self._is_sending():
+        if self._is_read(now_s):
             self.deadline_s = now_s + self.limits.stall_s
         elif not self._is_in_head and not self._has_answered() and self.flow.read_paused:
             self.deadline_s = now_s + self.limits.stall_s  # it is we who do not read
@@ -145,10 +146,18 @@ class Connection(HttpToolsProtocol):
             self._refuse(408, f"The {what} of the request did not come in time")
             self._close_when_sent()
 
-    def _is_sending(self) -> bool:
-        """Whether an answer is on its way to a client that has read some of it since this was last asked."""
+    def _is_read(self, now_s: float) -> bool:
+        """Whether an answer is on its way to a client that may still read it: it has a while if no request is begun."""
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
-        return self._unsent_bytes > 0 and (before == 0 or self._unsent_bytes < before)
+        if before == 0 or self._unsent_bytes < before:
+            self._read_at_s = now_s
+        is_begun = self.head_bytes > 0 if self._is_in_head else not self._has_answered()
+        patience_s = self.limits.stall_s if is_begun else self.limits.unread_s
+        return self._unsent_bytes > 0 and now_s - self._read_at_s < patience_s
+
+    def has_unread(self) -> bool:
+        """Whether a part of an answer waits for the client to read."""
+        return self.transport.get_write_buffer_size() > 0
 
     def end(self) -> None:
         """Close the connection now."""
@@ -362,6 +371,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.all.work(self)
+        self._unsent_bytes = 0  # of the answer before
         self.deadline_s = self.loop.time() + self.limits.stall_s
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
@@ -377,6 +387,7 @@ class Connection(HttpToolsProtocol):
 
     def _rest(self) -> None:
         self.all.rest(self)
+        self._unsent_bytes = 0
         self.deadline_s = self.loop.time() + (self.limits.idle_s if self._is_in_head else self.limits.discard_s)
 
     def _has_answered(self) -> bool:
@@ -393,6 +404,7 @@ class Connection(HttpToolsProtocol):
         """Take no more; until the client has read what is left the connection may be closed for room."""
         self.transport.close()
         self.all.rest(self)
+        self._unsent_bytes = 0
         self.deadline_s = self.loop.time() + self.limits.stall_s
 
     def _begin_discarding(self) -> None:
