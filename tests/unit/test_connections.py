@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
 import uvicorn
@@ -205,3 +206,48 @@ def test_room_is_made_by_who_has_read_all_and_not_by_who_has_just_come() -> None
     assert asyncio.run(scenario({0})) == [1]
     assert asyncio.run(scenario({0, 1})) == [0]
     assert asyncio.run(scenario({0, 1, 2, 3})) == [0]
+
+
+def test_a_request_behind_which_more_was_sent_than_is_read_may_take_its_time() -> None:
+    async def scenario() -> None:
+        may_answer = asyncio.Event()
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await may_answer.wait()
+            await respond(send, 200, [], b"")
+
+        connection, transport = connect(application)
+        request = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+        connection.data_received(request + HEAD)
+        connection.data_received(b"X")
+        assert connection.deadline_s == math.inf
+        connection.expire(connection.loop.time() + 1000)
+        assert not transport.is_closed
+        may_answer.set()
+        await until_answered(transport, 1)
+        assert connection.deadline_s < math.inf
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_fails_halfway_through_its_answer_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise RuntimeError
+
+        for behind in (b"", HEAD):
+            connection, transport = connect(application)
+            connection.data_received(HEAD + b"\r\n" + behind)
+            while connection.tasks:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+                await asyncio.sleep(0)
+            transport.is_closed = False  # the client leaves a part of it unread
+            transport.unsent_bytes = 1
+            connection.expire(0.0)
+            assert connection.deadline_s < math.inf
+            connection.expire(1000.0)
+            assert transport.is_closed
+            connection.all.leave(connection)
+
+    asyncio.run(scenario())

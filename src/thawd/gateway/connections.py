@@ -135,7 +135,9 @@ class Connection(HttpToolsProtocol):
 
     def expire(self, now_s: float) -> None:
         """It is over its time."""
-        if self._is_read(now_s):
+        if self._is_at_work() and self._is_in_head:
+            self.deadline_s = math.inf  # the request is whole: the client has nothing to send, and waits for us
+        elif self._is_read(now_s):
             self.deadline_s = now_s + self.limits.stall_s
         elif not self._is_in_head and not self._has_answered() and self.flow.read_paused:
             self.deadline_s = now_s + self.limits.stall_s  # it is we who do not read
@@ -305,7 +307,8 @@ class Connection(HttpToolsProtocol):
 
     def _discard(self, size: int) -> None:
         self._discarded_bytes += size
-        self.deadline_s = self.loop.time() + self.limits.discard_s
+        if not self._is_at_work():
+            self.deadline_s = self.loop.time() + self.limits.discard_s
         if self._discarded_bytes > self.limits.discard_bytes:
             self.transport.abort()
 
@@ -393,8 +396,13 @@ class Connection(HttpToolsProtocol):
     def _has_answered(self) -> bool:
         return self.cycle is not None and self.cycle.response_complete
 
+    def _is_at_work(self) -> bool:
+        """Whether the application is to answer, and was not told that the client has gone."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
+
     def close_after_answer(self) -> None:
         """Close the connection once the client can have read the answer: while it sends, it may not look."""
+        self.cycle.disconnected = True  # nothing more is sent, be the answer whole or its application have failed
         if self._is_in_head and not self._held:
             self._close_when_sent()
         else:
