@@ -6,6 +6,7 @@ import asyncio
 import math
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -249,5 +250,52 @@ def test_a_request_that_fails_halfway_through_its_answer_is_not_waited_for() -> 
             connection.expire(1000.0)
             assert transport.is_closed
             connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+CHUNKED = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [b"zz\r\n", b"1;" + b"a" * 100_000, b"0\r\n" + b"X: a\r\n" * 600])
+def test_a_request_that_was_answered_early_is_not_answered_again_for_its_body(body: bytes) -> None:
+    async def scenario() -> None:
+        connection, transport = connect(empty)
+        connection.data_received(CHUNKED)
+        await until_answered(transport, 1)
+        connection.data_received(body)
+        assert transport.written.count(b"HTTP/1.1") == 1
+        assert transport.is_at_eof
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_body_that_breaks_two_limits_at_once_is_refused_once() -> None:
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+
+        connection, transport = connect(application)
+        limit = connection.limits.head_bytes
+        # The same 4 KiB bring one header too many and one byte too many.
+        extension = b"0;" + b"a" * (limit - 100) + b"\r\n"
+        connection.data_received(CHUNKED)
+        connection.data_received(extension + b"X: a\r\n" * 1000)
+        assert transport.written.count(b"HTTP/1.1") == 1
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_url_that_cannot_be_read_is_answered_400(before: int) -> None:
+    async def scenario() -> None:
+        connection, transport = connect(empty)
+        connection.data_received((HEAD + b"\r\n") * before)
+        await until_answered(transport, before)
+        connection.data_received(b"GET http://localhost:99999/ HTTP/1.1\r\n\r\n")
+        assert transport.written.count(b"HTTP/1.1 400") == 1
+        connection.all.leave(connection)
 
     asyncio.run(scenario())

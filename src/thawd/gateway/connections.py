@@ -249,7 +249,7 @@ class Connection(HttpToolsProtocol):
             self.deadline_s = self.loop.time() + self.limits.stall_s
         if self._parse(data, at, end):
             self._check_headers()  # trailers are added to them
-            if self._framing_bytes > self.limits.head_bytes:
+            if self._framing_bytes > self.limits.head_bytes and not self._is_discarding:
                 self._refuse_rest(
                     400, f"A chunk's size, or what ends the body, has over {self.limits.head_bytes} bytes"
                 )
@@ -325,7 +325,6 @@ class Connection(HttpToolsProtocol):
         """Called by the parser."""
         if len(self.headers) > self.limits.headers:
             raise _TooManyHeadersError
-        self._is_in_head = False
         self._framing_bytes = self._discarded_bytes = 0
         self._left_bytes = _NOT_LOOKED_AT
         self._is_past_parser = False
@@ -333,7 +332,8 @@ class Connection(HttpToolsProtocol):
             # The parser takes the body of such a request for the protocol that was asked for.
             self._left_bytes = self._announced_bytes()
             self._is_past_parser = self._left_bytes != 0
-        super().on_headers_complete()
+        super().on_headers_complete()  # which refuses some URLs
+        self._is_in_head = False
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
     def _announced_bytes(self) -> int | None:
@@ -437,8 +437,8 @@ class Connection(HttpToolsProtocol):
         """Answer instead of the application, unless that has begun to; it is told that the client has gone."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
-        if self.transport.is_closing():
-            return
+        if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
+            return  # the request that this is a part of has its answer already
         if is_at_work:
             cycle.disconnected = True
             cycle.message_event.set()
