@@ -299,3 +299,50 @@ def test_a_url_that_cannot_be_read_is_answered_400(before: int) -> None:
         connection.all.leave(connection)
 
     asyncio.run(scenario())
+
+
+def test_what_was_held_is_not_begun_on_a_connection_that_was_closed_meanwhile() -> None:
+    async def scenario(*, is_lost: bool) -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(send, 200, [], b"")
+            transport.is_closed = True  # before what is held has its turn
+            if is_lost:
+                connection.connection_lost(None)
+
+        wrong: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        connection, transport = connect(application)
+        connection.data_received((HEAD + b"\r\n") * 2)
+        await until_answered(transport, 1)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert wrong == []
+        assert transport.written.count(b"HTTP/1.1") == 1
+        assert connection.server_state.total_requests == 1
+        assert connection.held_bytes == 0
+        assert not connection.tasks
+        connection.all.leave(connection)
+
+    asyncio.run(scenario(is_lost=False))
+    asyncio.run(scenario(is_lost=True))
+
+
+def test_a_mistake_with_one_connection_does_not_keep_the_others_from_being_closed() -> None:
+    async def scenario() -> None:
+        connections = all_of_a_server(head_s=0.01)
+        wrong: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        broken, _ = connect(empty, connections)
+
+        def fail(now_s: float) -> None:
+            raise RuntimeError
+
+        broken.expire = fail  # type: ignore[method-assign]
+        while not wrong:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+            await asyncio.sleep(0)
+        _, transport = connect(empty, connections)
+        async with asyncio.timeout(30):
+            while not transport.is_closed:  # noqa: ASYNC110
+                await asyncio.sleep(0)
+
+    asyncio.run(scenario())

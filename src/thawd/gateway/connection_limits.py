@@ -207,7 +207,9 @@ class Connections:
     def _sweep(self) -> None:
         loop = asyncio.get_running_loop()
         now_s = loop.time()
-        for connection in [each for each in self._open if each.deadline_s <= now_s]:
-            connection.deadline_s = math.inf
-            connection.expire(now_s)
-        self._sweeping = loop.call_later(self._sweep_s, self._sweep) if self._open else None
+        try:
+            for connection in [each for each in self._open if each.deadline_s <= now_s]:
+                connection.deadline_s = math.inf
+                connection.expire(now_s)
+        finally:  # a mistake with one connection is told by the loop, and costs the others one round
+            self._sweeping = loop.call_later(self._sweep_s, self._sweep) if self._open else None

@@ -108,6 +108,7 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
+        self._held = b""
         self.all.leave(self)
         super().connection_lost(exc)
         self._outlet.close = self.transport.close  # or the two would keep each other
@@ -302,6 +303,8 @@ class Connection(HttpToolsProtocol):
         data, at = self._held, self._held_from
         self._held = b""
         self.all.hold(self, 0)
+        if self.parser is None or self.transport.is_closing():
+            return  # it was closed after this was put off
         self.flow.resume_reading()  # what came after the answer and before this has paused it again
         self._feed(data, at)
 
