@@ -4,6 +4,7 @@
 #define _GNU_SOURCE
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/utsname.h>
 
 #include "descriptors.h"
 #include "rings.h"
@@ -40,11 +41,16 @@ static uint64_t take(const struct look *look, const char *name) {
     return take_number(&at, 10);
 }
 
+// Whether a request waits that has completed before, and may again, or completions did not fit.
+static int has_waiting(const struct look *look) {
+    return find_line(look->info, "  op=") || find_line(look->info, "  user_data=");
+}
+
 static int is_idle(const struct look *look) {
     uint64_t submitted = take(look, "SqTail:"), completed = take(look, "CqTail:");
-    return submitted == completed && submitted <= MAX_SUBMITTED && submitted == take(look, "SqHead:") &&
-           submitted == take(look, "CachedSqHead:") && completed == take(look, "CqHead:") &&
-           completed == take(look, "CachedCqTail:");
+    return !has_waiting(look) && submitted == completed && submitted <= MAX_SUBMITTED &&
+           submitted == take(look, "SqHead:") && submitted == take(look, "CachedSqHead:") &&
+           completed == take(look, "CqHead:") && completed == take(look, "CachedCqTail:");
 }
 
 // Rings and entries: two mappings of the one inode, at the two offsets. Whether there are just these.
@@ -104,10 +110,23 @@ static int is_like(const struct ring_state *ring, const struct io_uring_params *
     return lists_in_order(ring, (const uint32_t *)(ring->rings + made->sq_off.array));
 }
 
+// Whether the kernel takes rings of several pages, wherever these lie: Linux 6.12.
+static int takes_any_pages(void) {
+    struct utsname name;
+    sys3(SYS_uname, (long)&name, 0, 0);
+    const char *at = name.release;
+    uint64_t major = take_number(&at, 10);
+    at += *at == '.';
+    uint64_t minor = take_number(&at, 10);
+    return major > 6 || (major == 6 && minor >= 12);
+}
+
 // Makes a ring of the same size as a copy will, and lets go of it. Whether this kernel can.
 static int make_another(const struct ring_state *ring, struct io_uring_params *made) {
     struct ring_state other = *ring;
     uint64_t bytes = ring->rings_bytes + ring->requests_bytes;
+    if ((ring->rings_bytes > IMAGE_PAGE || ring->requests_bytes > IMAGE_PAGE) && !takes_any_pages())
+        return 0;
     long at = sys_mmap(0, bytes, 3, 0x22 /* PRIVATE, ANONYMOUS */, -1, 0);
     if (SYS_FAILED(at))
         return 0;

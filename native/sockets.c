@@ -38,6 +38,14 @@ static const char is_unknown[] =
     "descriptor ";
 static const char has_descriptors[] =
     "a pair of sockets holds descriptors on their way; receive them before the freeze: descriptor ";
+static const char is_untold[] = "a Unix socket is open, and the kernel does not tell whether its other end is in this "
+                                "process (sock_diag); close it "
+                                "before the freeze, or allow netlink sockets: descriptor ";
+static const char is_half_closed[] =
+    "a pair of sockets is shut down in one direction; close it before the freeze: descriptor ";
+static const char has_own_peer[] =
+    "a socket is connected to a port of this process that the kernel chose, and chooses anew in each copy; close both "
+    "before the freeze, or open them on the first invocation: descriptor ";
 static const char holds_too_much[] = "a pair of sockets holds too much; read it before the freeze: descriptor ";
 
 static int option_of(int fd, int option) {
@@ -47,7 +55,10 @@ static int option_of(int fd, int option) {
     return value;
 }
 
-// Asks the kernel about the AF_UNIX socket `inode`. Source: sock_diag(7). The inode of its other end; 0: it has none.
+#define UNKNOWN_PEER UINT32_MAX
+
+// Asks the kernel about the AF_UNIX socket `inode`. Source: sock_diag(7). The inode of its other end; 0: it has none;
+// UNKNOWN_PEER: the kernel does not tell.
 static uint32_t unix_peer(uint64_t inode) {
     struct {
         struct nlmsghdr header;
@@ -63,15 +74,15 @@ static uint32_t unix_peer(uint64_t inode) {
     char reply[1024] __attribute__((aligned(8)));
     long fd = sys3(SYS_socket, AF_NETLINK, SOCK_RAW | SOCK_CLOEXEC, NETLINK_SOCK_DIAG);
     if (SYS_FAILED(fd))
-        return 0;
+        return UNKNOWN_PEER;
     long bytes = sys_write((int)fd, &question, sizeof question);
     if (!SYS_FAILED(bytes))
         bytes = sys_read((int)fd, reply, sizeof reply);
     sys_close((int)fd);
     const struct nlmsghdr *header = (const void *)reply;
     uint64_t at = sizeof *header + sizeof(struct unix_diag_msg);
-    if (bytes < (long)at || header->nlmsg_type != SOCK_DIAG_BY_FAMILY)
-        return 0;
+    if (SYS_FAILED(bytes) || bytes < (long)at || header->nlmsg_type != SOCK_DIAG_BY_FAMILY)
+        return UNKNOWN_PEER;
     while (at + sizeof(struct nlattr) <= (uint64_t)bytes) {
         const struct nlattr *attribute = (const void *)(reply + at);
         if (attribute->nla_len < sizeof *attribute)
@@ -322,6 +333,11 @@ static int describe_alone(struct freezing *f, struct look *look, struct socket_s
 
 static int describe_unix(struct freezing *f, struct look *look, struct socket_state *state) {
     uint32_t peer = unix_peer(look->status.st_ino);
+    if (peer == UNKNOWN_PEER)
+        return refuse_descriptor(f, look, is_untold);
+    // One end was shut down: a fresh pair would be open in both directions.
+    if (peer && state->type != SOCK_DGRAM && poll_now(look->to->number) & POLLRDHUP)
+        return refuse_descriptor(f, look, is_half_closed);
     if (peer) {
         look->to->kind = DESCRIPTOR_SOCKETPAIR;
         look->to->value = state->type;
@@ -420,6 +436,35 @@ static int refuse_listening(struct freezing *f, struct descriptor *descriptor) {
     return refuse_descriptor(f, &look, listens);
 }
 
+// Whether `peer` is where a socket of this process is bound whose port is another one in each copy.
+static int is_own_port(struct freezing *f, const struct socket_state *peer) {
+    const struct table *sockets = &f->sections[SECTION_SOCKETS];
+    for (uint32_t i = 0; i < sockets->count; i++) {
+        const struct socket_state *own = AT(*sockets, struct socket_state, i);
+        int is_new = own->revival == SOCKET_NEW || own->revival == SOCKET_LISTENING;
+        if (!is_new || !own->any_port || !own->local_bytes || !peer->peer_bytes || own->type != peer->type)
+            continue;
+        if (own->family == AF_UNIX && peer->family == AF_UNIX && own->local_bytes == peer->peer_bytes &&
+            same_bytes(own->local, peer->peer, own->local_bytes))
+            return 1;
+        if (is_inet(own) && is_inet(peer) && port_of(own->local) == port_of(peer->peer))
+            return 1;
+    }
+    return 0;
+}
+
+static int refuse_own_peers(struct freezing *f) {
+    const struct table *table = &f->sections[SECTION_DESCRIPTORS];
+    for (uint32_t i = 0; i < table->count; i++) {
+        struct descriptor *one = AT(*table, struct descriptor, i);
+        struct look look = {.to = one, .link = "socket"};
+        if (one->kind == DESCRIPTOR_SOCKET &&
+            is_own_port(f, AT(f->sections[SECTION_SOCKETS], struct socket_state, one->index)))
+            return refuse_descriptor(f, &look, has_own_peer);
+    }
+    return 0;
+}
+
 int sockets_settle(struct freezing *f) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     int result = 0;
@@ -430,5 +475,5 @@ int sockets_settle(struct freezing *f) {
             AT(f->sections[SECTION_SOCKETS], struct socket_state, one->index)->revival == SOCKET_REVIVALS)
             result = refuse_listening(f, one);
     }
-    return result;
+    return result ? result : refuse_own_peers(f);
 }

@@ -322,8 +322,11 @@ void stage_descriptors(struct thaw *t) {
     const struct epoll_watch *watches = SECTION(t, struct epoll_watch, SECTION_EPOLL);
     for (uint32_t i = 0; i < COUNT(t, SECTION_EPOLL); i++) {
         struct epoll_event event = {.events = watches[i].events, .data.u64 = watches[i].data};
-        // A descriptor that was closed while a copy of it lived on is watched no more: nobody can name it.
-        sys6(SYS_epoll_ctl, watches[i].epoll, EPOLL_CTL_ADD, watches[i].number, (long)&event, 0, 0);
+        long result = sys6(SYS_epoll_ctl, watches[i].epoll, EPOLL_CTL_ADD, watches[i].number, (long)&event, 0, 0);
+        // What the caller passed may be of a kind that cannot be watched (EPERM). A watch that is missing for want of
+        // memory would be waited for in vain.
+        if (result == -ENOSPC || result == -ENOMEM)
+            thaw_fail("an epoll set cannot be filled (fs.epoll.max_user_watches, memory)", "", result);
     }
     seal_objects(t);
     // The image stays mapped; nothing of thaw's own stays open.

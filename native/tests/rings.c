@@ -3,6 +3,7 @@
 #include "refusing.h"
 
 #include <linux/io_uring.h>
+#include <sys/epoll.h>
 
 #define ENTRIES 8
 #define SETUP_NO_SQARRAY (1u << 16)
@@ -109,6 +110,29 @@ CASE(busy_ring, "an io_uring with a request under way is refused") {
     expect_refusal("an io_uring has requests under way", "first invocation");
     CHECK_EQUAL(write(ends[1], "x", 1), 1);
     complete(&ring);
+    freeze_after_all();
+}
+
+CASE(armed_ring, "an io_uring that waits for more after it has completed as often as it was asked is refused") {
+    struct ring ring = make_ring(0);
+    int ends[2];
+    char byte;
+    CHECK_EQUAL(pipe(ends), 0);
+    submit(&ring,
+           (struct io_uring_sqe){.opcode = IORING_OP_POLL_ADD,
+                                 .fd = ends[0],
+                                 .len = IORING_POLL_ADD_MULTI,
+                                 .poll32_events = EPOLLIN,
+                                 .user_data = 9},
+           0);
+    CHECK_EQUAL(write(ends[1], "x", 1), 1);
+    CHECK_EQUAL(complete(&ring).user_data, 9);
+    CHECK_EQUAL(read(ends[0], &byte, 1), 1);
+    begin();
+    expect_refusal("an io_uring has requests under way", "first invocation");
+    CHECK_EQUAL(munmap(ring.rings, PAGE), 0);
+    CHECK_EQUAL(munmap(ring.requests, PAGE), 0);
+    close(ring.fd);
     freeze_after_all();
 }
 

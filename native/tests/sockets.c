@@ -450,6 +450,33 @@ CASE(pair_with_data, "a pair of sockets keeps what was not read, each end its ow
     CHECK_EQUAL(polled(ends[0]) & POLLIN, 0);
 }
 
+CASE(half_closed_pair, "a pair of sockets that is shut down in one direction is refused") {
+    int ends[2];
+    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
+    CHECK_EQUAL(shutdown(ends[0], SHUT_WR), 0);
+    begin();
+    expect_refusal("shut down in one direction", "before the freeze");
+    close(ends[0]);
+    close(ends[1]);
+    freeze_after_all();
+}
+
+CASE(own_server, "a socket that is connected to the process's own server, whose port changes, is refused") {
+    int listener = listening(), client = connect_to(port_of(listener)), server = bound(SOCK_DGRAM, 0);
+    int sender = socket(AF_INET, SOCK_DGRAM, 0);
+    struct sockaddr_in address = loopback(port_of(server));
+    int32_t free_port[] = {listener};
+    any_port = free_port;
+    any_port_count = 1;
+    begin();
+    expect_refusal("a port of this process", "first invocation");
+    close(client);
+    CHECK_EQUAL(connect(sender, (struct sockaddr *)&address, sizeof address), 0);
+    expect_refusal("a port of this process", "first invocation");
+    close(sender);
+    freeze_after_all();
+}
+
 CASE(pair_with_descriptors, "a pair of sockets that holds descriptors is refused") {
     int ends[2];
     char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {0};

@@ -210,6 +210,10 @@ SHARED = {
     "a lock of multiprocessing": "import multiprocessing\nHELD = multiprocessing.Value('i', 0)",
     "a pipe": "import os\nHELD = os.pipe()",
     "a datagram socket": "import socket\nHELD = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)",
+    "a lock on a file": (
+        "import fcntl, tempfile\nHELD = open(tempfile.mkdtemp() + '/d', 'w')\nfcntl.flock(HELD, fcntl.LOCK_EX)"
+    ),
+    "a child process": ("import subprocess\nHELD = subprocess.Popen(['sleep', '1000'], stdin=subprocess.DEVNULL)"),
     "a scratch file": "import tempfile\nHELD = tempfile.TemporaryFile()",
 }
 

@@ -163,7 +163,7 @@ REFUSED = {
         CHILD = subprocess.Popen(["sleep", "1000"])
         """,
         "child process",
-        "fork",
+        "cold",
     ),
 }
 

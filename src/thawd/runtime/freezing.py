@@ -81,11 +81,19 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
     told: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if told["refused"] is None:
-        outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
+        with services.quiet():
+            outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
+            if outcome is not None and outcome.restored:
+                services.go_on(_SERVICES)
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
     channel.send(wire.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
     loop.serve(channel, handler, until=wire.GO_ON)
+    # It may have been asked the priming event once more since, and have opened what forks would share.
+    refused = template.fork_refusal()
+    if refused is not None:
+        faults.write_log("thawd: not forked: %s\n" % refused)
+        os._exit(0)
     # The platform waits for this: descriptors that come with a FORK would be lost on who reads frames alone.
     channel.send(wire.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
@@ -142,17 +150,17 @@ def _in_copy(
     channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.FreezeOutcome", *, library: str
 ) -> Tuple[Channel, Handler, Head]:
     """What the platform wants of this copy is its first argument: environment, template or probe."""
+    role = outcome.arguments[0]
+    head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
+    begun_s = time.monotonic()
+    if role == "environment":
+        # First of all: from the next call on that waits for anything, threads of the function's own run too.
+        _become(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
     shared_files.give_back()
-    role = outcome.arguments[0]
-    head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
     if role == "environment":
-        services.connect(_SERVICES)
-        renewed = _renew(
-            channel, frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library)
-        )
-        return channel, handler, {**head, **renewed}
+        return channel, handler, {**head, **_renewed(channel, begun_s=begun_s)}
     if role == "template":
         channel.send(wire.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
@@ -165,20 +173,22 @@ def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tup
     """Returns in forked environments only. They are restored ones: the hooks before the snapshot have run in them."""
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
     # Threads that the fork left behind have no ids.
-    head = _renew(forked.channel, frozen, {**frozen.given, **forked.environ}, thread_ids=lambda tid: 0)
-    return forked.channel, handler, {"init_ms": forked.fork_ms, **head}
-
-
-def _renew(
-    channel: Channel, frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]
-) -> Head:
-    """Make this copy an environment of its own; the times that took, for its READY."""
     begun_s = time.monotonic()
+    _become(frozen, {**frozen.given, **forked.environ}, thread_ids=lambda tid: 0)
+    return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}
+
+
+def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]) -> None:
+    """Make this copy a process of its own."""
     if _WRAPPER in frozen.given:
         # What the wrapper made of its variables is what init was given; no wrapper runs for a copy.
         own = {name: variables[name] for name in wire.PER_ENVIRONMENT if name in variables}
         variables = {**frozen.given, **own}
     process.become_another(frozen.pid, variables=variables, given=frozen.given, thread_ids=thread_ids)
+
+
+def _renewed(channel: Channel, *, begun_s: float) -> Head:
+    """Run the after-restore hooks of a copy that is a process of its own; the times that took, for its READY."""
     logs.configure()
     renewed_s = time.monotonic()
     if hooks.MODULE in sys.modules:

@@ -1,9 +1,10 @@
 """What ``import thawd`` offers a handler: tables by a call to the platform, buckets by their folders or by a call."""
 
+import contextlib
 import json
 import os
 import threading
-from typing import Any, Dict, Iterator, Optional, Tuple, Union
+from typing import Any, ContextManager, Dict, Iterator, Optional, Tuple, Union
 
 from thawd import wire
 from thawd.runtime.channel import Channel
@@ -26,6 +27,18 @@ class _Connection:
         self._lock = threading.Lock()
         self._owner = os.getpid()
 
+    def go_on(self, fd: int) -> None:
+        """In a thawed copy: threads that wait for their turn go on waiting for it."""
+        self._channel = Channel(fd)
+        self._owner = os.getpid()
+
+    @contextlib.contextmanager
+    def quiet(self) -> Iterator[None]:
+        """No call is under way meanwhile: one that is frozen in the middle would take another's answer in a copy."""
+        lock = self._lock
+        with lock:
+            yield
+
     def call(self, head: Dict[str, Any], body: bytes = b"") -> Tuple[Any, bytes]:
         if self._channel is None:
             raise ServiceError("thawd.table works inside a function that thawd runs; here there is no platform to ask")
@@ -44,6 +57,16 @@ class _Connection:
 
 
 _connection = _Connection()
+
+
+def quiet() -> ContextManager[None]:
+    """While entered no call to the platform is under way, in any thread."""
+    return _connection.quiet()
+
+
+def go_on(fd: int) -> None:
+    """In a thawed copy, within `quiet`: use the descriptor `fd` for the calls of all threads from now on."""
+    _connection.go_on(fd)
 
 
 def connect(fd: int) -> None:

@@ -30,7 +30,7 @@ _WAY_OUT = (
 
 def refusal() -> Optional[str]:
     """Why forks would share something, with the way out; None when each has all for itself."""
-    shared = [text for fd in _descriptors() for text in [_shared(fd)] if text] + _memory()
+    shared = [text for fd in _descriptors() for text in [_shared(fd)] if text] + _memory() + _children()
     if not shared:
         return None
     more = "" if len(shared) <= _NAMED else " and %d more" % (len(shared) - _NAMED)
@@ -38,17 +38,18 @@ def refusal() -> Optional[str]:
 
 
 def open_anew() -> None:
-    """In a fork: make regular files this process's own open files, at the same positions.
+    """In a fork: make regular files and folders this process's own open files, files at the same positions.
 
     Raises:
         OSError: one cannot be opened any more; this process is of no use.
     """
     for fd in _descriptors():
-        if stat.S_ISREG(os.fstat(fd).st_mode):
-            position = os.lseek(fd, 0, os.SEEK_CUR)
+        mode = os.fstat(fd).st_mode
+        if stat.S_ISREG(mode) or stat.S_ISDIR(mode):
             inheritable = os.get_inheritable(fd)
             own = os.open(_path_of(fd), _flags(fd))
-            os.lseek(own, position, os.SEEK_SET)
+            if stat.S_ISREG(mode) and not _flags(fd) & os.O_PATH:
+                os.lseek(own, os.lseek(fd, 0, os.SEEK_CUR), os.SEEK_SET)
             os.dup2(own, fd, inheritable)
             os.close(own)
 
@@ -100,7 +101,18 @@ def _shared_file(fd: int, link: str, status: os.stat_result) -> str:
         is_database = os.pread(fd, len(_SQLITE), 0) == _SQLITE
     except OSError:
         is_database = False  # open for writing alone
+    if _is_locked(fd):
+        return "%s (locked, descriptor %d)" % (link, fd)
     return "%s (an SQLite database, descriptor %d)" % (link, fd) if is_database else ""
+
+
+def _is_locked(fd: int) -> bool:
+    """Whether a lock on the file is held by this descriptor; no fork would hold it. Source: proc_pid_fdinfo(5)."""
+    try:
+        with open("/proc/self/fdinfo/%d" % fd) as info:
+            return any(line.startswith("lock:") for line in info)
+    except OSError:
+        return False
 
 
 def _flags(fd: int) -> int:
@@ -122,3 +134,20 @@ def _memory() -> List[str]:
         return []
     paths = {match[1].strip() for match in matches if match is not None}
     return ["shared memory (%s)" % (path or "without a name") for path in sorted(paths)]
+
+
+def _children() -> List[str]:
+    """Processes that init started and that live: all forks would use the one. Source: proc_tid_children(5)."""
+    living = []
+    try:
+        for task in os.listdir("/proc/self/task"):
+            with open("/proc/self/task/%s/children" % task) as children:
+                pids = children.read().split()
+            for pid in pids:
+                with open("/proc/%s/stat" % pid) as stat_file:
+                    name, _, rest = stat_file.read().rpartition(")")
+                if rest.split()[0] not in "ZX":
+                    living.append("a child process (%s, pid %s)" % (name.partition("(")[2], pid))
+    except OSError:
+        return []  # one has ended meanwhile, or the kernel does not tell
+    return living

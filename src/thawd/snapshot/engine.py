@@ -23,8 +23,6 @@ LIBRARY_VARIABLE = "THAWD_FREEZE_LIBRARY"
 
 _FROZEN, _THAWED, _REFUSED = 0, 1, -1
 _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS = 1, 2, 4, 8, 16
-# While a freeze is under way no other thread is to run Python code, in a copy neither.
-_ALONE_S = 1.0
 
 
 class SnapshotError(Exception):
@@ -232,18 +230,23 @@ def _give_up(result: int, report: _Report) -> NoReturn:
     raise SnapshotFailed(text, stage=stage)
 
 
-def _freeze(loaded: Any, request: _Request, report: _Report, loops: list[Any]) -> int:
-    interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(_ALONE_S)
+def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
+    """While loops of other threads stand still, between two of their callbacks.
+
+    Raises:
+        SnapshotRefused: one does not.
+    """
+    held = event_loops.Held(event_loops.running())
     try:
-        event_loops.announce_first(loops)
-        result = int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
-        if result == _THAWED:
-            event_loops.announce_first(loops)
-            event_loops.wake(loops)
+        if not held.hold():
+            raise SnapshotRefused(
+                "an asyncio event loop that runs in another thread is busy for longer than %.0f s; let it wait before "
+                "the freeze, or start it on the first invocation" % event_loops.HOLD_S,
+                stage="python",
+            )
+        return int(loaded.thawd_freeze(ctypes.byref(request), ctypes.byref(report)))
     finally:
-        sys.setswitchinterval(interval_s)
-    return result
+        held.release()
 
 
 def freeze(
@@ -293,7 +296,6 @@ def freeze(
             "an asyncio event loop is running in this thread; freeze outside of it, or from another thread",
             stage="python",
         )
-    loops = event_loops.running()
     loaded = _load(library or library_path())
     for stream in (sys.stdout, sys.stderr):
         # What lies in a buffer would be printed again by every copy.
@@ -315,7 +317,7 @@ def freeze(
         seccomp_filters=seccomp_filters,
     )
     report = _Report()
-    result = _freeze(loaded, request, report, loops)
+    result = _freeze(loaded, request, report)
     if result not in (_FROZEN, _THAWED):
         _give_up(result, report)
     return FreezeOutcome(

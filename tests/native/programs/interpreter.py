@@ -266,6 +266,11 @@ def loop_in_thread() -> None:
             gate.set()
             await asyncio.sleep(0.001)
 
+    async def work() -> None:
+        while True:
+            sum(range(3000))
+            await asyncio.gather(asyncio.sleep(0))  # makes a task: asks for the running loop
+
     async def ask() -> bool:
         await asyncio.sleep(0)
         return asyncio.get_running_loop() is kept
@@ -273,13 +278,15 @@ def loop_in_thread() -> None:
     thread = threading.Thread(target=kept.run_forever, daemon=True)
     thread.start()
     ticking = asyncio.run_coroutine_threadsafe(tick(), kept)
+    working = asyncio.run_coroutine_threadsafe(work(), kept)  # nearly always inside of a callback
     assert gate.wait(30)
     freeze()
     assert asyncio.run_coroutine_threadsafe(ask(), kept).result(30)
     gate.clear()
     assert gate.wait(30)
-    assert all(ticks) and not ticking.done()
+    assert all(ticks) and not ticking.done() and not working.done()
     ticking.cancel()
+    working.cancel()
     assert asyncio.run_coroutine_threadsafe(ask(), kept).result(30)
     kept.call_soon_threadsafe(kept.stop)
     thread.join(30)
