@@ -12,7 +12,7 @@ import json
 import resource
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -27,22 +27,28 @@ from thawd.web import configured
 
 LIMITS = ConnectionLimits(connections=200, head_s=DEADLINE_S, idle_s=DEADLINE_S, stall_s=DEADLINE_S)
 SHORT_S = 0.1
+# More than the kernel keeps for a client that does not read (tcp_wmem, 4 MiB, and what the client asks for).
+LARGE = b"a" * 8_000_000
 
 
 class Application:
-    """Answers with the length of the body; ``/slow`` once it may, ``/unread`` without reading the body."""
+    """Answers with the length of the body; ``/slow`` once it may, ``/unread`` without reading it, ``/large`` much."""
 
     def __init__(self) -> None:
         self.may_answer = asyncio.Event()
         self.is_slow = threading.Event()
         self.gone = threading.Event()
         self.calls = 0
+        self.half_written = threading.Semaphore(0)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.calls += 1
         path = scope["path"]
         if path.startswith("/unread"):
             await respond(send, 429, [(b"connection", b"close")] if path == "/unread/close" else [], b"enough")
+            return
+        if path == "/large":
+            await _answer_in_two_parts(send, self.half_written.release)
             return
         if path == "/slow":
             self.is_slow.set()
@@ -57,6 +63,14 @@ class Application:
             if not message.get("more_body"):
                 break
         await respond(send, 200, [], f"{path} {size}".encode())
+
+
+async def _answer_in_two_parts(send: Send, half_written: Callable[[], object]) -> None:
+    length = str(len(LARGE)).encode()
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", length)]})
+    await send({"type": "http.response.body", "body": LARGE[:-1], "more_body": True})
+    half_written()
+    await send({"type": "http.response.body", "body": LARGE[-1:]})  # which waits until most of it has been read
 
 
 class Port:
@@ -104,8 +118,13 @@ class Port:
     def let_answer(self) -> None:
         self.loop.call_soon_threadsafe(self.application.may_answer.set)
 
-    def connect(self, data: bytes = b"") -> Client:
-        client = Client(socket.create_connection(("127.0.0.1", self._number), timeout=DEADLINE_S))
+    def connect(self, data: bytes = b"", *, receive_bytes: int | None = None) -> Client:
+        connection = socket.socket()
+        connection.settimeout(DEADLINE_S)
+        if receive_bytes is not None:
+            connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_bytes)
+        connection.connect(("127.0.0.1", self._number))
+        client = Client(connection)
         self._clients.append(client)
         return client.send(data)
 
@@ -311,6 +330,31 @@ def test_when_all_connections_are_at_work_another_is_answered_503() -> None:
 def _all_at_work(opened: Port, count: int) -> None:
     while opened.application.calls < count:
         assert opened.application.is_slow.wait(DEADLINE_S)
+
+
+def _that_do_not_read(opened: Port, count: int) -> list[Client]:
+    """Clients, one after another, that ask for much and do not read it; the server waits for them."""
+    clients = []
+    for _ in range(count):
+        clients.append(opened.connect(b"GET /large HTTP/1.1\r\nHost: localhost\r\n\r\n", receive_bytes=4096))
+        assert opened.application.half_written.acquire(timeout=DEADLINE_S)
+    return clients
+
+
+def test_clients_that_do_not_read_shut_nobody_out() -> None:
+    with port(connections=5) as opened:
+        clients = _that_do_not_read(opened, 5)
+        others = [opened.connect(HEAD + b"\r\n") for _ in range(2)]
+        assert [other.status() for other in others] == [200, 200]
+        assert len(clients[0].rest()) < len(LARGE)
+        assert clients[4].answer()[2] == LARGE
+
+
+def test_clients_that_read_late_get_all_while_there_is_room() -> None:
+    with port(connections=5) as opened:
+        clients = _that_do_not_read(opened, 4)
+        assert [opened.get()[0] for _ in range(10)] == [200] * 10
+        assert [client.answer()[2] == LARGE for client in clients] == [True] * 4
 
 
 # Bodies

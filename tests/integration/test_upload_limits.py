@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import os
 import socket
@@ -14,6 +15,7 @@ from botocore.exceptions import ClientError
 from tests.integration.conftest import DEADLINE_S, Project, eventually
 from tests.integration.served import Served, code_of, xml_code
 from thawd.gateway.connection_limits import ConnectionLimits
+from thawd.gateway.http import _Incomplete
 from thawd.state.bucket_folder import STAGING
 
 
@@ -52,6 +54,59 @@ def test_an_upload_that_stalls_is_ended_and_leaves_nothing(limited: Served) -> N
     client.put_object(Bucket="uploads", Key="whole", Body=b"1" * 2_000_000)
     assert client.get_object(Bucket="uploads", Key="whole")["Body"].read() == b"1" * 2_000_000
     client.close()
+
+
+class Body:
+    """A body that is being received, as far as `_Incomplete` knows it."""
+
+    is_given_up = False
+
+    def reschedule(self, when: float) -> None:
+        self.is_given_up = True
+
+
+def test_bodies_that_could_not_be_read_because_a_turn_of_the_loop_was_late_are_not_slow() -> None:
+    mib = 1 << 20
+
+    async def scenario() -> None:
+        now_s = 0.0
+        loop = asyncio.get_running_loop()
+        loop.time = lambda: now_s  # type: ignore[method-assign]
+
+        async def until(moment_s: float) -> None:
+            nonlocal now_s
+            now_s = moment_s
+            for _ in range(3):
+                await asyncio.sleep(0)
+
+        bodies = _Incomplete()
+        first, second = Body(), Body()
+        bodies.add(first, 10 * mib)  # type: ignore[arg-type]
+        bodies.add(second, 13 * mib)  # type: ignore[arg-type]
+        # A turn that took 2 s, then the bytes that came meanwhile, one body after the other.
+        await until(2.0)
+        bodies.add(first, 2 * mib)  # type: ignore[arg-type]
+        assert not second.is_given_up
+        bodies.add(second, 2 * mib)  # type: ignore[arg-type]
+        await until(2.25)
+        assert not first.is_given_up
+        assert not second.is_given_up
+        # Another, while what is slow is looked for.
+        await until(5.0)
+        bodies.add(first, mib)  # type: ignore[arg-type]
+        bodies.add(second, mib)  # type: ignore[arg-type]
+        await until(5.25)
+        assert not first.is_given_up
+        assert not second.is_given_up
+        # No turn is late, and one is slow.
+        for quarter in range(1, 9):
+            bodies.add(second, mib)  # type: ignore[arg-type]
+            await until(5.25 + quarter / 4)
+        assert first.is_given_up
+        assert not second.is_given_up
+        bodies.remove(second)  # type: ignore[arg-type]
+
+    asyncio.run(scenario())
 
 
 def test_more_uploads_than_there_may_be_are_answered_slow_down_and_their_senders_read_it(

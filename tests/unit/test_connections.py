@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import math
 from typing import Any
 
+import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
@@ -21,9 +23,25 @@ class Transport:
     def __init__(self) -> None:
         self.written = b""
         self.is_reading = True
+        self.unsent_bytes = 0
+        self.is_closed = False
+        self.is_at_eof = False
 
     def write(self, data: bytes) -> None:
+        assert not self.is_at_eof, "Cannot call write() after write_eof()"
         self.written += data
+
+    def can_write_eof(self) -> bool:
+        return True
+
+    def write_eof(self) -> None:
+        self.is_at_eof = True
+
+    def close(self) -> None:
+        self.is_closed = True
+
+    def abort(self) -> None:
+        self.is_closed = True
 
     def pause_reading(self) -> None:
         self.is_reading = False
@@ -32,19 +50,23 @@ class Transport:
         self.is_reading = True
 
     def is_closing(self) -> bool:
-        return False
+        return self.is_closed
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
         return default
 
     def get_write_buffer_size(self) -> int:
-        return 0
+        return self.unsent_bytes
 
 
-def connect(application: Any) -> tuple[Connection, Transport]:
+def all_of_a_server(**limits: Any) -> Connections:
+    return Connections(ConnectionLimits(**limits), complain=lambda _: None)
+
+
+def connect(application: Any, connections: Connections | None = None) -> tuple[Connection, Transport]:
     config = uvicorn.Config(application, loop="none", lifespan="off", log_config=None, ws="none")
     config.load()
-    connections = Connections(ConnectionLimits(), complain=lambda _: None)
+    connections = all_of_a_server() if connections is None else connections
     loop = asyncio.get_running_loop()
     connection = Connection(connections, config=config, server_state=ServerState(), app_state={}, _loop=loop)
     transport = Transport()
@@ -115,5 +137,212 @@ def test_a_head_that_is_cut_anywhere_is_found_to_be_complete() -> None:
                     connection.data_received(part)
                 await until_answered(transport, 2)
                 connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+async def empty(scope: Scope, receive: Receive, send: Send) -> None:
+    await respond(send, 200, [], b"")
+
+
+def test_an_answer_is_not_measured_by_what_was_unread_of_the_one_before_it() -> None:
+    async def scenario() -> None:
+        connection, transport = connect(empty)
+        connection.data_received(HEAD + b"\r\n")
+        await until_answered(transport, 1)
+        transport.unsent_bytes = 1_000_000
+        connection.expire(0.0)
+        transport.unsent_bytes = 0  # the client has read it, and asks again
+        connection.data_received(HEAD + b"\r\n")
+        await until_answered(transport, 2)
+        transport.unsent_bytes = 2_000_000
+        connection.expire(10 * connection.limits.unread_s)
+        assert not transport.is_closed
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_client_may_pause_while_it_reads_an_answer_but_not_in_the_middle_of_its_next_request() -> None:
+    async def scenario() -> None:
+        for after, longest_s in ((b"", 600.0), (HEAD, 30.0), (b"POST /x HTTP/1.1\r\nContent-Length: 9\r\n\r\n", 30.0)):
+
+            async def application(scope: Scope, receive: Receive, send: Send) -> None:
+                if scope["method"] == "POST":
+                    await receive()
+                await respond(send, 200, [], b"")
+
+            connection, transport = connect(application)
+            connection.data_received(HEAD + b"\r\n")
+            await until_answered(transport, 1)
+            transport.unsent_bytes = 1_000_000
+            connection.data_received(after)
+            connection.expire(100.0)
+            connection.expire(100.0 + longest_s - 1)
+            assert not transport.is_closed
+            transport.unsent_bytes -= 1
+            connection.expire(1000.0)
+            connection.expire(1000.0 + longest_s - 1)
+            assert not transport.is_closed
+            connection.expire(1000.0 + longest_s)
+            assert transport.is_closed
+            connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_room_is_made_by_who_has_read_all_and_not_by_who_has_just_come() -> None:
+    async def scenario(unread: set[int]) -> list[int]:
+        connections = all_of_a_server(connections=4)
+        opened = [connect(empty, connections) for _ in range(4)]
+        for number in unread:
+            opened[number][1].unsent_bytes = 1
+        opened.append(connect(empty, connections))
+        closed = [number for number, (_, transport) in enumerate(opened) if transport.is_closed]
+        for connection, _ in opened:
+            connections.leave(connection)
+        return closed
+
+    assert asyncio.run(scenario(set())) == [0]
+    assert asyncio.run(scenario({0})) == [1]
+    assert asyncio.run(scenario({0, 1})) == [0]
+    assert asyncio.run(scenario({0, 1, 2, 3})) == [0]
+
+
+def test_a_request_behind_which_more_was_sent_than_is_read_may_take_its_time() -> None:
+    async def scenario() -> None:
+        may_answer = asyncio.Event()
+
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await may_answer.wait()
+            await respond(send, 200, [], b"")
+
+        connection, transport = connect(application)
+        request = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n"
+        connection.data_received(request + HEAD)
+        connection.data_received(b"X")
+        assert connection.deadline_s == math.inf
+        connection.expire(connection.loop.time() + 1000)
+        assert not transport.is_closed
+        may_answer.set()
+        await until_answered(transport, 1)
+        assert connection.deadline_s < math.inf
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_request_that_fails_halfway_through_its_answer_is_not_waited_for() -> None:
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await send({"type": "http.response.start", "status": 200, "headers": []})
+            raise RuntimeError
+
+        for behind in (b"", HEAD):
+            connection, transport = connect(application)
+            connection.data_received(HEAD + b"\r\n" + behind)
+            while connection.tasks:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+                await asyncio.sleep(0)
+            transport.is_closed = False  # the client leaves a part of it unread
+            transport.unsent_bytes = 1
+            connection.expire(0.0)
+            assert connection.deadline_s < math.inf
+            connection.expire(1000.0)
+            assert transport.is_closed
+            connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+CHUNKED = b"POST /x HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("body", [b"zz\r\n", b"1;" + b"a" * 100_000, b"0\r\n" + b"X: a\r\n" * 600])
+def test_a_request_that_was_answered_early_is_not_answered_again_for_its_body(body: bytes) -> None:
+    async def scenario() -> None:
+        connection, transport = connect(empty)
+        connection.data_received(CHUNKED)
+        await until_answered(transport, 1)
+        connection.data_received(body)
+        assert transport.written.count(b"HTTP/1.1") == 1
+        assert transport.is_at_eof
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_a_body_that_breaks_two_limits_at_once_is_refused_once() -> None:
+    async def scenario() -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await receive()
+
+        connection, transport = connect(application)
+        limit = connection.limits.head_bytes
+        # The same 4 KiB bring one header too many and one byte too many.
+        extension = b"0;" + b"a" * (limit - 100) + b"\r\n"
+        connection.data_received(CHUNKED)
+        connection.data_received(extension + b"X: a\r\n" * 1000)
+        assert transport.written.count(b"HTTP/1.1") == 1
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+@pytest.mark.parametrize("before", [0, 1])
+def test_a_url_that_cannot_be_read_is_answered_400(before: int) -> None:
+    async def scenario() -> None:
+        connection, transport = connect(empty)
+        connection.data_received((HEAD + b"\r\n") * before)
+        await until_answered(transport, before)
+        connection.data_received(b"GET http://localhost:99999/ HTTP/1.1\r\n\r\n")
+        assert transport.written.count(b"HTTP/1.1 400") == 1
+        connection.all.leave(connection)
+
+    asyncio.run(scenario())
+
+
+def test_what_was_held_is_not_begun_on_a_connection_that_was_closed_meanwhile() -> None:
+    async def scenario(*, is_lost: bool) -> None:
+        async def application(scope: Scope, receive: Receive, send: Send) -> None:
+            await respond(send, 200, [], b"")
+            transport.is_closed = True  # before what is held has its turn
+            if is_lost:
+                connection.connection_lost(None)
+
+        wrong: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        connection, transport = connect(application)
+        connection.data_received((HEAD + b"\r\n") * 2)
+        await until_answered(transport, 1)
+        for _ in range(3):
+            await asyncio.sleep(0)
+        assert wrong == []
+        assert transport.written.count(b"HTTP/1.1") == 1
+        assert connection.server_state.total_requests == 1
+        assert connection.held_bytes == 0
+        assert not connection.tasks
+        connection.all.leave(connection)
+
+    asyncio.run(scenario(is_lost=False))
+    asyncio.run(scenario(is_lost=True))
+
+
+def test_a_mistake_with_one_connection_does_not_keep_the_others_from_being_closed() -> None:
+    async def scenario() -> None:
+        connections = all_of_a_server(head_s=0.01)
+        wrong: list[Any] = []
+        asyncio.get_running_loop().set_exception_handler(lambda _, context: wrong.append(context))
+        broken, _ = connect(empty, connections)
+
+        def fail(now_s: float) -> None:
+            raise RuntimeError
+
+        broken.expire = fail  # type: ignore[method-assign]
+        while not wrong:  # noqa: ASYNC110 - a turn of the loop is what it waits for
+            await asyncio.sleep(0)
+        _, transport = connect(empty, connections)
+        async with asyncio.timeout(30):
+            while not transport.is_closed:  # noqa: ASYNC110
+                await asyncio.sleep(0)
 
     asyncio.run(scenario())

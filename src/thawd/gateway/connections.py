@@ -85,7 +85,8 @@ class Connection(HttpToolsProtocol):
         self._held_from = 0
         self._is_discarding = False
         self._discarded_bytes = 0
-        self._unsent_bytes = 0
+        self._unsent_bytes = 0  # when it was last looked at
+        self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
         self._may_begin = False
@@ -107,9 +108,20 @@ class Connection(HttpToolsProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
+        self._held = b""
         self.all.leave(self)
         super().connection_lost(exc)
         self._outlet.close = self.transport.close  # or the two would keep each other
+
+    def pause_writing(self) -> None:
+        """Called by asyncio: the client does not read, and the application has to wait."""
+        super().pause_writing()
+        self.all.stall(self)
+
+    def resume_writing(self) -> None:
+        """Called by asyncio."""
+        super().resume_writing()
+        self.all.go_on(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -124,7 +136,9 @@ class Connection(HttpToolsProtocol):
 
     def expire(self, now_s: float) -> None:
         """It is over its time."""
-        if self._is_sending():
+        if self._is_at_work() and self._is_in_head:
+            self.deadline_s = math.inf  # the request is whole: the client has nothing to send, and waits for us
+        elif self._is_read(now_s):
             self.deadline_s = now_s + self.limits.stall_s
         elif not self._is_in_head and not self._has_answered() and self.flow.read_paused:
             self.deadline_s = now_s + self.limits.stall_s  # it is we who do not read
@@ -133,12 +147,20 @@ class Connection(HttpToolsProtocol):
         else:
             what = "head" if self._is_in_head else "body"
             self._refuse(408, f"The {what} of the request did not come in time")
-            self.transport.close()
+            self._close_when_sent()
 
-    def _is_sending(self) -> bool:
-        """Whether an answer is on its way to a client that has read some of it since this was last asked."""
+    def _is_read(self, now_s: float) -> bool:
+        """Whether an answer is on its way to a client that may still read it: it has a while if no request is begun."""
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
-        return self._unsent_bytes > 0 and (before == 0 or self._unsent_bytes < before)
+        if before == 0 or self._unsent_bytes < before:
+            self._read_at_s = now_s
+        is_begun = self.head_bytes > 0 if self._is_in_head else not self._has_answered()
+        patience_s = self.limits.stall_s if is_begun else self.limits.unread_s
+        return self._unsent_bytes > 0 and now_s - self._read_at_s < patience_s
+
+    def has_unread(self) -> bool:
+        """Whether a part of an answer waits for the client to read."""
+        return self.transport.get_write_buffer_size() > 0
 
     def end(self) -> None:
         """Close the connection now."""
@@ -228,7 +250,7 @@ class Connection(HttpToolsProtocol):
             self.deadline_s = self.loop.time() + self.limits.stall_s
         if self._parse(data, at, end):
             self._check_headers()  # trailers are added to them
-            if self._framing_bytes > self.limits.head_bytes:
+            if self._framing_bytes > self.limits.head_bytes and not self._is_discarding:
                 self._refuse_rest(
                     400, f"A chunk's size, or what ends the body, has over {self.limits.head_bytes} bytes"
                 )
@@ -281,12 +303,15 @@ class Connection(HttpToolsProtocol):
         data, at = self._held, self._held_from
         self._held = b""
         self.all.hold(self, 0)
+        if self.parser is None or self.transport.is_closing():
+            return  # it was closed after this was put off
         self.flow.resume_reading()  # what came after the answer and before this has paused it again
         self._feed(data, at)
 
     def _discard(self, size: int) -> None:
         self._discarded_bytes += size
-        self.deadline_s = self.loop.time() + self.limits.discard_s
+        if not self._is_at_work():
+            self.deadline_s = self.loop.time() + self.limits.discard_s
         if self._discarded_bytes > self.limits.discard_bytes:
             self.transport.abort()
 
@@ -303,7 +328,6 @@ class Connection(HttpToolsProtocol):
         """Called by the parser."""
         if len(self.headers) > self.limits.headers:
             raise _TooManyHeadersError
-        self._is_in_head = False
         self._framing_bytes = self._discarded_bytes = 0
         self._left_bytes = _NOT_LOOKED_AT
         self._is_past_parser = False
@@ -311,7 +335,8 @@ class Connection(HttpToolsProtocol):
             # The parser takes the body of such a request for the protocol that was asked for.
             self._left_bytes = self._announced_bytes()
             self._is_past_parser = self._left_bytes != 0
-        super().on_headers_complete()
+        super().on_headers_complete()  # which refuses some URLs
+        self._is_in_head = False
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
     def _announced_bytes(self) -> int | None:
@@ -352,6 +377,7 @@ class Connection(HttpToolsProtocol):
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
         self.all.work(self)
+        self._unsent_bytes = 0  # of the answer before
         self.deadline_s = self.loop.time() + self.limits.stall_s
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
@@ -367,18 +393,30 @@ class Connection(HttpToolsProtocol):
 
     def _rest(self) -> None:
         self.all.rest(self)
+        self._unsent_bytes = 0
         self.deadline_s = self.loop.time() + (self.limits.idle_s if self._is_in_head else self.limits.discard_s)
 
     def _has_answered(self) -> bool:
         return self.cycle is not None and self.cycle.response_complete
 
+    def _is_at_work(self) -> bool:
+        """Whether the application is to answer, and was not told that the client has gone."""
+        return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
+
     def close_after_answer(self) -> None:
         """Close the connection once the client can have read the answer: while it sends, it may not look."""
+        self.cycle.disconnected = True  # nothing more is sent, be the answer whole or its application have failed
         if self._is_in_head and not self._held:
-            self.transport.close()
-            self.deadline_s = self.loop.time() + self.limits.stall_s
+            self._close_when_sent()
         else:
             self._begin_discarding()
+
+    def _close_when_sent(self) -> None:
+        """Take no more; until the client has read what is left the connection may be closed for room."""
+        self.transport.close()
+        self.all.rest(self)
+        self._unsent_bytes = 0
+        self.deadline_s = self.loop.time() + self.limits.stall_s
 
     def _begin_discarding(self) -> None:
         if self._is_discarding or self.transport.is_closing():
@@ -402,8 +440,8 @@ class Connection(HttpToolsProtocol):
         """Answer instead of the application, unless that has begun to; it is told that the client has gone."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
-        if self.transport.is_closing():
-            return
+        if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
+            return  # the request that this is a part of has its answer already
         if is_at_work:
             cycle.disconnected = True
             cycle.message_event.set()

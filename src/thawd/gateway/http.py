@@ -80,18 +80,24 @@ class _Incomplete:
             self._bodies[body] = (held + size, 0, now_s)
             self._bodies.move_to_end(body)
         if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
-            self._give_up_slow()
+            self._look_later()  # never at once: of the others there may be some to read that came in the same turn
 
-    def _give_up_slow(self) -> None:
-        """Give up what is slow until the others hold no more than they may; look again as long as they do."""
+    def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
-        now_s = loop.time()
+        self._is_waiting = True
+        loop.call_later(_SLOW_S / 4, self._give_up_slow, loop.time() + _SLOW_S / 4)
+
+    def _give_up_slow(self, due_s: float) -> None:
+        """Give up what is slow until the others hold no more than they may; look again as long as they do."""
+        now_s = asyncio.get_running_loop().time()
         self._is_waiting = False
+        if now_s - due_s > _SLOW_S / 4:
+            self._look_later()  # it is we who were slow: what came meanwhile has not been read yet
+            return
         while self._held_bytes > _SLOW_BUDGET_BYTES:
             slowest = next(iter(self._bodies))
             if now_s - self._bodies[slowest][2] < _SLOW_S:
-                self._is_waiting = True
-                loop.call_later(_SLOW_S / 4, self._give_up_slow)
+                self._look_later()
                 return
             self.remove(slowest)
             with contextlib.suppress(RuntimeError):  # it is over its time at this moment
