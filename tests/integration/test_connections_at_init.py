@@ -249,3 +249,24 @@ def test_forks_read_an_open_file_each_from_where_it_was(project: Project, tmp_pa
         answers = running.invoke_at_once("app", 6, {}, gate=tmp_path / "gate")
         assert running.function("app")["start"] == "fork", running.function("app")["start_reason"]
         assert answers == [([f"line {number}\n" for number in range(1, 21)], None)] * 6
+
+
+def test_forks_read_the_file_that_init_opened_though_another_has_its_name(project: Project, tmp_path: Path) -> None:
+    named, other = tmp_path / "named", tmp_path / "other"
+    named.write_text("first\nsecond\n")
+    project.code(
+        f"""
+        HELD = open({str(named)!r})
+        HELD.readline()
+        HELD.seek(6)
+
+        def handler(event, context):
+            return HELD.read()
+        """
+    )
+    project.config('snapshots = "off"\n[functions.app]\nhandler = "app.handler"\n')
+    with project.up() as running:
+        other.write_text("of another\n")
+        other.rename(named)
+        assert running.invoke("app") == ("second\n", None)
+        assert running.function("app")["start"] == "fork", running.function("app")["start_reason"]

@@ -120,9 +120,19 @@ def _flags(fd: int) -> int:
 
 
 def _path_of(fd: int) -> str:
-    """Where to open a file again: by its path, which in a temporary folder of the fork's own is another file."""
-    link = os.readlink("/proc/self/fd/%d" % fd)
-    return link if os.path.exists(link) else "/proc/self/fd/%d" % fd
+    """Where to open a file again: by its path, which in a temporary folder of the fork's own is a copy of it.
+
+    Not by a path under which another file lies by now.
+    """
+    link, itself = os.readlink("/proc/self/fd/%d" % fd), os.fstat(fd)
+    try:
+        there = os.stat(link)
+    except OSError:
+        return "/proc/self/fd/%d" % fd
+    same = os.path.samestat(itself, there)
+    # Source: as thaw tells a copy in an own folder, native/thaw_image.c, file_must_match.
+    copied = (itself.st_size, itself.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
+    return link if same or copied or stat.S_ISDIR(itself.st_mode) else "/proc/self/fd/%d" % fd
 
 
 def _memory() -> List[str]:
