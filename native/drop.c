@@ -4,6 +4,7 @@
 
 #include "drop.h"
 
+#include <errno.h>
 #include <linux/capability.h>
 #include <linux/prctl.h>
 
@@ -28,9 +29,11 @@ int drop_capabilities(void) {
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
     int death_signal = 0; // which capset may clear
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
-    for (int capability = 0; sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0) >= 0; capability++) {
-        if (sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0 ||
-            sys_prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) == 0)
+    for (int capability = 0;; capability++) {
+        long dropped = sys_prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
+        if (dropped == -EINVAL)
+            break; // the kernel knows no more of them
+        if (dropped == 0 || sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0)
             continue;
         // It may not be changed without CAP_SETPCAP, and counts at an exec only, where this is stricter still.
         long result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
