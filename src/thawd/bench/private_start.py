@@ -100,7 +100,7 @@ def _serving(
     with (folder / "server.log").open("wb") as log:
         # In a session of its own: Ctrl-C is for this process, which may want its last answers, and ends it.
         process = subprocess.Popen(
-            [sys.executable, "-m", f"thawd.{purpose}_server", told],
+            [sys.executable, "-m", f"thawd.server.private.{purpose}", told],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
