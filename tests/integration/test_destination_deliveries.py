@@ -605,16 +605,14 @@ def no_function(name: str, qualifier: str | None) -> object:
 
 def test_a_function_is_told_by_an_event_with_the_record(tmp_path: Path) -> None:
     async def work(destinations: Destinations) -> None:
-        assert destinations.as_event(success(destinations, Destination("bucket", "out"))) is None
+        assert await destinations.deliver(success(destinations, Destination("bucket", "out"))) == []
         made = success(destinations, Destination("function", "next:live"))
-        event = destinations.as_event(made)
-        assert event is not None
+        (event,) = await destinations.deliver(made)
         assert (event.function, event.qualifier, event.source) == ("next", "live", "destination:f")
         assert event.request_id != REQUEST_ID
         assert (event.trace_id or "").startswith("Root=1-5759e988-bd862e3fe1be46a994272793;Parent=")
         check_record(json.loads(event.payload), fails=False)
-        plain = destinations.as_event(success(destinations, Destination("function", "next")))
-        assert plain is not None
+        (plain,) = await destinations.deliver(success(destinations, Destination("function", "next")))
         assert plain.qualifier is None
 
     run(work, tmp_path)
@@ -623,7 +621,7 @@ def test_a_function_is_told_by_an_event_with_the_record(tmp_path: Path) -> None:
 def test_a_function_that_is_not_there_and_a_record_too_large_for_an_event_are_refused(tmp_path: Path) -> None:
     async def work(destinations: Destinations) -> None:
         with pytest.raises(DestinationRefused, match="Function not found: next:live"):
-            destinations.as_event(success(destinations, Destination("function", "next:live")))
+            await destinations.deliver(success(destinations, Destination("function", "next:live")))
 
     run(work, tmp_path, Outside(exists=no_function))
 
@@ -631,7 +629,7 @@ def test_a_function_that_is_not_there_and_a_record_too_large_for_an_event_are_re
         result = Result(b'"' + b"x" * 1_048_576 + b'"')
         made = destinations.success(Destination("function", "next"), EVENT, result, arn=ARN)
         with pytest.raises(DestinationRefused, match="takes events of 1,048,576 bytes, and the record has 1,04"):
-            destinations.as_event(made)
+            await destinations.deliver(made)
 
     run(large, tmp_path)
 
@@ -647,12 +645,12 @@ def test_a_chain_that_comes_back_to_itself_is_stopped_after_16_rounds_unless_all
         while rounds < 40:
             for target in ("pong", "f"):
                 try:
-                    following = destinations.as_event(success(destinations, Destination("function", target), event))
+                    made = success(destinations, Destination("function", target), event)
+                    (following,) = await destinations.deliver(made)
                 except DestinationRefused as error:
                     assert "loop" in str(error)
                     assert target == "f"
                     return rounds
-                assert following is not None
                 event = Event(id=1, attempts=0, accepted_at=0.0, **_fields(following))
             rounds += 1
         return rounds

@@ -161,22 +161,35 @@ class Destinations:
             made.append(msgspec.structs.replace(letter, attributes=beside))
         return sorted(made, key=lambda one: one.destination.kind == "function")
 
-    def as_event(self, delivery: Delivery) -> NewEvent | None:
-        """The event that tells a function of an outcome; None when the destination is no function.
+    async def deliver(self, delivery: Delivery) -> list[NewEvent]:
+        """Deliver a record to its destination.
+
+        Returns:
+            Where the destination is a function, the event that invokes it: the record arrives by the transaction in
+            which the caller stores it. Else an empty list: the record is at its destination to stay.
 
         Raises:
-            DestinationRefused: there is no such function, the record is larger than an event may be, or the chain of
-                functions that invoke each other has come through this one too often.
+            ThawdError: it was not taken; `ThawdError.retryable` says whether it may be another time. A function refuses
+                when it does not exist, when the record is larger than an event may be, or when the chain of functions
+                that invoke each other has come through it too often.
         """
-        if delivery.destination.kind != "function":
-            return None
+        limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
+        follow_ups: list[NewEvent] = []
         try:
-            made = self._event(delivery)
-        except DestinationRefused:
-            self._count(delivery, DeliveryOutcome.REFUSED)
+            if delivery.destination.kind == "function":
+                follow_ups.append(self._event(delivery))
+            else:
+                await self._send_within(delivery, limit_s)
+        except TimeoutError:
+            self._count(delivery, DeliveryOutcome.UNAVAILABLE)
+            when = "before thawd was stopped" if self._broken_off else f"within {limit_s:g} s"
+            raise DestinationUnavailable(f"{delivery.destination} did not take the record {when}") from None
+        except ThawdError as error:
+            outcome = DeliveryOutcome.UNAVAILABLE if error.retryable else DeliveryOutcome.REFUSED
+            self._count(delivery, outcome)
             raise
         self._count(delivery, DeliveryOutcome.DELIVERED)
-        return made
+        return follow_ups
 
     def _event(self, delivery: Delivery) -> NewEvent:
         name, qualifier = function_of(delivery.destination)
@@ -205,36 +218,17 @@ class Destinations:
             qualifier=qualifier,
         )
 
-    async def deliver(self, delivery: Delivery) -> None:
-        """Bring it to its destination; when this returns it is there to stay.
-
-        Raises:
-            ThawdError: it was not taken; `ThawdError.retryable` says whether it may be another time.
-        """
-        limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
-        try:
-            await self._bring_within(delivery, limit_s)
-        except TimeoutError:
-            self._count(delivery, DeliveryOutcome.UNAVAILABLE)
-            when = "before thawd was stopped" if self._broken_off else f"within {limit_s:g} s"
-            raise DestinationUnavailable(f"{delivery.destination} did not take the record {when}") from None
-        except ThawdError as error:
-            outcome = DeliveryOutcome.UNAVAILABLE if error.retryable else DeliveryOutcome.REFUSED
-            self._count(delivery, outcome)
-            raise
-        self._count(delivery, DeliveryOutcome.DELIVERED)
-
-    async def _bring_within(self, delivery: Delivery, limit_s: float) -> None:
+    async def _send_within(self, delivery: Delivery, limit_s: float) -> None:
         if self._broken_off:
             raise TimeoutError
         async with asyncio.timeout(limit_s) as limit:
             self._limits.add(limit)
             try:
-                await self._bring(delivery)
+                await self._send(delivery)
             finally:
                 self._limits.discard(limit)
 
-    async def _bring(self, delivery: Delivery) -> None:
+    async def _send(self, delivery: Delivery) -> None:
         destination = delivery.destination
         if destination.kind == "table":
             table = await self._tables.get(destination.name)
@@ -250,8 +244,6 @@ class Destinations:
         elif destination.kind == "http":
             async with self._slots.of(destination):
                 await self._webhooks.post(destination, delivery.body, request_id=delivery.request_id, key=delivery.key)
-        elif destination.kind == "function":
-            raise DestinationRefused(f"{destination} is told by an event, see as_event")
         else:
             await self._slots.in_thread(destination, lambda: self._aws.send(delivery))
 
@@ -289,8 +281,8 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
     return list(lines.values())
 
 
-def told_as(delivery: Delivery, condition: str) -> Delivery:
-    """The delivery of a failure, under another condition; a dead letter has none in it."""
+def under_condition(delivery: Delivery, condition: str) -> Delivery:
+    """The record of a failure with another condition; a message for a dead-letter queue has none in it."""
     if delivery.attributes:
         return delivery
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))

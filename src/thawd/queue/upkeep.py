@@ -85,11 +85,11 @@ class Upkeep:
         known = set(self._names())
         for name, depth in (await self._queue.depth()).items():
             if depth.queued and name not in known and not self._stopping:
-                await self._bury_orphans(name)
+                await self._dead_letter_orphans(name)
         await self._state.give_space_back()
 
-    async def _bury_orphans(self, name: str) -> None:
-        buried = await self._queue.bury_older(
+    async def _dead_letter_orphans(self, name: str) -> None:
+        buried = await self._queue.dead_letter_older(
             name,
             clock.now() - _ORPHANS_AFTER_S,
             error=f"there is no function {name}",

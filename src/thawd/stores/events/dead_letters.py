@@ -10,7 +10,7 @@ import msgspec
 
 from thawd.stores import clock
 from thawd.stores.database import Database
-from thawd.stores.events.records import COLUMNS, Event, event_of
+from thawd.stores.events.records import COLUMNS, Event, count_flow, event_of, kept
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED
 
 # Rows changed in one transaction: between two, other writers have their turn.
@@ -130,6 +130,41 @@ class DeadLetters:
             return _remove(connection, found[:limit])
 
         return await self._db.write(work)
+
+
+def add(
+    connection: sqlite3.Connection, event_id: int, *, error: str, condition: str, counts: bool, at: float
+) -> bool:
+    """Make an event a dead letter, inside a transaction of the state file.
+
+    Args:
+        connection: the transaction's.
+        event_id: the event.
+        error: why the last attempt failed.
+        condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+        counts: whether an attempt has been made that is not counted yet.
+        at: the time, seconds since the epoch.
+
+    Returns:
+        False: there is no such event, or it is a dead letter already.
+    """
+    row = connection.execute(
+        "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
+        "WHERE id = ? AND state <> ? RETURNING function",
+        (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
+    ).fetchone()
+    if row is None:
+        return False
+    count_flow(connection, "buried", [(row[0], 1)])
+    return True
+
+
+def keep_outcome(connection: sqlite3.Connection, event_id: int, outcome: bytes | None) -> None:
+    """Set what a redrive of a dead letter delivers, inside a transaction; None: it runs the event again."""
+    if outcome is None:
+        connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
+    else:
+        connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
 
 
 def _functions(connection: sqlite3.Connection, function: str | None) -> list[str]:

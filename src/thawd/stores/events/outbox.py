@@ -1,7 +1,7 @@
 """The outbox: outcomes of events that have run, on their way to destinations that could not take them at once.
 
 They are put in by `EventQueue.deliver_later`; who has brought one to its end ends its event by `EventQueue.done` or
-`EventQueue.bury`. Leases live in memory, as those of events.
+`EventQueue.dead_letter`. Leases live in memory, as those of events.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from thawd.stores.events.records import functions_in
 from thawd.stores.schema import DELIVERING
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+class WaitingOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """An outcome that waits to be taken to its destination.
 
     Attributes:
@@ -47,7 +47,7 @@ class Outbox:
         """Its event has been brought to an end."""
         self._leased.pop(event_id, None)
 
-    async def lease(self, *, limit: int, now: float | None = None) -> list[Waiting]:
+    async def lease(self, *, limit: int, now: float | None = None) -> list[WaitingOutcome]:
         """Take up to `limit` outcomes that are due to be taken to their destinations, of all functions in turn.
 
         Raises:
@@ -55,7 +55,7 @@ class Outbox:
         """
         at, held, turns = clock.now() if now is None else now, self._held(), dict(self._turns)
 
-        def work(connection: sqlite3.Connection) -> list[Waiting]:
+        def work(connection: sqlite3.Connection) -> list[WaitingOutcome]:
             due = []
             for function in functions_in(connection, DELIVERING):
                 of = held.get(function, set())
@@ -139,10 +139,10 @@ class Outbox:
         return await self._db.read(work)
 
 
-def _read(connection: sqlite3.Connection, event_id: int) -> Waiting:
+def _read(connection: sqlite3.Connection, event_id: int) -> WaitingOutcome:
     row = connection.execute(
         "SELECT e.id, e.function, d.document, d.since, d.tries FROM events e JOIN deliveries d ON d.event = e.id "
         "WHERE e.id = ?",
         (event_id,),
     ).fetchone()
-    return Waiting(id=row[0], function=row[1], document=row[2], since=row[3], tries=row[4])
+    return WaitingOutcome(id=row[0], function=row[1], document=row[2], since=row[3], tries=row[4])

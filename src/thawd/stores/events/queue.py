@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from thawd.errors import TooManyRequestsException
 from thawd.stores import clock
 from thawd.stores.database import Database
+from thawd.stores.events import dead_letters
 from thawd.stores.events.batches import Batches
 from thawd.stores.events.leases import Leases
 from thawd.stores.events.marks import Marks
@@ -232,7 +233,7 @@ class EventQueue:
 
         await self._end_lease(event_id, work)
 
-    async def bury(  # noqa: PLR0913 - all of one transaction
+    async def dead_letter(  # noqa: PLR0913 - all of one transaction
         self,
         event_id: int,
         *,
@@ -243,45 +244,37 @@ class EventQueue:
         follow_ups: Sequence[NewEvent] = (),
         now: float | None = None,
     ) -> None:
-        """Give an event up, one that is leased or whose outcome is; it is kept, with its payload and `error`.
+        """Make an event a dead letter, one that is leased or whose outcome is.
 
         Args:
             event_id: the event.
             error: why the last attempt failed.
             condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
-            counts: whether an attempt was made since it was leased.
-            outcome: kept instead of the one that waits, so that only that is tried at a redrive; None: none is.
-            follow_ups: events to be accepted in the same transaction.
+            counts: whether an attempt was made since the event was leased.
+            outcome: replaces the outcome that waits, so that a redrive delivers only this; None: a redrive runs the
+                event again.
+            follow_ups: events to accept in the same transaction.
             now: when, seconds since the epoch.
 
         Raises:
-            StoreError: it could not be noted; the lease stays.
+            StoreError: it could not be stored; the lease stays.
         """
         at = clock.now() if now is None else now
 
         def work(connection: sqlite3.Connection) -> None:
-            row = connection.execute(
-                "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
-                "WHERE id = ? AND state <> ? RETURNING function",
-                (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
-            ).fetchone()
-            if row is not None:
-                count_flow(connection, "buried", [(row[0], 1)])
+            if dead_letters.add(connection, event_id, error=error, condition=condition, counts=counts, at=at):
+                dead_letters.keep_outcome(connection, event_id, outcome)
                 insert(connection, follow_ups)
-                if outcome is None:
-                    connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
-                else:
-                    connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
 
         await self._end_lease(event_id, work)
 
-    async def bury_older(self, function: str, before: float, *, error: str, condition: str) -> int:
-        """Give up the events of a function that were accepted before that time and are not leased; how many.
+    async def dead_letter_older(self, function: str, before: float, *, error: str, condition: str) -> int:
+        """Make the events of a function that were accepted before a time, and are not leased, dead letters; how many.
 
-        For functions that are gone: nobody leases their events meanwhile. Some hundred at a time.
+        For functions that are gone: nothing leases their events meanwhile. Some hundred at a time.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: it could not be stored.
         """
         at, held = clock.now(), frozenset(self._leases.held(function))
 
@@ -292,12 +285,10 @@ class EventQueue:
                 (function, QUEUED, before),
             )
             ids = [row[0] for row in rows if row[0] not in held]
-            connection.executemany(
-                "UPDATE events SET state = ?, available_at = ?, error = ?, condition = ? WHERE id = ?",
-                [(DEAD, at, error, condition, number) for number in ids],
+            return sum(
+                dead_letters.add(connection, number, error=error, condition=condition, counts=False, at=at)
+                for number in ids
             )
-            count_flow(connection, "buried", [(function, len(ids))])
-            return len(ids)
 
         return await self._db.write(work)
 
