@@ -14,6 +14,7 @@ from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Flow
+from thawd.system.retry import SayOnce
 
 _SAMPLE_S = 5.0
 _RATE_WINDOW_S = 60.0
@@ -49,10 +50,9 @@ class Upkeep:
         self._dead_letters = dead_letters
         self._names = names
         self._retention_s = retention_s
-        self._report = report
+        self._reports = SayOnce(report)
         self._stopping = False
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
-        self._told = ""
 
     def stop(self) -> None:
         """Give up no more events: functions that a stop takes away are not gone for good."""
@@ -67,11 +67,9 @@ class Upkeep:
                 if time.monotonic() - swept_s >= _SWEEP_S:
                     swept_s = time.monotonic()
                     await self.sweep()
-                self._told = ""
+                self._reports.over()
             except StoreError as error:
-                if error.message != self._told:
-                    self._told = error.message
-                    self._report(f"thawd: the queue cannot be looked after: {error.message}")
+                self._reports.say(f"thawd: the queue cannot be looked after: {error.message}")
             await asyncio.sleep(_SAMPLE_S)
 
     async def sweep(self) -> None:
@@ -96,7 +94,7 @@ class Upkeep:
             condition="ResourceNotFound",
         )
         if buried:
-            self._report(f"thawd: {buried} events of {name}, which is no function any more, were given up")
+            self._reports.tell(f"thawd: {buried} events of {name}, which is no function any more, were given up")
 
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()

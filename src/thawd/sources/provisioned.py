@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping
 from thawd.errors import ResourceNotFoundException
 from thawd.scheduling.provisioned import ProvisionedPlan
 from thawd.sources.schedules import Clock, SystemClock, sleep_or
+from thawd.system.retry import time_left_s
 from thawd.telemetry.console import say
 
 # The clock may be set at any time: nobody sleeps longer than this without another look at it.
@@ -69,5 +70,5 @@ class ProvisionedSchedules:
     async def _sleep(self) -> None:
         now = self._clock.now()
         times = [at for plan in self._plans.values() if (at := plan.next_change(now)) is not None]
-        wait_s = min([_LONGEST_SLEEP_S, *(max(0.0, at - now) for at in times)])
+        wait_s = time_left_s(min(times, default=None), now, longest_s=_LONGEST_SLEEP_S)
         await sleep_or(self._changed, wait_s, clock=self._clock)

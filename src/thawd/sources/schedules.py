@@ -27,6 +27,7 @@ from thawd.resources import ACCOUNT_ID, REGION
 from thawd.resources import Schedule as Declared
 from thawd.stores.events.records import NewEvent
 from thawd.stores.schedules import ScheduleState, ScheduleStore
+from thawd.system.retry import SayOnce, time_left_s
 
 # Source: EventBridge Scheduler: "invoke their targets with 60 second precision": what is later than that was missed.
 ON_TIME_S = 60.0
@@ -95,7 +96,7 @@ class Schedules:
     ) -> None:
         self._store = store
         self._wake = wake
-        self._report = report
+        self._reports = SayOnce(report)
         self._clock = clock or SystemClock()
         self._declared: dict[str, Declared] = {}
         self._wanted: tuple[dict[str, Declared], frozenset[str]] | None = None  # declared, and not stored yet
@@ -104,7 +105,6 @@ class Schedules:
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         self._loaded = False
-        self._told: str | None = None
 
     async def declare(self, schedules: Mapping[str, Declared], *, paused: frozenset[str]) -> None:
         """These are the schedules from now on, and these of them rest.
@@ -152,11 +152,10 @@ class Schedules:
             try:
                 await self.catch_up()
                 wait_s = self._until_due_s()
-                self._told = None
+                self._reports.over()
             except StoreError as error:
-                if error.message != self._told:
-                    self._report(f"thawd: schedules wait: {error.message}")
-                self._told, wait_s = error.message, _STORE_RETRY_S
+                self._reports.say(f"thawd: schedules wait: {error.message}")
+                wait_s = _STORE_RETRY_S
             await sleep_or(self._changed, wait_s, clock=self._clock)
 
     async def catch_up(self) -> None:
@@ -193,7 +192,7 @@ class Schedules:
         now = self._clock.now()
         parsed = _parse(schedule)
         if state.done_until > now + _CLOCK_FAULT_S:
-            self._report(
+            self._reports.tell(
                 f"thawd: schedule {schedule.name} ran until {utc_text(state.done_until)} by a clock that was "
                 "wrong; it goes on from now"
             )
@@ -216,7 +215,9 @@ class Schedules:
         after = msgspec.structs.replace(state, **changes)
         await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
-            self._report(f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for")
+            self._reports.tell(
+                f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for"
+            )
         if wanted:
             self._wake({schedule.function})
         return done_until < now
@@ -236,7 +237,7 @@ class Schedules:
 
     def _until_due_s(self) -> float:
         times = [at for name in self._declared if (at := self.next_run(name)) is not None]
-        return min([_LONGEST_SLEEP_S, *(max(0.0, at - self._clock.now()) for at in times)])
+        return time_left_s(min(times, default=None), self._clock.now(), longest_s=_LONGEST_SLEEP_S)
 
 
 def _parse(schedule: Declared) -> schedule_expressions.ScheduleExpression:

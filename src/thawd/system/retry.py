@@ -59,7 +59,7 @@ class Backoff:
             longest_s = self._longest_s if longest_s is None else longest_s
             self.wait_s = min(longest_s, max(self._first_s, 2 * self.wait_s))
             self._until_s = now_s + self.wait_s
-        return max(0.0, self._until_s - now_s)
+        return min(self.wait_s, max(0.0, self._until_s - now_s))
 
     def succeeded(self) -> None:
         """An attempt has succeeded: the next failure waits for `first_s` again."""
@@ -99,10 +99,10 @@ class SayOnce:
 
     Args:
         report: takes a line for the operator. An `OSError` of it is dropped: the operator's terminal may be gone.
-        most_topics: with so many topics in trouble, further ones are not reported.
+        most_topics: with so many topics in trouble, further ones are not reported; None: all are.
     """
 
-    def __init__(self, report: Callable[[str], None], *, most_topics: int = 1000) -> None:
+    def __init__(self, report: Callable[[str], object], *, most_topics: int | None = None) -> None:
         self._report = report
         self._most_topics = most_topics
         self._lock = threading.Lock()
@@ -119,7 +119,8 @@ class SayOnce:
         cause = line if cause is None else cause
         with self._lock:
             is_news = self._causes.get(topic) != cause
-            if is_news and topic not in self._causes and len(self._causes) >= self._most_topics:
+            is_full = self._most_topics is not None and len(self._causes) >= self._most_topics
+            if is_news and is_full and topic not in self._causes:
                 return
             self._causes[topic] = cause
         if is_news:

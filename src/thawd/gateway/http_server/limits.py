@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from thawd.system.retry import SayOnce
+
 MOST_CONNECTIONS = 4096
 """However many descriptors there are: each connection takes some 10 KiB."""
 _FEWEST_CONNECTIONS = 16
@@ -106,7 +108,7 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits, *, complain: Callable[[str], None]) -> None:
         self.limits = limits
-        self._complain = complain
+        self._reports = SayOnce(complain)
         self._open: set[Limited] = set()
         # Ordered by when they began to rest, to send a head, or not to read.
         self._resting: OrderedDict[Limited, None] = OrderedDict()
@@ -114,7 +116,6 @@ class Connections:
         self._stalled: OrderedDict[Limited, None] = OrderedDict()
         self._unfinished_bytes = 0
         self._held_bytes = 0
-        self._has_complained = False
         self._sweeping: asyncio.TimerHandle | None = None
         self._sweep_s = min(1.0, min(limits.head_s, limits.idle_s, limits.stall_s, limits.discard_s) / 4)
 
@@ -181,13 +182,12 @@ class Connections:
 
     def _make_room(self) -> bool:
         """Close the connection that has rested longest, or stalled longest if few rest; False: there is none."""
-        if not self._has_complained:
-            self._has_complained = True
-            self._complain(
-                f"thawd: {len(self._open)} connections are open, as many as there may be; those without a request, "
-                "or whose client does not read, are closed, oldest first, and others answered 503. More open files "
-                f"(ulimit -n) allow for more, up to {MOST_CONNECTIONS}"
-            )
+        self._reports.say(
+            f"thawd: {len(self._open)} connections are open, as many as there may be; those without a request, "
+            "or whose client does not read, are closed, oldest first, and others answered 503. More open files "
+            f"(ulimit -n) allow for more, up to {MOST_CONNECTIONS}",
+            cause="full",
+        )
         victim = self._victim()
         if victim is None:
             return False

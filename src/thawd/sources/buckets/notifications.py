@@ -28,6 +28,7 @@ from thawd.sources.sqs.client import Endpoint, RawMessage, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
 from thawd.stores.events.records import NewEvent
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
+from thawd.system.retry import SayOnce
 
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
@@ -94,7 +95,7 @@ class NotifiedBucketWatcher:
         self._progress = SourceProgress()
         self._receiver: Receiver | None = None
         self._recording = asyncio.Lock()
-        self._said_foreign = False
+        self._reports = SayOnce(log)
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -206,12 +207,11 @@ class NotifiedBucketWatcher:
         ]
 
     def _tell_of_foreign(self, error: Exception) -> None:
-        if not self._said_foreign:
-            self._said_foreign = True
-            self._log(
-                f"bucket {self.bucket.name}: {self.bucket.notifications} holds messages that are no notifications of "
-                f"S3 ({error!r}); they stay there, for the queue's redrive policy to deal with"
-            )
+        self._reports.say(
+            f"bucket {self.bucket.name}: {self.bucket.notifications} holds messages that are no notifications of "
+            f"S3 ({error!r}); they stay there, for the queue's redrive policy to deal with",
+            cause="foreign",
+        )
 
 
 def happenings(body: bytes, *, letter: str) -> list[Happening]:

@@ -10,6 +10,7 @@ import heapq
 from typing import NamedTuple
 
 from thawd.sources.buckets.files import Patience
+from thawd.system.retry import is_set_within
 
 
 class Due(NamedTuple):
@@ -83,11 +84,7 @@ class Pending:
     async def wait(self, timeout_s: float | None) -> None:
         """Return when an earlier time than all before was pushed, or after `timeout_s` seconds."""
         self._changed.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._changed, timeout_s)
 
 
 def _longer(one: Patience | None, other: Patience | None) -> Patience | None:

@@ -25,6 +25,7 @@ from thawd.sources.buckets.object_events import BucketSource, events_of
 from thawd.sources.buckets.pending import Due
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord
 from thawd.system import threads
+from thawd.system.retry import SayOnce
 
 BATCH_KEYS = 100
 """Keys looked at, and recorded, together."""
@@ -33,6 +34,7 @@ LARGE_BYTES = 16 * 1024 * 1024
 _THREADS = 4
 _STORE_RETRY_S = 2.0
 _FULL = "as many events as server.max_queued allows wait already"
+# Files and folders whose trouble is remembered, so that it is not reported again.
 _REMEMBERED_COMPLAINTS = 1000
 
 
@@ -76,13 +78,12 @@ class Recorder:
         self.leases = True
         self._bucket = bucket
         self._objects = objects
-        self._log = log
         self._on_events = on_events
         self._settle_s = settle_s
         self._threads = threads.pool(_THREADS, name=f"bucket {bucket.name}")
         self._stop = threading.Event()
-        self._complaints: set[bytes] = set()
-        self._store_complaint = ""
+        self._reports = SayOnce(log)
+        self._unreadable = SayOnce(log, most_topics=_REMEMBERED_COMPLAINTS)
         self._identity: tuple[int, int] | None = None
 
     def bind(self) -> None:
@@ -130,7 +131,7 @@ class Recorder:
             FolderLost: keys are missing because the folder is.
         """
         if self._bucket.notify and self._is_full():
-            self._complain_of_full()
+            self._complain_of_waiting(_FULL)
             return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
@@ -141,9 +142,7 @@ class Recorder:
         except StoreError as error:
             self.complain_of_store(error)
             return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
-        if self._store_complaint:
-            self._store_complaint = ""
-            self._log(f"bucket {self._bucket.name}: objects are recorded again")
+        self._reports.over(f"bucket {self._bucket.name}: objects are recorded again")
         again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
         again += [Again(key, 0.0, None) for key in conflicts]
         again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is FileState.UNFINISHED]
@@ -152,23 +151,19 @@ class Recorder:
 
     def complain(self, key: bytes, error: OSError) -> None:
         """Log once that a file or folder cannot be read. From any thread."""
-        if key not in self._complaints and len(self._complaints) < _REMEMBERED_COMPLAINTS:
-            self._complaints.add(key)
-            self._log(
-                f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
-                "make it readable for the user thawd runs as. It is tried again with every scan"
-            )
+        self._unreadable.say(
+            f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
+            "make it readable for the user thawd runs as. It is tried again with every scan",
+            topic=key,
+            cause="unreadable",
+        )
 
     def complain_of_store(self, error: StoreError) -> None:
         """Log trouble with the state file, once for each different one."""
-        if error.message != self._store_complaint:
-            self._store_complaint = error.message
-            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {error.message}")
+        self._complain_of_waiting(error.message)
 
-    def _complain_of_full(self) -> None:
-        if self._store_complaint != _FULL:
-            self._store_complaint = _FULL
-            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+    def _complain_of_waiting(self, why: str) -> None:
+        self._reports.say(f"bucket {self._bucket.name}: objects wait to be recorded: {why}")
 
     def close(self) -> None:
         """Let the threads end; what they are reading is given up."""
@@ -210,7 +205,7 @@ class Recorder:
             if finding.state is FileState.UNREADABLE and finding.error is not None:
                 self.complain(finding.key, finding.error)
             elif finding.state is FileState.CHANGED or (finding.state is FileState.GONE and record is not None):
-                self._complaints.discard(finding.key)
+                self._unreadable.over(topic=finding.key)
                 changes.append(
                     ObjectChange(
                         key=finding.key,

@@ -25,6 +25,7 @@ from thawd.sources.buckets.remote_stores import Books
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
 from thawd.stores.objects.listings import ListingProgress
 from thawd.stores.objects.remote import BucketStore, OddKeysError, RemoteObject
+from thawd.system.retry import SayOnce
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
@@ -69,7 +70,8 @@ class RemoteBucketWatcher:
         self._catalog = bucket.identity
         self._going = asyncio.Event()
         self._going.set()
-        self._complaint = ""
+        self._reports = SayOnce(log)
+        self._complaint = ""  # why the bucket is not listed, for `status`
         self._completed_at: float | None = None
         self._took_s: float | None = None
         self._objects_seen: int | None = None
@@ -176,9 +178,8 @@ class RemoteBucketWatcher:
     async def _until_room(self) -> None:
         """Wait while the queue is full: what is not recorded is found later, and the queue keeps what it has."""
         while self._is_full():
-            if self._complaint != _FULL:
-                self._complaint = _FULL
-                self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+            self._complaint = _FULL
+            self._reports.say(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
             await asyncio.sleep(_FULL_RECHECK_S)
 
     def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
@@ -220,14 +221,12 @@ class RemoteBucketWatcher:
 
     def _complain(self, said: str) -> None:
         """Log trouble once for each different one."""
-        if said != self._complaint:
-            self._complaint = said
-            self._log(f"{said}. It is tried again every {self._bucket.poll_s:g} s; nothing is lost")
+        self._complaint = said
+        self._reports.say(f"{said}. It is tried again every {self._bucket.poll_s:g} s; nothing is lost")
 
     def _relieve(self) -> None:
-        if self._complaint:
-            self._complaint = ""
-            self._log(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
+        self._complaint = ""
+        self._reports.over(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
 
 
 def _digest(key: bytes, salt: bytes) -> int:

@@ -29,6 +29,7 @@ from thawd.sources.buckets.session import Session, WatchSettings
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectRecord
 from thawd.stores.objects.folder import is_hidden
 from thawd.system import threads
+from thawd.system.retry import SayOnce, is_set_within
 
 __all__ = ["BucketWatcher", "WatchSettings", "install_lease_signal_handler"]
 
@@ -93,7 +94,7 @@ class BucketWatcher:
 
     async def run(self) -> None:
         """Watch until cancelled. A folder that is missing at start is made; one that goes away is waited for."""
-        said = False
+        reports = SayOnce(self._log)
         try:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(partial(self._bucket.path.mkdir, parents=True, exist_ok=True))
@@ -103,16 +104,13 @@ class BucketWatcher:
                 except OSError as error:
                     reason = f"cannot be used ({error.strerror or error})"
                 else:
-                    if said:
-                        self._log(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
-                        said = False
+                    reports.over(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
                     reason = await self._watch()
-                if not said:
-                    said = True
-                    self._log(
-                        f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it "
-                        "was and readable: what arrives is found then, and nothing counts as removed until then"
-                    )
+                reports.say(
+                    f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it was "
+                    "and readable: what arrives is found then, and nothing counts as removed until then",
+                    cause="lost",
+                )
                 await asyncio.sleep(_RETURN_POLL_S)
         finally:
             self._ended = True
@@ -245,9 +243,7 @@ class BucketWatcher:
             folder = next((folder for folder, due in session.dirty.items() if due <= now), None)
             if now < next_full and folder is None:
                 until = min([next_full, *session.dirty.values()])
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(until - now):
-                        await session.dirtied.wait()
+                await is_set_within(session.dirtied, until - now)
                 continue
             if folder is None or now >= next_full:
                 folder = b""

@@ -22,6 +22,7 @@ from thawd.errors import NoThreadError
 from thawd.sources.sqs.batch import Batch, Batching, Letter, SourceProgress
 from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
 from thawd.system import threads
+from thawd.system.retry import Backoff, backoff_s, is_set_within
 
 # What a batch's messages are kept from others for, each time; at least the queue's own visibility timeout.
 _HOLD_S = 30
@@ -88,7 +89,8 @@ class Receiver:
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
         self._behind: list[Batch] = []  # received with a batch that had no room for them
-        self._throttle_s = 0.0
+        self._backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)  # while it cannot be read
+        self._throttled = 0  # batches in a row that there was no room for
 
     def stop(self) -> None:
         """Receive no more; batches under way go on, and `run` returns when they have ended."""
@@ -153,9 +155,12 @@ class Receiver:
             await self._in_trouble(str(error))
         except Exception as error:  # a bug of ours with one message must not end the source
             await self._in_trouble(f"failed inside thawd: {error!r}")
-        if self._throttle_s:
-            await asyncio.sleep(self._throttle_s)
+        if self._throttled:
+            await asyncio.sleep(self._throttle_s())
         return is_full
+
+    def _throttle_s(self) -> float:
+        return backoff_s(self._throttled, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
 
     async def _in_trouble(self, error: str) -> None:
         progress = self.progress
@@ -164,8 +169,7 @@ class Receiver:
         progress.troubles += 1
         progress.trouble = error
         progress.last_result = f"PROBLEM: {error}"
-        wait_s = _BACKOFF_FIRST_S * 2 ** min(progress.troubles - 1, 16)
-        await asyncio.sleep(min(_BACKOFF_LAST_S, wait_s))
+        await asyncio.sleep(self._backoff.failed(time.monotonic()))
 
     async def _gather(self, batches: asyncio.TaskGroup) -> bool:
         batch = self._behind.pop(0) if self._behind else self._new_batch(batches)
@@ -256,6 +260,7 @@ class Receiver:
     def _received(self, messages: Sequence[RawMessage]) -> None:
         progress = self.progress
         progress.troubles = 0
+        self._backoff.succeeded()
         if progress.trouble is not None:
             progress.trouble = None
             progress.last_result = UNPROCESSED
@@ -267,9 +272,7 @@ class Receiver:
     async def _hold(self, batch: Batch) -> None:
         """Keep the messages of a batch from others until it is over, those included that come to it later."""
         while not batch.over.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RECHECK_S):
-                    await batch.over.wait()
+            await is_set_within(batch.over, _RECHECK_S)
             hold_s = max(_HOLD_S, self.visibility_s)
             now = time.monotonic()
             due = [one for one in batch.letters if one.held_until - now < one.hold_s / 2]
@@ -292,7 +295,7 @@ class Receiver:
             await self._delete([letter for letter in letters if letter.id not in failed])
             batch.succeeded = not failed
             await batch.let_go()
-            self._throttle_s = 0.0
+            self._throttled = 0
             self.progress.failed += len(failed)
             now = time.monotonic()
             # As if nobody had held it: it comes again when the visibility timeout is over, or at once if it was.
@@ -301,9 +304,9 @@ class Receiver:
             await self._put_back([(one, max(0, math.ceil(end - now))) for one, end in held])
         except Throttled as error:
             await batch.let_go()
-            self._throttle_s = min(_BACKOFF_LAST_S, max(_BACKOFF_FIRST_S, 2 * self._throttle_s))
+            self._throttled += 1
             self.progress.last_result = f"PROBLEM: {error}"
-            await self._put_back([(letter, math.ceil(self._throttle_s)) for letter in letters])
+            await self._put_back([(letter, math.ceil(self._throttle_s())) for letter in letters])
         except SourceError as error:
             self._report(f"messages come again though they were handled, as they could not be deleted: {error}")
         except Exception as error:  # a bug of ours with one batch must not end the source
@@ -330,7 +333,7 @@ class Receiver:
                     raise
             if not handles:
                 return
-            await asyncio.sleep(_SOON_S * 2**attempt)
+            await asyncio.sleep(backoff_s(attempt + 1, first_s=_SOON_S))
         raise SourceError(f"{len(handles)} receipt handles were refused")
 
     async def _put_back(self, waits: Sequence[tuple[Letter, int]]) -> None:

@@ -23,6 +23,7 @@ from thawd.sources.sqs import records
 from thawd.sources.sqs.batch import Batching, Letter, SourceProgress
 from thawd.sources.sqs.client import Endpoint, RawMessage, SourceError, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
+from thawd.system.retry import Backoff, is_set_within
 
 # How long a batch may wait for an environment; its messages are held meanwhile.
 _QUEUE_S = 300.0
@@ -129,18 +130,16 @@ class SqsPoller:
         Raises:
             Throttled: there was no room for so long.
         """
-        wait_s = _THROTTLE_FIRST_S
+        backoff = Backoff(first_s=_THROTTLE_FIRST_S)
         while True:
             try:
                 return await self._dispatcher.invoke(invocation)
             except ThawdError as error:
-                left_s = since + self.receiver.visibility_s - time.monotonic()
-                if left_s < wait_s or self.receiver.stopping.is_set():
+                now_s = time.monotonic()
+                wait_s = backoff.failed(now_s)
+                if since + self.receiver.visibility_s - now_s < wait_s or self.receiver.stopping.is_set():
                     raise Throttled(error.message) from error
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self.receiver.stopping.wait()
-            wait_s *= 2
+            await is_set_within(self.receiver.stopping, wait_s)
 
 
 class SqsPollers:
@@ -221,9 +220,7 @@ class SqsPollers:
 
     async def settled(self, patience_s: float) -> None:
         """Wait until what was handled has been deleted from its queues, at most `patience_s` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._ended.wait()
+        await is_set_within(self._ended, patience_s)
 
     async def look(self) -> None:
         """Ask all queues how long they are; one that does not answer within seconds is left as it was known."""

@@ -132,9 +132,7 @@ class DeadLetters:
         return await self._db.write(work)
 
 
-def add(
-    connection: sqlite3.Connection, event_id: int, *, error: str, condition: str, counts: bool, at: float
-) -> bool:
+def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition: str, counts: bool, at: float) -> bool:
     """Make an event a dead letter, inside a transaction of the state file.
 
     Args:
