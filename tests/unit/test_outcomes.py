@@ -11,7 +11,7 @@ import pytest
 
 from tests.unit.execution_fakes import until
 from tests.unit.test_asynchronous import FAILED, Away, Post, claim
-from thawd.destinations.delivery import Delivery, Destinations, Outside
+from thawd.destinations.delivery import Delivery, DestinationContext, Destinations
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreFullError
 from thawd.invocation import Result
 from thawd.queue import invoker, outcomes
@@ -37,7 +37,7 @@ class Scripted(Destinations):
     """Destinations that do what `script` says, each by its kind: the errors of its tries, then success."""
 
     def __init__(self, tables: Any, buckets: Any) -> None:
-        super().__init__(tables, buckets, Outside())
+        super().__init__(tables, buckets, DestinationContext())
         self.script: dict[str, list[Exception]] = {}
         self.taken: list[Delivery] = []
 
@@ -239,7 +239,7 @@ class NoFunctions(Scripted):
 
     def __init__(self, tables: Any, buckets: Any) -> None:
         super().__init__(tables, buckets)
-        self._outside = Outside(exists=self._none)
+        self._context = DestinationContext(exists=self._none)
 
     @staticmethod
     def _none(name: str, qualifier: str | None) -> object:
@@ -271,7 +271,7 @@ def test_a_delivery_to_a_function_is_counted_once(tmp_path: Path, outcome: Resul
             post.dispatcher.outcomes = [outcome]
             await post.accept()
             await post.settled(dead=int(outcome is FAILED))
-            deliveries = post.stores._outside.metrics.function("f").deliveries
+            deliveries = post.stores._context.metrics.function("f").deliveries
             assert deliveries == {("function", DeliveryOutcome.DELIVERED): 1}
 
     claim(work)

@@ -14,7 +14,7 @@ from typing import Any
 
 from thawd import config
 from thawd.config import Settings
-from thawd.destinations.delivery import Destinations, Outside
+from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.services import TableServices
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.aws.proxy import AwsProxy
@@ -202,7 +202,7 @@ class Platform:
 
     def _compose_events(self) -> EventSubsystem:
         server = self.settings.server
-        outside = Outside(
+        context = DestinationContext(
             exists=self.execution.dispatcher.entry,
             may_loop=self._may_loop,
             bucket=self.stores.buckets.get,
@@ -214,7 +214,7 @@ class Platform:
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
-            destinations=Destinations(self.stores.tables, self.settings.buckets, outside),
+            destinations=Destinations(self.stores.tables, self.settings.buckets, context),
             closing=self._closing,
         )
 
