@@ -42,7 +42,7 @@ from thawd.server.compose.sources import SourceSubsystem
 from thawd.server.compose.stores import StoreSubsystem
 from thawd.server.emulator.process import Emulator, Surroundings, local_variables, proxy, real_variables
 from thawd.sources.buckets.remote_sources import RemoteSources
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher
 from thawd.stores.objects.listings import Listings
 from thawd.telemetry.console import complain
@@ -231,7 +231,7 @@ class Platform:
             buckets=RemoteSources(
                 self.settings.remote_buckets.values(),
                 self.stores.buckets,
-                Books(self.stores.objects, Listings(self.stores.state), self.events.is_full),
+                WatcherStores(self.stores.objects, Listings(self.stores.state), self.events.is_full),
                 sqs=self._aws_endpoint,
                 log=complain,
                 wake=wake,
