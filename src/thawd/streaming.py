@@ -184,7 +184,7 @@ class StreamingHandler:
             )
 
     def __call__(self, event: Any, context: Any) -> Any:
-        """Run the handler and return the whole answer: text, or a response in the form of Lambda's HTTP integrations."""
+        """Run the handler and return the whole answer: text, or a response as Lambda's HTTP integrations take it."""
         parts: List[bytes] = []
         stream = Stream(parts.append)
         self.run(event, stream, context)

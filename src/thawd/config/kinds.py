@@ -132,6 +132,16 @@ def choice(*texts: str) -> Kind:
     return text(" or ".join(map(spell, texts)), lambda value: value in texts)
 
 
+def folder() -> Kind:
+    """Paths of folders."""
+    return text("a path of a folder", len)
+
+
+def file() -> Kind:
+    """Paths of files."""
+    return text("a path of a file", len)
+
+
 def event() -> Kind:
     """Events: written as a table, or in a file."""
     return Kind(

@@ -6,7 +6,7 @@ import re
 
 from thawd.config.findings import one_of
 from thawd.config.kinds import spell
-from thawd.config.options import METHODS, ROUTE_KEY
+from thawd.config.options.http import METHODS, ROUTE_KEY
 
 RESERVED_SEGMENTS = ("2015-03-31", "2018-06-01", "2021-11-15", "_thawd", "_urls")
 """First path segments that belong to Lambda's API and to thawd."""

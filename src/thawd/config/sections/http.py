@@ -5,10 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from thawd.config import kinds, options
+from thawd.config import kinds
 from thawd.config.findings import KeyPath
 from thawd.config.kinds import Kind
-from thawd.config.sections import Reader
+from thawd.config.options import http as options
+from thawd.config.sections.reader import Reader
 from thawd.resources import Cors, FunctionUrl, HttpApi, Route
 
 _ORIGIN = kinds.pattern(

@@ -1,0 +1,146 @@
+"""Options of ``[server]``, and the environment variables that override them."""
+
+from __future__ import annotations
+
+import re
+
+from thawd.config import kinds
+from thawd.config.options.option import Option
+
+HOST = kinds.host()
+
+ACCESS_KEY_ID = kinds.pattern("a name of 3 to 128 letters, digits and underscores", r"[A-Za-z0-9_]{3,128}")
+
+SECRET_ACCESS_KEY = kinds.text(
+    "a text of 4 to 256 printable ASCII characters without spaces", re.compile(r"[!-~]{4,256}").fullmatch, secret=True
+)
+
+SERVER = (
+    Option("host", kinds.host(), "Address to listen on. One that other machines can reach needs a `key`."),
+    Option("port", kinds.whole(0, 65535), "TCP port to listen on; 0 takes any free one."),
+    Option(
+        "key",
+        kinds.text(
+            "a text of 8 to 256 printable ASCII characters without spaces",
+            re.compile(r"[!-~]{8,256}").fullmatch,
+            secret=True,
+        ),
+        "What callers must present. Better kept out of the file, in `THAWD_KEY`.",
+        "none",
+    ),
+    Option(
+        "names",
+        kinds.list_of('a list of host names, such as "build-box.example"'),
+        "Host names by which requests are served while there is no `key`, besides those of this machine: a proxy's, "
+        "a tunnel's. Requests that say others are refused.",
+        "[]",
+    ),
+    Option("data", kinds.folder(), "Folder for everything thawd stores; made when missing.", '".thawd"'),
+    Option("grace_s", kinds.number(0, 3600), "How long invocations in flight may go on at a stop, in seconds."),
+    Option(
+        "max_environments",
+        kinds.whole(1, 10_000),
+        "Most execution environments at once, all functions together.",
+        "from the machine",
+    ),
+    Option(
+        "memory_mb",
+        kinds.whole(128, 16_777_216),
+        "Memory budget of all execution environments together, in MiB.",
+        "from the machine",
+    ),
+    Option(
+        "max_waiting",
+        kinds.whole(1, 100_000),
+        "Most requests of one function that wait for an environment; more are answered 429.",
+    ),
+    Option(
+        "queue_timeout_s",
+        kinds.number(0, 900),
+        "How long a synchronous request may wait for an environment, in seconds; then it is answered 429.",
+    ),
+    Option(
+        "retry_wait_s",
+        kinds.number(0, 3600),
+        "Wait before the first retry of an asynchronous event, in seconds; the second waits twice that.",
+    ),
+    Option(
+        "max_queued",
+        kinds.whole(1, 1_000_000_000),
+        "With so many asynchronous events waiting, no more are accepted: 429, and objects in buckets wait.",
+    ),
+    Option(
+        "dead_letter_retention_s",
+        kinds.number(60, 315_360_000),
+        "How long an event that was given up is kept, in seconds.",
+    ),
+    Option(
+        "private_tmp",
+        kinds.flag(),
+        "Whether each environment has a `/tmp` of its own, and finds its code read-only, where the kernel allows that.",
+    ),
+    Option(
+        "capabilities",
+        kinds.flag(),
+        "Whether functions keep the capabilities that thawd has, as those of root; else they have none.",
+    ),
+    Option(
+        "user",
+        kinds.text("the name of a user", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch),
+        "Whom a server that root starts becomes, and its functions with it; `thawd up --user`.",
+        "none",
+    ),
+    Option(
+        "cpu_limits",
+        kinds.flag(),
+        "Hold each environment to the CPU share that goes with its memory: 1,769 MB are one CPU. Needs a cgroup.",
+    ),
+    Option("log_max_mb", kinds.whole(1, 1024), "Size at which a log file is rotated, in MiB."),
+    Option(
+        "snapshots",
+        kinds.choice("auto", "off"),
+        'Whether functions are frozen once and thawed; "off": environments are forked or start cold.',
+    ),
+    Option(
+        "snapshots_max_mb",
+        kinds.whole(0, 16_777_216),
+        "Disk space for snapshots, in MiB; those in use stay even beyond it.",
+    ),
+    Option(
+        "access_keys",
+        kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
+        "Keys for signed requests. Where there are any, Lambda's API takes no others, but for those with `key`. "
+        "Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
+        "{}",
+    ),
+    Option(
+        "webhook_secret",
+        kinds.text(
+            "a text of 8 to 256 printable ASCII characters without spaces",
+            re.compile(r"[!-~]{8,256}").fullmatch,
+            secret=True,
+        ),
+        "What records for destinations at an address are signed with. Better kept out of the file, in "
+        "`THAWD_WEBHOOK_SECRET`.",
+        "none",
+    ),
+    Option(
+        "webhooks_plain_http",
+        kinds.flag(),
+        "Whether destinations at another machine may have an address that begins with http://, which anybody between "
+        "can read.",
+    ),
+    Option("snapshots_max_age_s", kinds.number(0, 31_536_000), "A snapshot unused for so long is removed, in seconds."),
+)
+
+ENVIRONMENT_VARIABLES = {
+    "THAWD_HOST": "host",
+    "THAWD_PORT": "port",
+    "THAWD_KEY": "key",
+    "THAWD_DATA": "data",
+    "THAWD_USER": "user",
+    "THAWD_SNAPSHOTS": "snapshots",
+    "THAWD_ACCESS_KEYS": "access_keys",
+    "THAWD_WEBHOOK_SECRET": "webhook_secret",
+}
+"""Environment variables that override an option of ``[server]``; an empty one counts as unset."""
