@@ -1,9 +1,9 @@
 """``thawd.toml`` and the process environment, read into frozen structs.
 
-Owns what may stand in the file, its defaults, and the words in which mistakes are told. The only part of the
-platform that reads ``os.environ``. Makes no folder and starts nothing: it looks, and tells all that is wrong.
+Owns the options of the file, their defaults, and the texts of the mistakes that it reports. No other part of the
+platform reads ``os.environ``. Reading creates no folder and starts nothing.
 
-`load` is all that most callers need. `describe_options` serves the documentation.
+Most callers need only `load`. `describe_options` serves the documentation.
 """
 
 from __future__ import annotations
@@ -44,19 +44,19 @@ __all__ = [
 
 
 def process_environment() -> Mapping[str, str]:
-    """A copy of this process's environment variables, for those who start other programs."""
+    """A copy of this process's environment variables, for callers that start other programs."""
     return dict(os.environ)
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
-    """The configuration in a file, checked.
+    """Read a configuration file and check it.
 
     Args:
-        path: the file, ``thawd.toml`` by habit; relative paths in it are taken from its folder.
+        path: the file, usually ``thawd.toml``; relative paths in it are relative to its folder.
         environ: environment variables; None: those of this process.
 
     Raises:
-        ConfigurationError: the file cannot be used; ``problems`` holds every mistake, in the file's order.
+        ConfigurationError: the file cannot be used; ``problems`` holds every mistake, in the order of the file.
     """
     environ = process_environment() if environ is None else environ
     document = read_document(path)

@@ -35,12 +35,12 @@ _DEAD_LETTER = kinds.text(
 )
 
 FUNCTION = (
-    Option("handler", kinds.handler(), "The function to call, as on Lambda.", REQUIRED),
+    Option("handler", kinds.handler(), "Function that is called for each event.", REQUIRED),
     Option("code", kinds.folder(), "Folder with the code; it must exist.", '"."'),
     Option(
         "runtime",
         RUNTIME_NAME,
-        "Lambda's name of what runs the function: Python, Node, or a program of its own named `bootstrap`.",
+        "Lambda's runtime identifier: Python, Node, or a `provided` one, whose code is a program named `bootstrap`.",
         "thawd's Python runtime",
     ),
     Option(
@@ -52,12 +52,16 @@ FUNCTION = (
     Option(
         "requirements",
         kinds.file(),
-        "Requirements file; an environment with these packages is made once and kept.",
+        "Requirements file; its packages are installed once, for this function alone.",
         "none",
     ),
     Option("memory_mb", kinds.whole(128, 10_240), "Memory limit of one execution environment, in MiB."),
-    Option("timeout_s", kinds.whole(1, 900), "Longest run of one invocation, in seconds; then it is killed."),
-    Option("init_timeout_s", kinds.whole(1, 900), "Longest init phase (loading the module), in seconds."),
+    Option(
+        "timeout_s",
+        kinds.whole(1, 900),
+        "Time limit of one invocation, in seconds; at the limit its environment is killed.",
+    ),
+    Option("init_timeout_s", kinds.whole(1, 900), "Time limit of the init phase (loading the module), in seconds."),
     Option(
         "environment",
         kinds.table("a table of texts, at most 4096 bytes in all, without the names that Lambda reserves"),
@@ -67,74 +71,75 @@ FUNCTION = (
     Option(
         "reserved_concurrency",
         kinds.whole(0, 10_000),
-        "Most environments of this function at once, kept free for it; 0 throttles every request.",
+        "Limit of environments of this function at once, which other functions cannot use; 0 throttles every request.",
         "none: shared",
     ),
     Option(
         "provisioned_concurrency",
         kinds.whole(0, 10_000),
-        "Environments kept initialised; at most `reserved_concurrency` where that is set.",
+        "Number of environments kept initialised; at most `reserved_concurrency` where that is set.",
     ),
-    Option("snapshot", kinds.flag(), "Start environments from the initialised function, not each from nothing."),
+    Option("snapshot", kinds.flag(), "Start environments from the initialised function instead of initialising each."),
     Option(
         "snapshot_connections",
         kinds.choice("drop", "refuse"),
-        "Connections that init opened: a thawed environment finds them ended and connects anew, or there is no "
-        "snapshot.",
+        'Connections that init opened. "drop": they are closed in a thawed environment, which connects again; '
+        '"refuse": such a function gets no snapshot.',
     ),
     Option(
         "snapshot_listeners",
         kinds.choice("refuse", "close"),
-        "Sockets on which init listens, on a port of its choice: no snapshot, or nobody reaches them in a thawed "
-        "environment.",
+        'Sockets on which init listens, on a port of its choice. "refuse": such a function gets no snapshot; "close": '
+        "they accept no connections in a thawed environment.",
     ),
     Option(
         "prime",
         kinds.event(),
-        "An event to run, twice, before the function is frozen: what its first run loads is then in the snapshot.",
+        "Event that is run twice before the function is frozen, so that the snapshot holds everything that a first run "
+        "loads.",
         "none",
     ),
-    Option("idle_timeout_s", kinds.number(0, 86_400), "An environment idle for so long is ended, in seconds."),
+    Option("idle_timeout_s", kinds.number(0, 86_400), "Idle time after which an environment is stopped, in seconds."),
     Option(
         "keep_alive",
         kinds.choice("fixed", "histogram"),
-        '"fixed": idle environments are kept for `idle_timeout_s`; "histogram": for times learnt from arrivals, and '
-        "one is started ahead of the next.",
+        '"fixed": idle environments are kept for `idle_timeout_s`; "histogram": they are kept for a time learnt from '
+        "arrivals, and one is started ahead of the next request.",
     ),
     Option("maximum_retry_attempts", kinds.whole(0, 2), "Retries of a failed asynchronous event."),
     Option(
         "maximum_event_age_s",
         kinds.whole(60, 21_600),
-        "An asynchronous event older than this is not tried again, in seconds.",
+        "Age from which an asynchronous event is not tried again, in seconds.",
     ),
-    Option("on_success", _DESTINATION, "Where results of asynchronous events go.", "none"),
-    Option("on_failure", _DESTINATION, "Where the records of asynchronous events go that are given up.", "none"),
-    Option("dead_letter", _DEAD_LETTER, "Where the payloads of asynchronous events go that are given up.", "none"),
+    Option("on_success", _DESTINATION, "Destination of the results of asynchronous events.", "none"),
+    Option("on_failure", _DESTINATION, "Destination of the records of dead-lettered asynchronous events.", "none"),
+    Option("dead_letter", _DEAD_LETTER, "Destination of the payloads of dead-lettered asynchronous events.", "none"),
     Option(
         "ephemeral_storage_mb",
         kinds.whole(512, 10_240),
-        "What an environment's `/tmp` may hold, in MiB; with more it is ended.",
+        "Capacity of an environment's `/tmp`, in MiB; an environment that exceeds it is killed.",
     ),
     Option("freeze_idle", kinds.flag(), "Stop an environment's processes between invocations, as Lambda does."),
     Option("log_format", kinds.choice("Text", "JSON"), "Form of the platform's lines and of `logging` records."),
     Option(
         "application_log_level",
         kinds.choice("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"),
-        "Least level of `logging` records; only with the format JSON.",
+        "Lowest level of `logging` records that are kept; only with the format JSON.",
         '"INFO" with the format JSON',
     ),
     Option(
         "system_log_level",
         kinds.choice("DEBUG", "INFO", "WARN"),
-        "Least level of the platform's lines; only with the format JSON.",
+        "Lowest level of the platform's lines that are kept; only with the format JSON.",
         '"INFO" with the format JSON',
     ),
-    Option("log_group", LOG_GROUP, "The log group; functions may share one.", "/aws/lambda/NAME"),
-    Option("url", kinds.table("a table, `[functions.NAME.url]`"), "An HTTP address of the function's own.", "none"),
+    Option("log_group", LOG_GROUP, "Name of the log group; functions may share one.", "/aws/lambda/NAME"),
+    Option("url", kinds.table("a table, `[functions.NAME.url]`"), "Function URL: an HTTP endpoint of its own.", "none"),
     Option(
         "provisioned_schedule",
         kinds.list_of("a list of tables, each as `[[functions.NAME.provisioned_schedule]]`"),
-        "Times at which `provisioned_concurrency` becomes another number.",
+        "Times at which `provisioned_concurrency` changes.",
         "none",
     ),
     Option(
@@ -148,6 +153,6 @@ FUNCTION = (
 RUNTIME = Option(
     '"RUNTIME"',
     kinds.text("a path of an interpreter, or a command on PATH", len),
-    "What executes functions of that runtime, a Python or a Node; `provided` ones bring their own.",
-    "looked for",
+    "Interpreter, Python or Node, that runs functions of that runtime; `provided` ones bring their own program.",
+    "searched for",
 )

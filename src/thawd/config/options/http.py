@@ -14,24 +14,29 @@ ROUTE_KEY = (
 ROUTE = Option(
     '"METHOD /path"',
     kinds.route(),
-    f"Function that answers such requests. The key is {ROUTE_KEY}.",
+    f"Function that answers requests of this route. The key is {ROUTE_KEY}.",
     "none",
 )
 
 ROUTE_TABLE = (
     Option("function", kinds.text("the name of a function of this file"), "Function that answers.", REQUIRED),
-    Option("payload_format", kinds.choice("1.0", "2.0"), "Format of the event and of the answer."),
-    Option("asynchronous", kinds.flag(), "Store requests durably and answer 202 at once; they are run afterwards."),
+    Option("payload_format", kinds.choice("1.0", "2.0"), "Payload format version of the event and the answer."),
+    Option("asynchronous", kinds.flag(), "Store each request durably, answer 202 immediately, and run it afterwards."),
 )
 
 HTTP = (
     Option(
         "stage_variables",
         kinds.table("a table of texts"),
-        "Variables of the stage, which events carry as `stageVariables`.",
+        "Variables that events carry as `stageVariables`.",
         "{}",
     ),
-    Option("cors", kinds.table("a table of the options below"), "Which pages of other origins may call.", "none"),
+    Option(
+        "cors",
+        kinds.table("a table of the options below"),
+        "CORS: which pages of other origins may call.",
+        "none: handlers answer CORS themselves",
+    ),
 )
 
 STAGE_VARIABLE_NAME = kinds.pattern("a name of letters, digits and underscores", r"[A-Za-z0-9_]+")
@@ -42,10 +47,10 @@ CORS = (
     Option(
         "allow_origins",
         kinds.list_of('a list of origins such as "https://example.com", or "https://*", "http://*", "*"'),
-        "Pages of these origins may call.",
+        "Origins whose pages may call.",
         "[]",
     ),
-    Option("allow_methods", kinds.list_of('a list of methods, or "*"'), "Methods that they may use.", "[]"),
+    Option("allow_methods", kinds.list_of('a list of methods, or "*"'), "Methods that these pages may use.", "[]"),
     Option(
         "allow_headers",
         kinds.list_of('a list of names of headers, or "*"'),
@@ -55,28 +60,28 @@ CORS = (
     Option(
         "expose_headers",
         kinds.list_of('a list of names of headers, or "*"'),
-        "Headers of answers that they may read.",
+        "Headers of answers that these pages may read.",
         "[]",
     ),
     Option(
         "max_age_s",
         kinds.whole(0, 86_400),
-        "How long a browser may remember what is allowed, in seconds; 0: it is not told.",
+        "How long a browser may cache these rules, in seconds; 0: answers say nothing about it.",
     ),
-    Option("allow_credentials", kinds.flag(), "Whether cookies and authorization may be sent along."),
+    Option("allow_credentials", kinds.flag(), "Whether requests may carry cookies and authorization."),
 )
 
 URL = (
     Option(
         "auth_type",
         kinds.choice("NONE", "AWS_IAM"),
-        '"NONE": anybody who reaches the port may call; "AWS_IAM": requests are signed with one of `access_keys`.',
+        '"NONE": anybody who reaches the port may call; "AWS_IAM": requests must be signed with one of `access_keys`.',
         REQUIRED,
     ),
     Option(
         "invoke_mode",
         kinds.choice("BUFFERED", "RESPONSE_STREAM"),
-        "Whether answers are sent when they are whole, or as they come.",
+        '"BUFFERED": the answer is sent when it is complete; "RESPONSE_STREAM": part by part.',
     ),
     Option(
         "cors", kinds.table("a table of the options of `[http.cors]`"), "Which pages of other origins may call.", "none"

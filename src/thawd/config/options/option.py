@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from thawd.config.kinds import Kind
 
 REQUIRED = "required"
-"""In the place of a default: the option has none and must be set."""
+"""Default of an option that has none: users must set it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -15,10 +15,10 @@ class Option:
     """One option.
 
     Attributes:
-        name: its key.
-        kind: what is allowed.
-        meaning: one sentence or two for the user, with the unit.
-        default: the default in words, where the struct's own would not tell; empty: taken from the struct.
+        name: key of the option in its table.
+        kind: the values that are allowed.
+        meaning: one or two sentences for the user, with the unit.
+        default: the default in words, where the struct's value would not explain itself; empty: the struct's value.
     """
 
     name: str
@@ -28,5 +28,5 @@ class Option:
 
     @property
     def required(self) -> bool:
-        """Whether the option must be given."""
+        """Whether users must set the option."""
         return self.default == REQUIRED

@@ -25,22 +25,26 @@ SERVER = (
             re.compile(r"[!-~]{8,256}").fullmatch,
             secret=True,
         ),
-        "What callers must present. Better kept out of the file, in `THAWD_KEY`.",
+        "Secret that callers must send. Better kept out of the file, in `THAWD_KEY`.",
         "none",
     ),
     Option(
         "names",
         kinds.list_of('a list of host names, such as "build-box.example"'),
-        "Host names by which requests are served while there is no `key`, besides those of this machine: a proxy's, "
-        "a tunnel's. Requests that say others are refused.",
+        "Further host names under which the server answers while it has no `key`, such as a proxy's or a tunnel's; "
+        "those of this machine always work. Requests for other hosts are refused.",
         "[]",
     ),
-    Option("data", kinds.folder(), "Folder for everything thawd stores; made when missing.", '".thawd"'),
-    Option("grace_s", kinds.number(0, 3600), "How long invocations in flight may go on at a stop, in seconds."),
+    Option("data", kinds.folder(), "Folder for everything that thawd stores; created when missing.", '".thawd"'),
+    Option(
+        "grace_s",
+        kinds.number(0, 3600),
+        "How long a stopping server waits for invocations in flight, in seconds.",
+    ),
     Option(
         "max_environments",
         kinds.whole(1, 10_000),
-        "Most execution environments at once, all functions together.",
+        "Limit of execution environments at once, for all functions together.",
         "from the machine",
     ),
     Option(
@@ -52,7 +56,7 @@ SERVER = (
     Option(
         "max_waiting",
         kinds.whole(1, 100_000),
-        "Most requests of one function that wait for an environment; more are answered 429.",
+        "Limit of requests that wait for an environment of one function; further requests are answered 429.",
     ),
     Option(
         "queue_timeout_s",
@@ -62,55 +66,56 @@ SERVER = (
     Option(
         "retry_wait_s",
         kinds.number(0, 3600),
-        "Wait before the first retry of an asynchronous event, in seconds; the second waits twice that.",
+        "Wait before the first retry of an asynchronous event, in seconds; the wait before the second is twice that.",
     ),
     Option(
         "max_queued",
         kinds.whole(1, 1_000_000_000),
-        "With so many asynchronous events waiting, no more are accepted: 429, and objects in buckets wait.",
+        "Limit of asynchronous events that wait. At the limit, further ones are answered 429, and events of buckets "
+        "wait.",
     ),
     Option(
         "dead_letter_retention_s",
         kinds.number(60, 315_360_000),
-        "How long an event that was given up is kept, in seconds.",
+        "How long a dead letter is kept, in seconds.",
     ),
     Option(
         "private_tmp",
         kinds.flag(),
-        "Whether each environment has a `/tmp` of its own, and finds its code read-only, where the kernel allows that.",
+        "Whether each environment has its own `/tmp` and cannot write to its code, where the kernel allows that.",
     ),
     Option(
         "capabilities",
         kinds.flag(),
-        "Whether functions keep the capabilities that thawd has, as those of root; else they have none.",
+        "Whether functions keep the capabilities of the thawd process, such as root's; without, they have none.",
     ),
     Option(
         "user",
         kinds.text("the name of a user", re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,31}").fullmatch),
-        "Whom a server that root starts becomes, and its functions with it; `thawd up --user`.",
+        "User to which a server started by root switches, with its functions; also `thawd up --user`.",
         "none",
     ),
     Option(
         "cpu_limits",
         kinds.flag(),
-        "Hold each environment to the CPU share that goes with its memory: 1,769 MB are one CPU. Needs a cgroup.",
+        "Limit each environment to the CPU share that belongs to its memory: 1,769 MB are one CPU. Needs a cgroup.",
     ),
-    Option("log_max_mb", kinds.whole(1, 1024), "Size at which a log file is rotated, in MiB."),
+    Option("log_max_mb", kinds.whole(1, 1024), "Size at which log files are rotated, in MiB."),
     Option(
         "snapshots",
         kinds.choice("auto", "off"),
-        'Whether functions are frozen once and thawed; "off": environments are forked or start cold.',
+        '"auto": functions are frozen once and thawed from then on; "off": environments are forked or start cold.',
     ),
     Option(
         "snapshots_max_mb",
         kinds.whole(0, 16_777_216),
-        "Disk space for snapshots, in MiB; those in use stay even beyond it.",
+        "Disk space for snapshots, in MiB; snapshots in use are kept even above it.",
     ),
     Option(
         "access_keys",
         kinds.table('a table of access key ids and secrets, such as { AKIALOCAL = "a-long-secret" }', secret=True),
-        "Keys for signed requests. Where there are any, Lambda's API takes no others, but for those with `key`. "
-        "Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
+        "Keys for signed requests. Once there is one, the Lambda API accepts only requests signed with one of them or "
+        "sent with `key`. Better kept out of the file, in `THAWD_ACCESS_KEYS`.",
         "{}",
     ),
     Option(
@@ -120,17 +125,21 @@ SERVER = (
             re.compile(r"[!-~]{8,256}").fullmatch,
             secret=True,
         ),
-        "What records for destinations at an address are signed with. Better kept out of the file, in "
+        "Secret with which requests to webhook destinations are signed. Better kept out of the file, in "
         "`THAWD_WEBHOOK_SECRET`.",
         "none",
     ),
     Option(
         "webhooks_plain_http",
         kinds.flag(),
-        "Whether destinations at another machine may have an address that begins with http://, which anybody between "
-        "can read.",
+        "Whether webhook destinations on other machines may have http:// addresses. Anybody on the network between "
+        "can read what is sent there.",
     ),
-    Option("snapshots_max_age_s", kinds.number(0, 31_536_000), "A snapshot unused for so long is removed, in seconds."),
+    Option(
+        "snapshots_max_age_s",
+        kinds.number(0, 31_536_000),
+        "Age without use after which a snapshot is removed, in seconds.",
+    ),
 )
 
 ENVIRONMENT_VARIABLES = {

@@ -31,13 +31,13 @@ BUCKET = (
     Option(
         "path",
         kinds.folder(),
-        "The folder that is the bucket; made when missing. No bucket lies in another's folder.",
+        "Folder of the bucket; created when missing. It may not lie in another bucket's folder.",
         "the bucket's name",
     ),
     Option(
         "notify",
         kinds.list_of('a list of tables such as { function = "classify", suffix = ".png" }'),
-        "Functions to invoke when objects appear or go.",
+        "Functions to invoke when objects are created or removed.",
         "[]",
     ),
 )
@@ -48,22 +48,20 @@ REMOTE_BUCKET = (
         kinds.text(
             'a URL such as "s3://bucket/prefix", "gs://bucket" or "az://container?account=NAME"', len, secret=True
         ),
-        "Where the bucket is instead: S3 or what speaks it, Google Cloud Storage, Azure.",
+        "URL of a bucket elsewhere, instead of a folder: S3 or a compatible store, Google Cloud Storage, Azure.",
         "none: a folder",
     ),
-    Option(
-        "poll_s", kinds.number(1, 86_400), "With a URL: time between two listings that look for changes, in seconds."
-    ),
+    Option("poll_s", kinds.number(1, 86_400), "With a URL: time between two listings that find changes, in seconds."),
     Option(
         "existing",
         kinds.choice("notify", "skip"),
-        'With a URL: whether objects from before the first listing give events; "skip": they do not.',
+        'With a URL: "notify": objects of the first listing make events; "skip": only objects that appear later do.',
     ),
     Option(
         "notifications",
         kinds.queue(),
-        "With a URL of S3: the SQS queue that gets the bucket's own notifications; it is then not listed.",
-        "none: it is listed",
+        "With a URL of S3: the SQS queue that gets the bucket's own notifications; the bucket is then not listed.",
+        "none: the bucket is listed",
     ),
 )
 
@@ -78,18 +76,19 @@ NOTIFICATION = (
         "S3 event types that invoke it.",
         '["s3:ObjectCreated:*"]',
     ),
-    Option("prefix", _NO_LEADING_SLASH, "Only keys that begin so.", '""'),
-    Option("suffix", kinds.text("a text"), "Only keys that end so.", '""'),
+    Option("prefix", _NO_LEADING_SLASH, "Only objects whose key begins with this.", '""'),
+    Option("suffix", kinds.text("a text"), "Only objects whose key ends with this.", '""'),
 )
 
 TABLE = (
-    Option("path", kinds.file(), "The SQLite file that is the table; made when missing.", "tables/NAME.db in `data`"),
+    Option("path", kinds.file(), "SQLite file of the table; created when missing.", "tables/NAME.db in `data`"),
     Option(
         "url",
         kinds.text(
             'a URL such as "postgresql://user@host/db" or "dynamodb://TABLE?region=eu-west-1"', len, secret=True
         ),
-        "Where the table is instead: PostgreSQL or DynamoDB. `${NAME}` stands for an environment variable.",
+        "URL of a table elsewhere, instead of a file: PostgreSQL or DynamoDB. `${NAME}` stands for an environment "
+        "variable.",
         "none: a SQLite file",
     ),
 )

@@ -20,9 +20,9 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
         path = ("functions", name)
         values = reader.table(table, path=path, known=options.FUNCTION)
-        values.pop("url", None)  # read by itself: a version does not change with its address
-        values.pop("sources", None)  # nor with what invokes it
-        values.pop("provisioned_schedule", None)  # nor with how many environments it has at what time
+        # A version does not change with its URL, its sources or its schedules, so other modules read these.
+        for separate in ("url", "sources", "provisioned_schedule"):
+            values.pop(separate, None)
         values["code"] = reader.absolute(values.get("code", "."))
         if "requirements" in values:
             values["requirements"] = reader.absolute(values["requirements"])
@@ -37,11 +37,11 @@ def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, 
     return functions
 
 
-def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
-    """An event as JSON text, from the table itself or from the file that is named."""
+def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | None:
+    """An event as JSON text, from a table in the file or from the JSON file that a text names."""
     allowed = f"JSON of at most {MAX_PAYLOAD_BYTES} bytes"
-    if isinstance(given, str):
-        file = reader.absolute(given)
+    if isinstance(written, str):
+        file = reader.absolute(written)
         if not file.is_file():
             found = f"{'something else' if file.exists() else 'nothing'} at {file}"
             reader.findings.add(path, found=found, allowed="a JSON file that exists")
@@ -58,7 +58,7 @@ def read_event(given: object, reader: Reader, *, path: KeyPath) -> bytes | None:
             return None
     else:
         try:
-            event = json.dumps(given, allow_nan=False).encode()
+            event = json.dumps(written, allow_nan=False).encode()
         except (TypeError, ValueError) as error:
             reader.findings.add(path, found=f"a table that is not JSON ({error})", allowed=allowed)
             return None

@@ -15,12 +15,12 @@ from thawd.config.options.option import Option
 
 @dataclass(frozen=True, slots=True)
 class Reader:
-    """What reading any table needs.
+    """Reads tables of one document.
 
     Attributes:
-        folder: relative paths are taken from here.
-        home: what ``~`` stands for, or None where the environment does not tell.
-        findings: where mistakes go.
+        folder: folder of the file; relative paths start here.
+        home: path that replaces ``~``; None where ``HOME`` is not set.
+        findings: collects the mistakes.
     """
 
     folder: Path
@@ -28,29 +28,29 @@ class Reader:
     findings: Findings
 
     def absolute(self, text: str) -> Path:
-        """The absolute path that `text` stands for."""
+        """`text` as an absolute path, with ``~`` replaced."""
         if self.home and (text == "~" or text.startswith("~/")):
             text = self.home + text[1:]
         return self.folder / text
 
     def accepts(self, kind: Kind, value: object, *, path: KeyPath) -> bool:
-        """Whether `value` is allowed; where not, that is noted."""
+        """Whether `value` is allowed; a mistake is noted."""
         if kind.accepts(value):
             return True
         self.findings.add(path, found=kind.describe(value), allowed=kind.allowed)
         return False
 
     def mapping(self, value: object, *, path: KeyPath, allowed: str) -> dict[str, object]:
-        """`value` if it is a table, else an empty one, and that is noted."""
+        """`value` if it is a table; otherwise notes a mistake and returns an empty table."""
         if isinstance(value, dict):
             return value
         self.findings.add(path, found=kinds.table(allowed).describe(value), allowed=allowed)
         return {}
 
     def table(self, value: object, *, path: KeyPath, known: tuple[Option, ...]) -> dict[str, Any]:
-        """The allowed values of a table, by option; the others, and unknown keys, are noted.
+        """The allowed values of a table, by option. Wrong values and unknown keys are noted.
 
-        A required option that is missing or wrong is given as an empty text.
+        A required option that is missing or wrong is returned as an empty text.
         """
         by_name = {option.name: option for option in known}
         values: dict[str, Any] = {option.name: "" for option in known if option.required}
@@ -68,7 +68,7 @@ class Reader:
         return values
 
     def named(self, document: Mapping[str, object], section: str, *, names: Kind) -> Iterator[tuple[str, object]]:
-        """The tables of a section, such as ``functions``; a name that is not allowed is noted."""
+        """The tables of a section, such as ``functions``, by name. A name that is not allowed is noted."""
         allowed = f"tables, each as [{section}.NAME]"
         for name, value in self.mapping(document.get(section, {}), path=(section,), allowed=allowed).items():
             if not names.accepts(name):

@@ -22,7 +22,7 @@ _LONGEST_TABLE_FILE = 255 - len("-journal")
 def read_buckets(
     document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]
 ) -> tuple[dict[str, Bucket], dict[str, RemoteBucket]]:
-    """The ``[buckets.*]`` tables: those that are folders, and those that are elsewhere."""
+    """The ``[buckets.*]`` tables: buckets that are folders, and remote buckets."""
     buckets = {}
     remote = {}
     for name, table in reader.named(document, "buckets", names=options.BUCKET_NAME):
@@ -33,13 +33,13 @@ def read_buckets(
             for index, entry in enumerate(values.get("notify", []))
         )
         if "url" in values:
-            there = _remote_bucket(name, values, reader, environ=environ)
-            if there is not None:
-                remote[name] = msgspec.structs.replace(there, notify=notify)
+            remote_bucket = _remote_bucket(name, values, reader, environ=environ)
+            if remote_bucket is not None:
+                remote[name] = msgspec.structs.replace(remote_bucket, notify=notify)
             continue
         for option in ("poll_s", "existing", "notifications"):
             if option in values:
-                reader.findings.add((*path, option), found=option, allowed="nothing: it goes with a url")
+                reader.findings.add((*path, option), found=option, allowed="nothing: the option needs a url")
         folder = reader.absolute(values.get("path", name))
         buckets[name] = Bucket(name=name, path=folder, notify=notify)
     return buckets, remote
@@ -58,11 +58,11 @@ def _remote_bucket(
     if "notifications" in given:
         for option in ("poll_s", "existing"):
             if option in given:
-                allowed = "nothing: with notifications it is not listed"
+                allowed = "nothing: a bucket with notifications is not listed"
                 reader.findings.add((*path, option), found=option, allowed=allowed)
         if place["url"].scheme != "s3":
             found = f"a queue for {place['url']}"
-            reader.findings.add((*path, "notifications"), found=found, allowed="notifications of s3:// alone")
+            reader.findings.add((*path, "notifications"), found=found, allowed="notifications only with s3://")
     return RemoteBucket(name=name, **place, **given)
 
 
@@ -80,7 +80,7 @@ def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notificati
 def read_tables(
     document: Mapping[str, object], reader: Reader, *, data: Path, environ: Mapping[str, str]
 ) -> dict[str, Table]:
-    """The ``[tables.*]`` tables; `data` is the folder for those without path and URL."""
+    """The ``[tables.*]`` tables; those without path and URL are files in the folder `data`."""
     tables = {}
     for name, table in reader.named(document, "tables", names=options.TABLE_NAME):
         path = ("tables", name)
