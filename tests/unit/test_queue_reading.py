@@ -1,4 +1,4 @@
-"""Claims about what the queue reads: never more than asked for, nothing hidden by what is leased, and what it reports."""
+"""Claims about what the queue reads: no more than asked for, nothing hidden by what is leased, and what it reports."""
 
 from __future__ import annotations
 
