@@ -75,15 +75,37 @@ NO_TEST, TIMED_OUT = {5, 33}, {-24, 24, 36, 152, 255}
 
 
 @dataclass(frozen=True)
+class Survivor:
+    """A mutant that no test noticed.
+
+    Attributes:
+        name: mutmut's, for `mutmut show`.
+        why: empty where tests reached it and passed; else that none did, or that the interpreter crashed.
+        change: the lines of the difference, with their ``-`` and ``+``.
+    """
+
+    name: str
+    why: str
+    change: tuple[str, ...]
+
+
+@dataclass(frozen=True)
 class Verdicts:
     """What became of one module's mutants."""
 
     module: str
     killed: int
     refused_by_mypy: int
-    survivors: list[str]
-    unreached: list[str]
-    others: list[str]
+    survivors: list[Survivor]
+    text_only: int
+
+    def __str__(self) -> str:
+        """One line of figures."""
+        return (
+            f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed, "
+            f"{len(self.survivors)} survived ({self.refused_by_mypy} more refused by mypy, "
+            f"{self.text_only} of text that survived)"
+        )
 
 
 def main() -> None:
@@ -96,8 +118,8 @@ def main() -> None:
         folder = prepare(module)
         run(folder)
         verdicts = read(module, folder)
-        report(verdicts, folder)
-        lines.append(summary(verdicts))
+        report(verdicts)
+        lines.append(str(verdicts))
     print("\n".join(["", *lines]))
 
 
@@ -188,42 +210,41 @@ def run(folder: Path) -> None:
 def read(module: str, folder: Path) -> Verdicts:
     """Reads what mutmut wrote beside the mutated module."""
     recorded = json.loads((folder / "mutants" / f"{source(module)}.meta").read_text())
-    codes: dict[str, int | None] = recorded["exit_code_by_key"]
-    tried = {name: code for name, code in codes.items() if code is not None}
-    known = KILLED | SURVIVED | REFUSED_BY_MYPY | NO_TEST | TIMED_OUT
+    codes: dict[str, int] = {name: code for name, code in recorded["exit_code_by_key"].items() if code is not None}
+    survivors = []
+    for name, code in codes.items():
+        if code not in KILLED | TIMED_OUT | REFUSED_BY_MYPY:
+            why = "" if code in SURVIVED else "no test reaches it" if code in NO_TEST else f"crashed: {code}"
+            survivors.append(Survivor(name, why, change(name, folder)))
     return Verdicts(
         module,
-        killed=sum(code in KILLED | TIMED_OUT for code in tried.values()),
-        refused_by_mypy=sum(code in REFUSED_BY_MYPY for code in tried.values()),
-        survivors=[name for name, code in tried.items() if code in SURVIVED],
-        unreached=[name for name, code in tried.items() if code in NO_TEST],
-        others=[name for name, code in tried.items() if code not in known],
+        killed=sum(code in KILLED | TIMED_OUT for code in codes.values()),
+        refused_by_mypy=sum(code in REFUSED_BY_MYPY for code in codes.values()),
+        survivors=[survivor for survivor in survivors if not is_text(survivor.change)],
+        text_only=sum(is_text(survivor.change) for survivor in survivors),
     )
 
 
-def report(verdicts: Verdicts, folder: Path) -> None:
+def change(name: str, folder: Path) -> tuple[str, ...]:
+    """Returns the changed lines of a mutant."""
+    command = [str(Path(sys.executable).with_name("mutmut")), "show", name]
+    shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
+    return tuple(line for line in shown.split("\n") if re.match(r"[-+](?![-+])", line))
+
+
+def is_text(lines: tuple[str, ...]) -> bool:
+    """Whether a mutant differs only within a string of several words, or in upper and lower case, as SQL may."""
+    sides = {
+        tuple(re.sub(r'"[^"]* [^"]*"', '""', line[1:]).casefold() for line in lines if line[0] == sign) for sign in "-+"
+    }
+    return len(sides) == 1
+
+
+def report(verdicts: Verdicts) -> None:
     """Prints each survivor: its function, the line, and what the line became."""
-    print(f"\n== {summary(verdicts)}")
-    for title, names in (("", verdicts.survivors), ("no test: ", verdicts.unreached), ("crash: ", verdicts.others)):
-        for name in names:
-            shown = subprocess.run(
-                [str(Path(sys.executable).with_name("mutmut")), "show", name],
-                cwd=folder,
-                capture_output=True,
-                text=True,
-                check=True,
-            ).stdout
-            changed = [line for line in shown.split("\n") if re.match(r"[-+](?![-+])", line)]
-            print(f"\n{title}{name.rpartition('.')[2]}", *changed, sep="\n")
-
-
-def summary(verdicts: Verdicts) -> str:
-    """Returns one line of figures."""
-    alive = len(verdicts.survivors) + len(verdicts.unreached) + len(verdicts.others)
-    return (
-        f"{verdicts.module}: {verdicts.killed + alive} mutants, {verdicts.killed} killed, {alive} survived"
-        f" ({verdicts.refused_by_mypy} more refused by mypy)"
-    )
+    print(f"\n== {verdicts}")
+    for survivor in verdicts.survivors:
+        print("", f"{survivor.name.rpartition('.')[2]} {survivor.why}".rstrip(), *survivor.change, sep="\n", flush=True)
 
 
 if __name__ == "__main__":
