@@ -15,6 +15,7 @@ mutants that `make check` would refuse. Source: https://mutmut.readthedocs.io/
 from __future__ import annotations
 
 import ast
+import difflib
 import json
 import os
 import re
@@ -211,11 +212,12 @@ def read(module: str, folder: Path) -> Verdicts:
     """Reads what mutmut wrote beside the mutated module."""
     recorded = json.loads((folder / "mutants" / f"{source(module)}.meta").read_text())
     codes: dict[str, int] = {name: code for name, code in recorded["exit_code_by_key"].items() if code is not None}
+    bodies = functions(folder / "mutants" / source(module))
     survivors = []
     for name, code in codes.items():
         if code not in KILLED | TIMED_OUT | REFUSED_BY_MYPY:
             why = "" if code in SURVIVED else "no test reaches it" if code in NO_TEST else f"crashed: {code}"
-            survivors.append(Survivor(name, why, change(name, folder)))
+            survivors.append(Survivor(name, why, change(name.rpartition(".")[2], bodies)))
     return Verdicts(
         module,
         killed=sum(code in KILLED | TIMED_OUT for code in codes.values()),
@@ -225,11 +227,22 @@ def read(module: str, folder: Path) -> Verdicts:
     )
 
 
-def change(name: str, folder: Path) -> tuple[str, ...]:
-    """Returns the changed lines of a mutant."""
-    command = [str(Path(sys.executable).with_name("mutmut")), "show", name]
-    shown = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=True).stdout
-    return tuple(line for line in shown.split("\n") if re.match(r"[-+](?![-+])", line))
+def functions(path: Path) -> dict[str, list[str]]:
+    """Returns the lines of each function of a mutated module: mutmut keeps the original and every mutant in it."""
+    text = path.read_text()
+    lines = text.split("\n")
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            plain = re.sub(r"^x(_|ǁ.*ǁ)|__mutmut_\w+$", "", node.name)
+            found[node.name] = [line.replace(node.name, plain) for line in lines[node.lineno - 1 : node.end_lineno]]
+    return found
+
+
+def change(name: str, bodies: dict[str, list[str]]) -> tuple[str, ...]:
+    """Returns the changed lines of a mutant, with their ``-`` and ``+``."""
+    original = re.sub(r"__mutmut_\d+$", "__mutmut_orig", name)
+    return tuple(line for line in difflib.ndiff(bodies[original], bodies[name]) if line[0] in "-+")
 
 
 def is_text(lines: tuple[str, ...]) -> bool:
