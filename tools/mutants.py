@@ -35,7 +35,7 @@ INSTALLED = Path(thawd._native.__file__).parent
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
     "thawd.execution.pool": "pool pool_counts pool_keep_alive",
-    "thawd.execution.node": "node",
+    "thawd.execution.node": "node node_room",
     "thawd.execution.keep_alive": "keep_alive pool_keep_alive",
     "thawd.execution.dispatcher": "node invoke_parsing",
     "thawd.execution.provisioned_plan": "provisioned",
@@ -43,7 +43,7 @@ PAIRS: dict[str, str] = {
     "thawd.state.leases": "queue queue_reading",
     "thawd.state.batches": "queue database",
     "thawd.state.marks": "queue",
-    "thawd.events.outcomes": "outcomes",
+    "thawd.events.outcomes": "outcomes outcome_pace",
     "thawd.events.lane": "asynchronous",
     "thawd.events.s3_event": "s3_event",
     "thawd.event_patterns": "event_patterns",
