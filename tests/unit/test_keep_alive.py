@@ -1,4 +1,4 @@
-"""Claims about `thawd.execution.keep_alive` and its simulation: windows, and traces that were worked out by hand."""
+"""Claims about `thawd.scheduling.keep_alive` and its simulation: windows, and traces that were worked out by hand."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.log_filter`, from AWS's page on filter patterns."""
+"""Claims about `thawd.grammar.log_filters`, from AWS's page on filter patterns."""
 
 from __future__ import annotations
 
