@@ -74,7 +74,7 @@ $(BIN)/mutmut: pyproject.toml | setup
 	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
 	@touch $@
 
-mutants: setup $(BIN)/mutmut  ## change the pure modules a little at a time, list what no test noticed; MODULE=thawd.wire SAMPLE=5
+mutants: setup $(BIN)/mutmut  ## change the pure modules a little at a time, list what no test noticed; MODULE=thawd.wire.frames SAMPLE=5
 	$(BIN)/python tools/mutants.py $(MODULE)
 
 check: setup  ## formatting, lints, types, layers

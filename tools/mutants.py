@@ -1,8 +1,8 @@
 """Runs mutmut over the modules that decide without touching the world, and prints the mutants that survive.
 
     make mutants                                     # every module of PAIRS; an hour on two cores
-    make mutants MODULE=thawd.execution.pool         # one
-    make mutants MODULE=thawd.state.queue SAMPLE=5   # of each function every fifth mutant
+    make mutants MODULE=thawd.scheduling.pool         # one
+    make mutants MODULE=thawd.stores.events.queue SAMPLE=5   # of each function every fifth mutant
 
 mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
 function. A mutant that no test notices is a claim that is missing, unless the change makes no difference. Here each
@@ -26,45 +26,45 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
-import thawd._native
+import thawd
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "build" / "mutants"
-INSTALLED = Path(thawd._native.__file__).parent
+SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
-    "thawd.execution.pool": "pool pool_counts pool_keep_alive",
-    "thawd.execution.node": "node node_room",
-    "thawd.execution.keep_alive": "keep_alive pool_keep_alive",
-    "thawd.execution.dispatcher": "node invoke_parsing",
-    "thawd.execution.provisioned_plan": "provisioned",
-    "thawd.state.queue": "queue queue_reading",
-    "thawd.state.leases": "queue queue_reading",
-    "thawd.state.batches": "queue database",
-    "thawd.state.marks": "queue",
-    "thawd.events.outcomes": "outcomes outcome_pace",
-    "thawd.events.lane": "asynchronous",
-    "thawd.events.s3_event": "s3_event",
-    "thawd.event_patterns": "event_patterns",
-    "thawd.schedule_expressions": "schedule_expressions",
-    "thawd.queue_names": "sqs_source sqs_records",
-    "thawd.destination_names": "config",
+    "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
+    "thawd.scheduling.room": "node node_room",
+    "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
+    "thawd.scheduling.dispatcher": "node invoke_parsing",
+    "thawd.scheduling.provisioned": "provisioned",
+    "thawd.stores.events.queue": "queue queue_reading",
+    "thawd.stores.events.leases": "queue queue_reading",
+    "thawd.stores.events.batches": "queue database",
+    "thawd.stores.events.marks": "queue",
+    "thawd.queue.outcomes": "outcomes outcome_pace",
+    "thawd.queue.lane": "asynchronous",
+    "thawd.sources.buckets.s3_event": "s3_event",
+    "thawd.grammar.event_patterns": "event_patterns",
+    "thawd.grammar.schedule_expressions": "schedule_expressions",
+    "thawd.grammar.queue_names": "sqs_source sqs_records",
+    "thawd.grammar.destination_names": "config",
     "thawd.gateway.sigv4": "sigv4",
     "thawd.gateway.cors": "cors",
     "thawd.gateway.hosts": "hosts",
-    "thawd.gateway.connection_limits": "connections",
-    "thawd.gateway.shapes": "control",
-    "thawd.gateway.event_stream": "event_stream",
-    "thawd.wire": "wire",
-    "thawd.response_stream": "response_stream",
-    "thawd.telemetry.log_filter": "log_filter",
+    "thawd.gateway.http_server.limits": "connections",
+    "thawd.gateway.lambda_api.shapes": "control",
+    "thawd.gateway.lambda_api.event_stream": "event_stream",
+    "thawd.wire.frames": "wire",
+    "thawd.wire.response_stream": "response_stream",
+    "thawd.grammar.log_filters": "log_filter",
     "thawd.config.references": "config config_sources",
     "thawd.config.store_urls": "store_urls config",
     "thawd.config.sections": "config config_sources config_http",
-    "thawd.analysis.keep_warm": "cost",
-    "thawd.analysis.cost": "cost tune",
-    "thawd.snapshot.inspect_rules": "snapshot_inspect_rules",
+    "thawd.cost.keep_warm": "cost",
+    "thawd.cost.bills": "cost tune",
+    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules",
 }
 
 # Lines whose text no test should pin: raised errors, log lines, strings of several words.
@@ -129,10 +129,11 @@ def prepare(module: str) -> Path:
     folder = FOLDER / module
     shutil.rmtree(folder, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
-    shutil.copytree(ROOT / "src" / "thawd", folder / "src" / "thawd", ignore=ignore)
+    shutil.copytree(SOURCE, folder / "src" / "thawd", ignore=ignore)
     shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignore)
-    for built in INSTALLED.iterdir():
-        if built.is_file():
+    # What CMake built is not in the source tree but beside the installed package.
+    for installed in {Path(path) for path in thawd.__path__} - {SOURCE}:
+        for built in (path for path in installed.iterdir() if path.is_file()):
             shutil.copy2(built, folder / "src" / "thawd" / built.name)
     path = folder / source(module)
     path.write_text(undecorated(path.read_text()))

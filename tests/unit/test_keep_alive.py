@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.analysis.keep_warm import Arrival, SimulationResult, simulate
-from thawd.execution.keep_alive import (
+from thawd.cost.keep_warm import Arrival, SimulationResult, simulate
+from thawd.scheduling.keep_alive import (
     FixedPolicy,
     HistogramParameters,
     HistogramPolicy,

@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from thawd.telemetry.log_filter import _MAX_DEPTH, FilterPatternError, parse
+from thawd.grammar.log_filters import _MAX_DEPTH, FilterPatternError, parse
 
 LINES = ["[ERROR] ARGUMENTS bad", "[WARN] arguments bad", "[ERROR] timeout after 3 s", "all is well"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, turns, version_of
-from thawd.execution import node as module
-from thawd.execution.node import LocalNode, StartMethod, default_max_environments, default_memory_mb
+from thawd.scheduling import room as module
+from thawd.scheduling.room import LocalNode, StartMethod, default_max_environments, default_memory_mb
 
 NOW_S = 1000.0
 

@@ -1,4 +1,4 @@
-"""Claims about the pace of `thawd.events.outcomes`: how many kept outcomes are tried at a time, and when."""
+"""Claims about the pace of `thawd.queue.outcomes`: how many kept outcomes are tried at a time, and when."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import turns
+from thawd.destinations.delivery import Delivery
 from thawd.errors import DestinationUnavailable, StoreError, StoreFullError
-from thawd.events import outcomes as module
-from thawd.events.destinations import Delivery
-from thawd.events.outcomes import Outcome, Outcomes
+from thawd.queue import outcomes as module
+from thawd.queue.outcomes import Outcome, Outcomes
 from thawd.resources import Destination
-from thawd.state.events import NewEvent
-from thawd.state.outbox import Waiting
+from thawd.stores.events.outbox import Waiting
+from thawd.stores.events.records import NewEvent
 
 HOOK = Destination("http", "http://127.0.0.1/")
 NOW = 1_000_000.0

@@ -8,9 +8,9 @@ import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, within
 from tests.unit.test_pool import environment_of, scenario, warm
+from thawd.environments.init_phase import InitError
 from thawd.errors import TooManyRequestsException
-from thawd.execution.init_phase import InitError
-from thawd.execution.pool import Pool
+from thawd.scheduling.pool import Pool
 
 
 async def held_by_another(house: House) -> Pool:

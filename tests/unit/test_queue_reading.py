@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from tests.unit.test_queue import new, numbers
-from thawd.state import clock
-from thawd.state.database import Database
-from thawd.state.events import Event, Flow, NewEvent, as_accepted
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Event, Flow, NewEvent, as_accepted
+from thawd.stores.schema import open_state
 
 
 @pytest.fixture
