@@ -164,7 +164,7 @@ def test_a_presigned_request_is_good_as_long_as_it_says() -> None:
     assert code_of(longer)[0] == "IncompleteSignatureException"
 
 
-def presigned_at(request: Signed) -> int:
+def presigned_at(request: SignedRequest) -> int:
     values = dict(pair.split("=", 1) for pair in request.query.split("&"))
     return calendar.timegm(time.strptime(values["X-Amz-Date"], "%Y%m%dT%H%M%SZ"))
 
@@ -199,7 +199,7 @@ def test_what_a_signature_lacks_is_named(left_out: str) -> None:
     fields = [part for part in GOOD.split(", ") if not part.startswith(f"{left_out}=")]
     headers = [(b"host", b"x"), (b"authorization", f"AWS4-HMAC-SHA256 {','.join(fields)}".encode())]
     message = f"Authorization header requires '{left_out}' parameter."
-    assert code_of(Signed("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
+    assert code_of(SignedRequest("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
     request = signed("GET", presigned_s=60)
     query = "&".join(pair for pair in request.query.split("&") if not pair.startswith(f"X-Amz-{left_out}="))
     message = f"AWS query-string parameters must include 'X-Amz-{left_out}'."
@@ -209,7 +209,7 @@ def test_what_a_signature_lacks_is_named(left_out: str) -> None:
 def test_a_signature_without_a_date_is_told_so() -> None:
     headers = [(b"host", b"x"), (b"authorization", b"AWS4-HMAC-SHA256 " + GOOD.encode())]
     message = "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
-    assert code_of(Signed("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
+    assert code_of(SignedRequest("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
 
 
 def test_an_access_key_id_may_have_slashes() -> None:
