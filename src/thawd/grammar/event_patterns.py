@@ -230,8 +230,9 @@ def _escaped(character: str, at: str) -> str:
 
 
 def _cidr(operand: Any, at: str) -> Test:
+    text = _text(operand, "cidr", at)
     try:
-        network = ipaddress.ip_network(_text(operand, "cidr", at), strict=False)
+        network = ipaddress.ip_network(text, strict=False)
     except ValueError as error:
         raise PatternError(f"{at}: {error}") from None
 
