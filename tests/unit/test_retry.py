@@ -142,7 +142,7 @@ def test_a_terminal_that_is_gone_ends_nothing() -> None:
     once = SayOnce(broken)
     once.say("full")
     once.over("well again")
-    once.tell("hello")
+    once.report("hello")
 
 
 def test_threads_that_meet_the_same_trouble_report_it_once() -> None:

@@ -1,4 +1,4 @@
-"""The commands ``thawd queue`` and ``thawd dead …``: how asynchronous events stand, and what was given up.
+"""The commands ``thawd queue`` and ``thawd dead …``: the figures of asynchronous events, and dead letters.
 
 They ask the running server; where none runs they look into its state file, with the data folder locked meanwhile. Own
 the looks of it. Heavy imports happen inside the verbs, so that help is instant.
@@ -46,7 +46,8 @@ def queue(as_json: bool, watch: bool, config_path: Path) -> None:
     """Show how asynchronous events stand, by function.
 
     Queued: waiting to run, the oldest for so long. Delivering: run, and the outcome waits for its destination. Dead:
-    given up, see `thawd dead`. Rates are those of the last minute; the rest is counted since the data folder was made.
+    dead letters, see `thawd dead`. Rates are those of the last minute; other figures count since the data folder was
+    made.
     """
     settings = load(config_path)
     try:
@@ -99,7 +100,7 @@ def _age(seconds: float) -> str:
 
 @click.group(cls=Verbs)
 def dead() -> None:
-    """Look after dead letters: asynchronous events that were given up.
+    """Look after dead letters: asynchronous events that failed for good.
 
     They are kept with their payload and error until they are redriven, removed, or older than
     server.dead_letter_retention_s.

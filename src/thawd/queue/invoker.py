@@ -275,7 +275,7 @@ class AsyncInvoker:
             lane.reports.say(line, cause=str(error))
             self._put_back(lane, event, longest_s=_STORE_RETRY_S)
         except Exception as error:  # a bug of ours with one event must not end the lane
-            self._reports.tell(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
+            self._reports.report(f"thawd: event {event.request_id} of {event.function} failed inside thawd: {error!r}")
             await self._failed_inside(lane, event, repr(error))
         finally:
             free_slot()
@@ -385,7 +385,7 @@ class AsyncInvoker:
             await self._outcomes.settle(event.id, outcome, counts=counts)
         else:
             await self._queue.dead_letter(event.id, error=cause.error, condition=cause.condition, counts=counts)
-        self._reports.tell(
+        self._reports.report(
             f"thawd: {event.function}: event {event.request_id} is a dead letter ({cause.condition}): "
             f"{in_a_line(cause.error)[:200]}"
         )

@@ -231,7 +231,7 @@ class Outcomes:
                 wait_s = backoff_s(waiting.tries + 2, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
                 await self._outbox.retry(waiting.id, at=clock.now() + wait_s, error=error.message)
         except Exception as error:  # a bug of ours with one outcome must not end the others, nor come back for ever
-            self._reports.tell(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
+            self._reports.report(f"thawd: an outcome of {waiting.function} failed inside thawd: {error!r}")
             await self._queue.dead_letter(
                 waiting.id, error=repr(error), condition="InternalError", counts=False, outcome=waiting.document
             )
@@ -255,7 +255,7 @@ class Outcomes:
             again: what a redrive is to deliver; None: it runs the event again.
         """
         why = cause.error
-        self._reports.tell(f"thawd: {waiting.function}: the outcome of an event was not delivered: {why[:300]}")
+        self._reports.report(f"thawd: {waiting.function}: the outcome of an event was not delivered: {why[:300]}")
         if (left := outcome.after(why)) is not None:
             await self._outbox.advance(waiting.id, _encode(left))
         elif outcome.cause is not None:

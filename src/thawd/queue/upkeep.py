@@ -97,7 +97,9 @@ class Upkeep:
             condition="ResourceNotFound",
         )
         if count:
-            self._reports.tell(f"thawd: {count} events of {name}, which is no function any more, are dead letters now")
+            self._reports.report(
+                f"thawd: {count} events of {name}, which is no function any more, are dead letters now"
+            )
 
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()

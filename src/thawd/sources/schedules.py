@@ -29,7 +29,7 @@ from thawd.stores.events.records import NewEvent
 from thawd.stores.schedules import ScheduleState, ScheduleStore
 from thawd.system.retry import SayOnce, time_left_s
 
-# Source: EventBridge Scheduler: "invoke their targets with 60 second precision": what is later than that was missed.
+# Source: EventBridge Scheduler: "invoke their targets with 60 second precision": a later run counts as missed.
 ON_TIME_S = 60.0
 # The clock may be set at any time: it is looked at again after this many seconds at the latest.
 _LONGEST_SLEEP_S = 30.0
@@ -193,7 +193,7 @@ class Schedules:
         now = self._clock.now()
         parsed = _parse(schedule)
         if state.done_until > now + _CLOCK_FAULT_S:
-            self._reports.tell(
+            self._reports.report(
                 f"thawd: schedule {schedule.name} ran until {utc_text(state.done_until)} by a clock that was "
                 "wrong; it goes on from now"
             )
@@ -216,7 +216,7 @@ class Schedules:
         after = msgspec.structs.replace(state, **changes)
         await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
-            self._reports.tell(
+            self._reports.report(
                 f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for"
             )
         if wanted:

@@ -70,7 +70,7 @@ def time_left_s(due: float | None, now: float, *, shortest_s: float = 0.0, longe
     """How long to sleep until `due`, seconds, within two limits.
 
     Args:
-        due: when there is something to do; None: nobody knows, and `longest_s` is the answer.
+        due: when there is something to do; None: the time is unknown, and `longest_s` is the answer.
         now: the time by the same clock.
         shortest_s: at least so long, as a timer that fires early would spin.
         longest_s: at most so long, as a clock may be set and a wake-up be lost.
@@ -99,7 +99,7 @@ class SayOnce:
 
     Args:
         report: takes a line for the operator. An `OSError` of it is dropped: the operator's terminal may be gone.
-        most_topics: with so many topics in trouble, further ones are not reported; None: all are.
+        most_topics: most topics in trouble at the same time; further ones are not reported. None: any number.
     """
 
     def __init__(self, report: Callable[[str], object], *, most_topics: int | None = None) -> None:
@@ -124,16 +124,16 @@ class SayOnce:
                 return
             self._causes[topic] = cause
         if is_news:
-            self.tell(line)
+            self.report(line)
 
     def over(self, line: str | None = None, *, topic: Hashable = "") -> None:
         """The trouble of `topic` is over; `line` is reported if there was one."""
         with self._lock:
             was_in_trouble = self._causes.pop(topic, None) is not None
         if was_in_trouble and line is not None:
-            self.tell(line)
+            self.report(line)
 
-    def tell(self, line: str) -> None:
+    def report(self, line: str) -> None:
         """Report `line` in any case: it says what happened, not what lasts."""
         with contextlib.suppress(OSError):
             self._report(line)

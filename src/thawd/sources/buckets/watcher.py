@@ -165,7 +165,7 @@ class BucketWatcher:
         self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
         if not self._recorder.leases:
             self._log(
-                f"bucket {self._bucket.name}: this file system does not tell who is writing; "
+                f"bucket {self._bucket.name}: this file system does not say which files are being written; "
                 f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
             )
         session = self._session = Session(

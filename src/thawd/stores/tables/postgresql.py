@@ -300,5 +300,5 @@ def _class_of(error: psycopg.Error) -> str:
 
 
 def _may_pass(error: psycopg.Error) -> bool:
-    """Whether a second try may succeed: the server ended (57P), the connection broke (08), transactions collided (40)."""
+    """Whether a second try may succeed: server ended (57P), connection broke (08), transactions clashed (40)."""
     return error.sqlstate is None or _class_of(error) in ("08", "40") or error.sqlstate.startswith("57P")
