@@ -20,8 +20,8 @@ from thawd.sources.buckets.files import (
     FileState,
     Looker,
     LookResult,
-    Patience,
-    Trusted,
+    UnfinishedFile,
+    WrittenFile,
     has_writers,
     leases_work,
 )
@@ -109,7 +109,7 @@ def test_a_time_set_far_from_now_is_not_a_write(tmp_path: Path, record: ObjectRe
 
 def test_a_file_of_the_platform_is_believed_and_announced_once(tmp_path: Path, record: ObjectRecord) -> None:
     found = (tmp_path / "k").stat()
-    trusted = Trusted(found, "e" * 32)
+    trusted = WrittenFile(found, "e" * 32)
     finding = looker(tmp_path).look(b"k", trusted=trusted)
     assert finding.state is FileState.CHANGED
     assert finding.record is not None
@@ -155,7 +155,7 @@ def test_a_file_system_without_leases_or_with_false_ones_is_found_out(
 def test_without_leases_a_file_that_is_still_long_enough_is_complete(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(b"1")
     without = looker(tmp_path, leases=False, settle_s=0.2)
-    patience = Patience()
+    patience = UnfinishedFile()
     begun = time.monotonic()
     while (finding := without.look(b"k", patience=patience)).state is FileState.UNFINISHED:
         assert time.monotonic() - begun < 120

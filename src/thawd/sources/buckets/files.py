@@ -57,7 +57,7 @@ class FileState(Enum):
 
 
 @dataclass(slots=True)
-class Patience:
+class UnfinishedFile:
     """What is remembered of a file that was unfinished at the last look.
 
     Attributes:
@@ -90,12 +90,12 @@ class LookResult:
     record: ObjectRecord | None = None
     announce: bool = False
     wait_s: float = 0.0
-    patience: Patience | None = None
+    patience: UnfinishedFile | None = None
     error: OSError | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
+class WrittenFile:
     """A file that the platform has written itself, and need not read again.
 
     Attributes:
@@ -128,8 +128,8 @@ class Looker:
         key: bytes,
         *,
         known: ObjectRecord | None = None,
-        patience: Patience | None = None,
-        trusted: Trusted | None = None,
+        patience: UnfinishedFile | None = None,
+        trusted: WrittenFile | None = None,
         largest_bytes: int | None = None,
     ) -> LookResult:
         """Look at one key now.
@@ -141,7 +141,7 @@ class Looker:
             trusted: the file as the platform wrote it; where it is still that file, it is complete and announced.
             largest_bytes: a larger file is not read; None: files of any size are.
         """
-        patience = patience or Patience()
+        patience = patience or UnfinishedFile()
         try:
             located = self._folder.locate(key)
             if located is None:
@@ -157,7 +157,7 @@ class Looker:
         except OSError as error:
             return self._unfinished(key, patience) if error.errno in _PASSING else _unreadable(key, error)
 
-    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: Patience) -> LookResult:
+    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: UnfinishedFile) -> LookResult:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             before = os.fstat(descriptor)
@@ -186,14 +186,14 @@ class Looker:
             digest.update(chunk)
         return digest.hexdigest()
 
-    def _is_settled(self, now: os.stat_result, patience: Patience) -> bool:
+    def _is_settled(self, now: os.stat_result, patience: UnfinishedFile) -> bool:
         seen = (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
         at = time.monotonic()
         if patience.seen != seen:
             patience.seen, patience.since = seen, at
         return at - patience.since >= self._settle_s
 
-    def _unfinished(self, key: bytes, patience: Patience) -> LookResult:
+    def _unfinished(self, key: bytes, patience: UnfinishedFile) -> LookResult:
         patience.wait_s = min(max(FIRST_POLL_S, patience.wait_s * _POLL_GROWTH), LONGEST_POLL_S)
         return LookResult(key, FileState.UNFINISHED, wait_s=patience.wait_s, patience=patience)
 
