@@ -26,12 +26,12 @@ def test_keys_come_when_they_are_due_earliest_first() -> None:
 
 def test_a_key_is_held_once_at_its_earliest_time_with_what_is_remembered_of_it() -> None:
     pending = PendingKeys(10)
-    patience = UnfinishedFile(wait_s=2.0)
-    pending.push(b"a", 5.0, patience=patience)
+    unfinished = UnfinishedFile(wait_s=2.0)
+    pending.push(b"a", 5.0, unfinished=unfinished)
     pending.push(b"a", 1.0)
     pending.push(b"a", 9.0)
     assert len(pending) == 1
-    assert pending.take(1.0, 10) == [DueKey(b"a", patience)]
+    assert pending.take(1.0, 10) == [DueKey(b"a", unfinished)]
     assert pending.take(99.0, 10) == []
 
 
@@ -40,8 +40,8 @@ def test_of_two_memories_the_longer_one_is_kept() -> None:
     longer = UnfinishedFile(seen=(1, 2, 3), since=10.0)
     for other in (UnfinishedFile(seen=(1, 2, 3), since=20.0), UnfinishedFile(), None):
         for order in ((longer, other), (other, longer)):
-            for patience in order:
-                pending.push(b"a", 1.0, patience=patience)
+            for unfinished in order:
+                pending.push(b"a", 1.0, unfinished=unfinished)
             assert pending.take(1.0, 10) == [DueKey(b"a", longer)]
 
 

@@ -17,7 +17,7 @@ class DueKey(NamedTuple):
     """A key that is due, and what is remembered of its last look."""
 
     key: bytes
-    patience: UnfinishedFile | None
+    unfinished: UnfinishedFile | None
 
 
 class PendingKeys:
@@ -40,7 +40,7 @@ class PendingKeys:
     def __contains__(self, key: bytes) -> bool:
         return key in self._due
 
-    def push(self, key: bytes, due: float, *, patience: UnfinishedFile | None = None) -> bool:
+    def push(self, key: bytes, due: float, *, unfinished: UnfinishedFile | None = None) -> bool:
         """Hold `key` until `due`; where it is held already, the earlier time counts.
 
         Returns:
@@ -50,11 +50,11 @@ class PendingKeys:
         if known is None and len(self._due) >= self._limit:
             return False
         if known is not None:
-            patience = _longer(known[1], patience)
+            unfinished = _longer(known[1], unfinished)
             if known[0] <= due:
-                self._due[key] = (known[0], patience)
+                self._due[key] = (known[0], unfinished)
                 return True
-        self._due[key] = (due, patience)
+        self._due[key] = (due, unfinished)
         heapq.heappush(self._heap, (due, key))
         if self._heap[0][0] == due:
             self._changed.set()

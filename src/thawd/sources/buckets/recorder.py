@@ -44,13 +44,13 @@ class LookAgain(NamedTuple):
     Attributes:
         key: the key.
         wait_s: when, seconds from now.
-        patience: what is remembered of the last look; None: nothing.
+        unfinished: what is remembered of the last look; None: nothing.
         alone: whether its file is too large for a batch with others.
     """
 
     key: bytes
     wait_s: float
-    patience: UnfinishedFile | None
+    unfinished: UnfinishedFile | None
     alone: bool = False
 
 
@@ -125,14 +125,14 @@ class Recorder:
         self,
         dues: Sequence[DueKey],
         *,
-        trusted: Mapping[bytes, WrittenFile] | None = None,
+        written: Mapping[bytes, WrittenFile] | None = None,
         limit_bytes: int | None = None,
     ) -> list[LookAgain]:
         """Look at up to `BATCH_KEYS` keys and record what changed; when it returns, that is durable.
 
         Args:
             dues: the keys, and what is remembered of their last look.
-            trusted: files that the platform has just written, by key.
+            written: files that the platform has just written, by key.
             limit_bytes: read no file larger than this, and not much more in all; None: no limit.
 
         Returns:
@@ -143,21 +143,21 @@ class Recorder:
         """
         if self._bucket.notify and self._is_full():
             self._complain_of_waiting(_FULL)
-            return [LookAgain(due.key, _STORE_RETRY_S, due.patience) for due in dues]
+            return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
             findings = await asyncio.get_running_loop().run_in_executor(
-                self._threads, partial(self._look_at_all, dues, known, trusted or {}, limit_bytes)
+                self._threads, partial(self._look_at_all, dues, known, written or {}, limit_bytes)
             )
             conflicts = await self._record(findings, known)
         except StoreError as error:
             self.complain_of_store(error)
-            return [LookAgain(due.key, _STORE_RETRY_S, due.patience) for due in dues]
+            return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
         self._reports.over(f"bucket {self._bucket.name}: objects are recorded again")
-        again = [LookAgain(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
+        again = [LookAgain(due.key, 0.0, due.unfinished) for due in dues[len(findings) :]]
         again += [LookAgain(key, 0.0, None) for key in conflicts]
-        again += [LookAgain(f.key, f.wait_s, f.patience) for f in findings if f.state is FileState.UNFINISHED]
-        again += [LookAgain(f.key, 0.0, f.patience, alone=True) for f in findings if f.state is FileState.LARGE]
+        again += [LookAgain(f.key, f.wait_s, f.unfinished) for f in findings if f.state is FileState.UNFINISHED]
+        again += [LookAgain(f.key, 0.0, f.unfinished, alone=True) for f in findings if f.state is FileState.LARGE]
         return again
 
     def complain(self, key: bytes, error: OSError) -> None:
@@ -185,7 +185,7 @@ class Recorder:
         self,
         dues: Sequence[DueKey],
         known: Mapping[bytes, ObjectRecord],
-        trusted: Mapping[bytes, WrittenFile],
+        written: Mapping[bytes, WrittenFile],
         limit_bytes: int | None,
     ) -> list[LookResult]:
         """Look at the first of `dues`, as many as the limit of bytes allows. Runs on a thread."""
@@ -196,12 +196,12 @@ class Recorder:
             finding = looker.look(
                 due.key,
                 known=known.get(due.key),
-                patience=due.patience,
-                trusted=trusted.get(due.key),
+                unfinished=due.unfinished,
+                written=written.get(due.key),
                 largest_bytes=limit_bytes,
             )
             findings.append(finding)
-            if finding.record is not None and due.key not in trusted:
+            if finding.record is not None and due.key not in written:
                 read_bytes += finding.record.size
                 if limit_bytes is not None and read_bytes > limit_bytes:
                     break

@@ -84,7 +84,7 @@ class WatchSession:
     def look_again(self, again: list[LookAgain]) -> None:
         """Have keys looked at later; when too many wait, have their folders scanned later."""
         now = time.monotonic()
-        for key, wait_s, patience, alone in again:
+        for key, wait_s, unfinished, alone in again:
             held_by = self.large if alone else self.pending
-            if not held_by.push(key, now + wait_s, patience=patience):
+            if not held_by.push(key, now + wait_s, unfinished=unfinished):
                 self.scan_folder(os.path.dirname(key), now + max(wait_s, _FULL_RETRY_S))

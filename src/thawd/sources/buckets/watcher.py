@@ -128,11 +128,11 @@ class BucketWatcher:
         """
         if self._ended or is_hidden(key):
             return
-        trusted = {key: WrittenFile(stat, etag)} if stat is not None and etag is not None else None
+        written = {key: WrittenFile(stat, etag)} if stat is not None and etag is not None else None
         again: list[LookAgain] = []
         try:
             for _ in range(_INGEST_LOOKS):
-                again = await self._recorder.look([DueKey(key, None)], trusted=trusted)
+                again = await self._recorder.look([DueKey(key, None)], written=written)
                 if not again or again[0].wait_s > 0:
                     break
         except FolderLost:
