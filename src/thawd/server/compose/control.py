@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.config import Settings
-from thawd.control.configured import Configured
+from thawd.control.configured import DeclaredFunctions
 from thawd.control.deployments import BuildContext, Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
@@ -48,7 +48,7 @@ class ControlSubsystem:
     """
 
     api: ControlApi
-    configured: Configured
+    configured: DeclaredFunctions
     deployments: Deployments
     mappings: Mappings
 
@@ -90,11 +90,11 @@ class ControlSubsystem:
             complain=complain,
             say=say,
         )
-        self.configured = Configured(self.registry, self.deployments, complain=complain)
+        self.configured = DeclaredFunctions(self.registry, self.deployments, complain=complain)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
             ControlParts(
-                known=self.registry,
+                registry=self.registry,
                 code=self._code,
                 deployments=self.deployments,
                 read_object=self._read_object,
