@@ -14,7 +14,7 @@ from typing import Any
 
 from thawd import config
 from thawd.config import Settings
-from thawd.destinations.delivery import Destinations, Outside
+from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.services import TableServices
 from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.aws.proxy import AwsProxy
@@ -42,7 +42,7 @@ from thawd.server.compose.sources import SourceSubsystem
 from thawd.server.compose.stores import StoreSubsystem
 from thawd.server.emulator.process import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
 from thawd.sources.buckets.remote_sources import RemoteSources
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher
 from thawd.stores.objects.listings import Listings
 from thawd.telemetry.console import complain
@@ -202,7 +202,7 @@ class Platform:
 
     def _compose_events(self) -> EventSubsystem:
         server = self.settings.server
-        outside = Outside(
+        context = DestinationContext(
             exists=self.execution.dispatcher.entry,
             may_loop=self._may_loop,
             bucket=self.stores.buckets.get,
@@ -214,7 +214,7 @@ class Platform:
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
-            destinations=Destinations(self.stores.tables, self.settings.buckets, outside),
+            destinations=Destinations(self.stores.tables, self.settings.buckets, context),
             closing=self._closing,
         )
 
@@ -231,7 +231,7 @@ class Platform:
             buckets=RemoteSources(
                 self.settings.remote_buckets.values(),
                 self.stores.buckets,
-                Books(self.stores.objects, Listings(self.stores.state), self.events.is_full),
+                WatcherStores(self.stores.objects, Listings(self.stores.state), self.events.is_full),
                 sqs=self._aws_endpoint,
                 log=complain,
                 wake=wake,
