@@ -1,4 +1,4 @@
-"""Taking over a changed configuration while the server serves; a mistake in it changes nothing."""
+"""Puts a changed configuration into force while the server runs; a configuration with a mistake changes nothing."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from thawd.server.compose.platform import Platform
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain, say
 
-# What the stores and the port were opened by, with the words for it.
-_FIXED = {"server": "server", "buckets": "buckets", "remote_buckets": "buckets elsewhere", "tables": "tables"}
+# Settings that the open stores and the port depend on, with their names for users.
+_FIXED = {"server": "server", "buckets": "buckets", "remote_buckets": "remote buckets", "tables": "tables"}
 
 
-class Reloads:
-    """Reads the configuration anew and puts it into force.
+class Reloader:
+    """Reads the configuration again and puts it into force.
 
     Args:
         platform: the subsystems of the server.
@@ -32,17 +32,20 @@ class Reloads:
         self._reports = SayOnce(complain)
 
     async def reload(self) -> None:
-        """Read the configuration anew and publish what has changed, with a word of it. Never raises."""
+        """Read the configuration again, publish what has changed, and print a line about it. Never raises."""
         self._reports.over()
         self._platform.execution.publisher.distrust()
         if await self.catch_up(retry=True):
             say("configuration reloaded")
 
     async def catch_up(self, *, retry: bool = False) -> bool:
-        """The same, silent when there is nothing new to tell; whether the configuration is in force.
+        """Read the configuration again and publish what has changed, without repeating the last complaint.
 
         Args:
-            retry: publish again also what has not changed, where init or the priming event failed last time.
+            retry: also publish unchanged functions whose init or priming event failed last time.
+
+        Returns:
+            Whether the configuration is in force.
         """
         try:
             settings = await asyncio.to_thread(config.load, self._platform.settings.path, environ=self._environ)
