@@ -28,7 +28,7 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Event, NewEvent, as_accepted
-from thawd.system.retry import Backoff, SayOnce, is_set_within, time_left_s
+from thawd.system.retry import Backoff, SayOnce, backoff_s, is_set_within, time_left_s
 from thawd.telemetry.console import complain
 
 # Source: Lambda developer guide, "Error handling for asynchronous invocation": back-off from 1 second to 5 minutes.
@@ -339,7 +339,8 @@ class AsyncInvoker:
         if result.function_error is not None:
             error = result.payload.decode(errors="replace")
             if event.attempts < function.maximum_retry_attempts:
-                await self._retry(event, self._retry_wait_s * 2**event.attempts, error, counts=True)
+                wait_s = backoff_s(event.attempts + 1, first_s=self._retry_wait_s)
+                await self._retry(event, wait_s, error, counts=True)
             else:
                 await self._dead_letter(event, function, DeadLetterCause(error, "RetriesExhausted"), result=result)
             return
