@@ -1,14 +1,30 @@
-"""For all tests: the signals that a person's terminal would give them, and examples that may take their time."""
+"""For all tests: how they are spread over processes, what the processes they start inherit, examples without a limit.
+
+A worker of pytest-xdist gets whole files, so that a module's fixtures are made once. The tests marked `serial`, from
+whichever file, all go to one worker, one after another. See tests/README.md.
+"""
 
 from __future__ import annotations
 
+import os
 import signal
+import sys
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
 
 # Hypothesis fails an example that takes more than 0.2 s, and one that was slow to make: so does a busy machine.
 settings.register_profile("thawd", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("thawd")
+
+# Tests, servers and functions find their modules compiled: compiling them takes as long as all else of a start.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
+# Longest first, so that no worker is left alone with a long file at the end.
+FOLDERS = ("durability", "integration", "native", "conformance", "endurance", "architecture", "specification", "unit")
 
 
 def pytest_configure() -> None:
@@ -17,3 +33,37 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
+    """For `-n auto`: a worker for each processor; none for a single file, or where -s is to show what tests print."""
+    files = {argument.partition("::")[0] for argument in config.args}
+    one_file = len(files) == 1 and Path(*files).is_file()
+    return 0 if one_file or config.getoption("capture") == "no" else len(os.sched_getaffinity(0))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
+    """For `--dist loadgroup`: a group is a file's tests, or all that are marked `serial`."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByFile(LoadScopeScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            return "serial" if nodeid.endswith("@serial") else nodeid.partition("::")[0]
+
+    return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """The serial group comes first: it is the longest row that nothing can shorten."""
+    for item in items:
+        if item.get_closest_marker("serial"):
+            item.add_marker(pytest.mark.xdist_group("serial"))
+    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
+        items.sort(key=_place)
+
+
+def _place(item: pytest.Item) -> tuple[bool, int]:
+    folder = item.path.parent.name
+    return not item.get_closest_marker("serial"), FOLDERS.index(folder) if folder in FOLDERS else 0
