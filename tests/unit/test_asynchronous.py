@@ -34,6 +34,8 @@ from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 from thawd.state.tables import Tables
 
+pytestmark = pytest.mark.in_memory
+
 TABLE = Destination("table", "out")
 BUCKET = Destination("bucket", "out-bucket")
 FAILED = Result(b'{"errorType": "E"}', function_error="Unhandled")

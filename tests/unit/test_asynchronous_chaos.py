@@ -28,6 +28,8 @@ from thawd.invocation import Invocation, Result
 from thawd.state.events import Depth, Event
 from thawd.state.queue import EventQueue
 
+pytestmark = pytest.mark.in_memory
+
 STEPS = 120
 
 

@@ -19,6 +19,8 @@ from thawd.invocation import Result
 from thawd.state.events import Event
 from thawd.state.queue import EventQueue
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

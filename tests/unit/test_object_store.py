@@ -13,6 +13,8 @@ from thawd.gateway import object_parts
 from thawd.gateway.object_parts import PartFolder
 from thawd.gateway.object_store import Upload, clear_staging
 
+pytestmark = pytest.mark.in_memory
+
 ETAG = hashlib.md5(b"x").hexdigest()
 
 

@@ -15,6 +15,8 @@ from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord, succe
 from thawd.state.queue import EventQueue
 from thawd.state.schema import open_state
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:

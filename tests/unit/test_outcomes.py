@@ -20,6 +20,8 @@ from thawd.resources import Destination
 from thawd.state import queue as queue_module
 from thawd.state.events import Depth
 
+pytestmark = pytest.mark.in_memory
+
 HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
 NEXT = Destination("function", "next")
 HOOK_TOO = Destination("http", "http://127.0.0.1/failed")

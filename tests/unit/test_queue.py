@@ -24,6 +24,8 @@ from thawd.state.queue import EventQueue
 from thawd.state.schedules import ScheduleState, ScheduleStore
 from thawd.state.schema import MIGRATIONS, open_state
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:

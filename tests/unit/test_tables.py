@@ -21,6 +21,8 @@ from thawd.state.schema import open_state
 from thawd.state.table_sqlite import SqliteTable, read_file
 from thawd.state.tables import Tables
 
+pytestmark = pytest.mark.in_memory
+
 SRC = Path(__file__).parents[2] / "src"
 
 
