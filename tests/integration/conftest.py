@@ -23,6 +23,7 @@ import pytest
 from tests.clients import client_of
 from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
+from tests.tables import rows_of
 
 DEADLINE_S = 300.0
 
@@ -147,6 +148,10 @@ class Project:
     def config(self, text: str) -> None:
         """Write thawd.toml; the server listens on a free port."""
         (self.root / "thawd.toml").write_text("[server]\nport = 0\nretry_wait_s = 0.05\n" + textwrap.dedent(text))
+
+    def rows(self, table: str) -> dict[str, dict[str, Any]]:
+        """A table's items by key; none where none was put yet."""
+        return rows_of(self.root, table)
 
     def command(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """Run the command thawd here."""

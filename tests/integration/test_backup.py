@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import subprocess
 import sys
 import threading
@@ -58,8 +57,8 @@ def lively(project: Project) -> Project:
     return project
 
 
-def rows(project: Project) -> list[dict[str, object]]:
-    return [json.loads(line) for line in project.command("table", "kept", "--json").stdout.splitlines()]
+def rows(project: Project) -> dict[str, dict[str, object]]:
+    return project.rows("kept")
 
 
 def depth(running: Running, function: str, what: str) -> int:

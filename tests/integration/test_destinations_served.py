@@ -51,13 +51,6 @@ def count(running: Running, name: str) -> int:
     return sum(kind["count"] for kind in running.function(name)["invocations"].values())
 
 
-def rows(project: Project, table: str) -> dict[str, Any]:
-    done = project.command("table", table, "--json")
-    assert done.returncode == 0, done.stderr
-    items = [json.loads(line) for line in done.stdout.splitlines()]
-    return {item.pop("_key"): item for item in items}
-
-
 def test_outcomes_go_to_an_address_and_nobody_reads_the_secret_in_the_log(project: Project, receiver: Receiver) -> None:
     project.code(CODE)
     hook = f"{receiver.url}/hidden-path?token=hidden-token"
@@ -108,8 +101,8 @@ def test_an_outcome_is_the_event_of_the_next_function(project: Project) -> None:
     with project.up() as running:
         for number in range(20):
             send(running, "first", {"n": number})
-        eventually(lambda: len(rows(project, "out")) == 20, what="the rows")
-        found = rows(project, "out").values()
+        eventually(lambda: len(project.rows("out")) == 20, what="the rows")
+        found = project.rows("out").values()
         assert sorted(row["was"]["n"] for row in found) == list(range(20))
         assert {row["from"] for row in found} == {f"{ARN}first:$LATEST"}
         assert running.function("first")["deliveries"] == {"function": {"delivered": 20}}
@@ -150,7 +143,7 @@ def test_the_next_function_is_told_exactly_once_though_the_server_is_killed_agai
             return sum(int(functions[name][state]) for name in ("first", "next") for state in ("queued", "leased"))
 
         eventually(lambda: left() == 0, what="an empty queue")
-    found = [row["n"] for row in rows(project, "out").values()]
+    found = [row["n"] for row in project.rows("out").values()]
     assert sorted(found) == list(range(sent))
 
 

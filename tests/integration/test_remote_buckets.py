@@ -508,10 +508,7 @@ def serve(project: Project, there: There, more: str = "") -> None:
 
 def rows(project: Project) -> dict[str, dict[str, Any]]:
     """The table of sizes, by key."""
-    done = project.command("table", "sizes", "--json")
-    found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert len({row["_key"] for row in found}) == len(found)
-    return {row["_key"]: row for row in found}
+    return project.rows("sizes")
 
 
 def test_objects_elsewhere_invoke_functions_which_read_and_write_them(project: Project, there: There) -> None:
