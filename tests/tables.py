@@ -8,7 +8,7 @@ from typing import Any
 
 from thawd import config
 from thawd.errors import NothingStored
-from thawd.state.tables import read_table
+from thawd.stores.tables.access import read_table
 
 
 def rows_of(root: Path, table: str) -> dict[str, dict[str, Any]]:

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from thawd.events.upkeep import Upkeep
-from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import NewEvent
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.queue.upkeep import Upkeep
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import NewEvent
+from thawd.stores.schema import open_state
 
 pytestmark = pytest.mark.in_memory
 
