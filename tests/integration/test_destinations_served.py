@@ -14,7 +14,8 @@ from tests.conformance.conftest import ROLE, zipped
 from tests.ports import quiet_port
 
 from .conftest import Project, Running, eventually
-from .receiving import ACCOUNT, EmulatedAws, Receiver, emulated_aws, receiving
+from .emulated import AwsAt, EmulatedAws
+from .receiving import ACCOUNT, Receiver, receiving
 
 ARN = f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:"
 CODE = """
@@ -195,7 +196,7 @@ class Cloud:
 
     def __init__(self, running: Running) -> None:
         self.running = running
-        self.aws = EmulatedAws(running.url)
+        self.aws = AwsAt(running.url)
 
     def create(self, name: str, **parameters: Any) -> None:
         code = zipped(app__py=CODE)
@@ -314,7 +315,7 @@ def test_without_an_emulator_aws_is_found_by_its_usual_variables(project: Projec
         on_success = "arn:aws:sqs:us-east-1:{ACCOUNT}:done"
         """
     )
-    with emulated_aws() as aws:
+    with EmulatedAws(account=ACCOUNT) as aws:
         queue = aws.queue("done")
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": aws.url}
         with project.up(environ=keys) as running:
