@@ -1,4 +1,4 @@
-"""One way through everything: an object is put, a function reads it, its row is there; and the function answers HTTP."""
+"""One way through everything: an object is put, a function makes a row of it, another answers an HTTP request by it."""
 
 from __future__ import annotations
 

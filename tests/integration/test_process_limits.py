@@ -13,6 +13,8 @@ from tests.integration.conftest import Project, eventually
 from thawd.environments.sandbox.memory import MAX_PROCESSES, MemoryLimiter
 from thawd.environments.sandbox.process_limit import CountingLimiter, with_process_limits
 
+pytestmark = pytest.mark.serial
+
 CODE = """
     import errno, os, signal, time
 

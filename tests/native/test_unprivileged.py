@@ -111,12 +111,14 @@ def limited() -> Iterator[Identity]:
     group.rmdir()
 
 
+@pytest.mark.serial
 def test_under_a_memory_limit(limited: Identity, trial: Callable[..., Trial]) -> None:
     for case in [*SOME, *(case for case in cases_of("mappings") if case.name == "large_pages")]:
         if case.name != "storm":  # three of them at once need more than that
             trial(case, identity=limited).check()
 
 
+@pytest.mark.serial
 def test_an_image_larger_than_the_memory_limit_is_thawed(limited: Identity, trial: Callable[..., Trial]) -> None:
     """100 MB frozen outside; a copy under a limit of 96 MiB reads all of it, which the page cache may give back."""
     case = next(case for case in cases_of("heap") if case.name == "larger_than_the_limit")
