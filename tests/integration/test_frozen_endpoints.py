@@ -20,8 +20,8 @@ from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import EmulatedAws
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-# A thawd whose clients wait for an answer for ever: what ends while an endpoint is frozen has not waited for it. It also
-# waits less long for deliveries to end when it stops: none does.
+# A thawd whose clients wait for an answer for ever: what ends while an endpoint is frozen has not waited for it. When
+# it stops it also waits less long for deliveries, none of which ends.
 PATIENT = """#!{python}
 import sys
 from thawd.cli import program as cli
