@@ -24,7 +24,17 @@ os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
 # Longest first, so that no worker is left alone with a long file at the end.
-FOLDERS = ("durability", "integration", "native", "earlier", "conformance", "endurance", "architecture", "specification", "unit")
+FOLDERS = (
+    "durability",
+    "integration",
+    "native",
+    "earlier",
+    "conformance",
+    "endurance",
+    "architecture",
+    "specification",
+    "unit",
+)
 
 
 def pytest_configure() -> None:
