@@ -6,6 +6,7 @@ whichever file, all go to one worker, one after another. See tests/README.md.
 
 from __future__ import annotations
 
+import inspect
 import os
 import signal
 import sys
@@ -14,6 +15,8 @@ from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.loops import run
 
 # Hypothesis fails an example that takes more than 0.2 s, and one that was slow to make: so does a busy machine.
 settings.register_profile("thawd", settings.default, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -43,6 +46,15 @@ def pytest_configure() -> None:
         signal.signal(signal.SIGINT, signal.default_int_handler)
     if signal.getsignal(signal.SIGQUIT) is signal.SIG_IGN:
         signal.signal(signal.SIGQUIT, signal.SIG_DFL)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
+    """A test that is `async def` runs on a loop of its own."""
+    if not inspect.iscoroutinefunction(pyfuncitem.obj):
+        return None
+    run(pyfuncitem.obj(**{name: pyfuncitem.funcargs[name] for name in inspect.signature(pyfuncitem.obj).parameters}))
+    return True
 
 
 @pytest.hookimpl(optionalhook=True)
