@@ -77,6 +77,7 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | Non
     return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None
 
 
+@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for the groups in this hook, too
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """The serial group comes first: it is the longest row that nothing can shorten."""
     for item in items:
