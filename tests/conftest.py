@@ -1,7 +1,7 @@
 """For all tests: how they are spread over processes, what the processes they start inherit, examples without a limit.
 
-A worker of pytest-xdist gets whole files, so that a module's fixtures are made once. The tests marked `serial`, from
-whichever file, all go to one worker, one after another. See tests/README.md.
+A worker of pytest-xdist gets whole files, so that a module's fixtures are made once. The files with tests that are
+marked `serial` all go to one worker, one after another. See tests/README.md.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import inspect
 import os
 import signal
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -67,26 +68,26 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> object | None:
-    """For `--dist loadgroup`: a group is a file's tests, or all that are marked `serial`."""
+    """For `--dist loadfile`: a worker gets whole files, and one worker gets all those with tests marked `serial`."""
     from xdist.scheduler import LoadScopeScheduling
 
     class ByFile(LoadScopeScheduling):
         def _split_scope(self, nodeid: str) -> str:
-            return "serial" if nodeid.endswith("@serial") else nodeid.partition("::")[0]
+            file = nodeid.partition("::")[0]
+            return "serial" if _is_serial(config.rootpath / file) else file
 
-    return ByFile(config, log) if config.getoption("dist") == "loadgroup" else None
+    return ByFile(config, log) if config.getoption("dist") == "loadfile" else None
 
 
-@pytest.hookimpl(tryfirst=True)  # pytest-xdist looks for the groups in this hook, too
-def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+@cache
+def _is_serial(file: Path) -> bool:
+    return "pytest.mark.serial" in file.read_text()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """The serial group comes first: it is the longest row that nothing can shorten."""
-    for item in items:
-        if item.get_closest_marker("serial"):
-            item.add_marker(pytest.mark.xdist_group("serial"))
-    if config.getoption("numprocesses", None) or hasattr(config, "workerinput"):
-        items.sort(key=_place)
+    items.sort(key=lambda item: (not _is_serial(item.path), _place(item.path.parent.name)))
 
 
-def _place(item: pytest.Item) -> tuple[bool, int]:
-    folder = item.path.parent.name
-    return not item.get_closest_marker("serial"), FOLDERS.index(folder) if folder in FOLDERS else 0
+def _place(folder: str) -> int:
+    return FOLDERS.index(folder) if folder in FOLDERS else 0

@@ -453,7 +453,6 @@ def test_an_extension_that_crashes_ends_the_environment_and_the_next_one_serves(
         assert re.search(r"RequestId: [0-9a-f-]{36} Error: exit status 3 \(watcher\)", document["errorMessage"])
 
 
-@pytest.mark.serial
 def test_an_extensions_memory_counts_where_a_cgroup_holds_the_limit(project: Project) -> None:
     serve(project, 'environment = { EXTENSION = "greedy" }\n', extension=True)
     with project.up() as running:
