@@ -55,7 +55,7 @@ example-stream: setup  ## product images through ResNet-50 v2: bucket to bucket,
 example-multi-model: setup  ## 100 models behind one route: loaded in the handler, and thawed, side by side
 	$(BIN)/python examples/multi_model/demo.py
 
-test: setup  ## all tests but those of the large libraries, and the long runs; a worker for each processor
+test: setup  ## all tests but those of the large libraries, and the long runs; in parallel
 	$(BIN)/python -m pytest
 
 test-quick: setup  ## the unit tests and one way through everything, in less than a minute

@@ -60,10 +60,13 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: a worker for each processor; none for a single file, or where -s is to show what tests print."""
+    """For `-n auto`: no workers for a single file, or where -s is to show what tests print; else one more than processors.
+
+    Tests wait for processes and disks about as long as they compute.
+    """
     files = {argument.partition("::")[0] for argument in config.args}
     one_file = len(files) == 1 and Path(*files).is_file()
-    return 0 if one_file or config.getoption("capture") == "no" else len(os.sched_getaffinity(0))
+    return 0 if one_file or config.getoption("capture") == "no" else len(os.sched_getaffinity(0)) + 1
 
 
 @pytest.hookimpl(optionalhook=True)
