@@ -60,7 +60,7 @@ def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> bool | None:
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """For `-n auto`: no workers for a single file, or where -s is to show what tests print; else one more than processors.
+    """For `-n auto`: no workers for one file, or where -s is to show what tests print; else one more than processors.
 
     Tests wait for processes and disks about as long as they compute.
     """
