@@ -19,14 +19,14 @@ from tests.clients import client_of
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
 from tests.tables import rows_of
-
-POLL_S = 0.01
+from tests.waiting import pause
 
 
 def until(condition: Callable[[], Any]) -> Any:
     """Wait until `condition()` is true and return its value; pytest's timeout is the only limit."""
+    begun_s = time.monotonic()
     while not (value := condition()):
-        time.sleep(POLL_S)
+        pause(begun_s)
     return value
 
 

@@ -24,18 +24,19 @@ from tests.clients import client_of
 from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
 from tests.tables import rows_of
+from tests.waiting import pause
 
 DEADLINE_S = 300.0
 
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
     """Wait until `condition()` is true and return its value; a failure names `what`."""
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
+    begun_s = time.monotonic()
+    while time.monotonic() < begun_s + DEADLINE_S:
         value = condition()
         if value:
             return value
-        time.sleep(0.02)
+        pause(begun_s)
     raise AssertionError(f"{what} did not become true within {DEADLINE_S} s")
 
 
