@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
 from tests.integration.conftest import Project, eventually
+from tests.trained import digits
 
 ROOT = Path(__file__).resolve().parents[2]
 README = (ROOT / "README.md").read_text()
@@ -30,14 +28,10 @@ def test_the_function_and_its_configuration_are_short() -> None:
     assert len([line for line in block("toml").splitlines() if line.strip()]) <= 10
 
 
-def test_the_function_classifies_what_is_put_into_the_bucket(tmp_path: Path) -> None:
-    for needed in ("sklearn", "skl2onnx", "onnxruntime", "PIL"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed; the README's function needs the extra `demo`")
-    example = tmp_path / "example"
-    (example / "function").mkdir(parents=True)
-    shutil.copy(ROOT / "examples" / "digits" / "train.py", example)
-    subprocess.run([sys.executable, example / "train.py"], check=True, capture_output=True)
+def test_the_function_classifies_what_is_put_into_the_bucket(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    example = digits(tmp_path_factory)
     project = Project(tmp_path / "project")
     project.root.mkdir()
     shutil.copy(example / "function" / "digits.onnx", project.root)
@@ -50,10 +44,6 @@ def test_the_function_classifies_what_is_put_into_the_bucket(tmp_path: Path) -> 
         assert running.function("classify")["start"] == "thaw", running.function("classify")
         for picture in pictures:
             shutil.copy(picture, project.root / "uploads")
-
-        def rows() -> list[dict[str, object]]:
-            return [json.loads(line) for line in project.command("table", "labels", "--json").stdout.splitlines()]
-
-        eventually(lambda: len(rows()) == len(pictures), what="a row for each picture")
-        right = sum(row["digit"] == labels[str(row["_key"])] for row in rows())
+        eventually(lambda: len(project.rows("labels")) == len(pictures), what="a row for each picture")
+        right = sum(row["digit"] == labels[key] for key, row in project.rows("labels").items())
     assert right >= 47
