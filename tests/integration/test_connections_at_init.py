@@ -154,7 +154,7 @@ def test_a_connection_is_never_carried_into_forks(project: Project, variables: d
     serve(project, variables, snapshots=snapshots, options='snapshot_connections = "refuse"\n')
     with project.up() as running:
         for name in CODE:
-            assert wrong_answers(running, name, 2 * CALLERS) == []
+            assert wrong_answers(running, name, CALLERS) == []
             function = running.function(name)
             assert function["start"] == "cold"
             assert "get each other's data" in function["start_reason"]
