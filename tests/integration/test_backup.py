@@ -212,7 +212,7 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
         def accept() -> None:
             nonlocal accepted
             client = running.client()
-            while not stop.is_set():
+            while not stop.wait(0.005):
                 client.invoke(FunctionName="later", InvocationType="Event", Payload=b"{}")
                 accepted += 1
 
