@@ -253,7 +253,7 @@ def test_a_mistake_in_the_configuration_is_told(project: Project, store: Snapsho
 @pytest.mark.parametrize("verb", [["inspect"], ["verify"], ["rm"]])
 def test_a_name_that_no_snapshot_has_is_told(project: Project, store: SnapshotStore, verb: list[str]) -> None:
     add(store, version="1"), add(store, version="2")
-    assert "`thawd snapshot list` shows what there is" in command(project, *verb, "nobody", status=1)[1]
+    assert "`thawd snapshot list` shows all snapshots" in command(project, *verb, "nobody", status=1)[1]
     assert "may be any of" in command(project, *verb, "classify", status=1)[1]
 
 

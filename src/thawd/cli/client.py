@@ -76,7 +76,7 @@ def signature(
     """Headers that sign a request (Signature Version 4) with the first of the keys, and its ``Host`` header."""
     import time
 
-    from thawd.gateway.sigv4 import Signed, sign
+    from thawd.gateway.sigv4 import SignedRequest, sign
     from thawd.resources import REGION
 
     host, port = address
@@ -85,7 +85,7 @@ def signature(
     raw_path, _, query = path.partition("?")
     signed = {"host": host, **{name.lower(): value for name, value in headers.items()}}
     sent = [(name.encode(), value.encode("latin-1")) for name, value in signed.items() if _must_be_signed(name)]
-    unsigned = Signed("GET" if body is None else "POST", raw_path, query, sent, body or b"")
+    unsigned = SignedRequest("GET" if body is None else "POST", raw_path, query, sent, body or b"")
     return {"Host": host, **sign(unsigned, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
 
 

@@ -11,6 +11,7 @@ from thawd import config
 from thawd.config import Settings
 from thawd.errors import ConfigurationError
 from thawd.server.compose.platform import Platform
+from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain, say
 
 # Settings that the open stores and the port depend on, with their names for users.
@@ -28,11 +29,11 @@ class Reloader:
     def __init__(self, platform: Platform, *, environ: Mapping[str, str]) -> None:
         self._platform = platform
         self._environ = environ
-        self._last_complaint: str | None = None
+        self._reports = SayOnce(complain)
 
     async def reload(self) -> None:
         """Read the configuration again, publish what has changed, and print a line about it. Never raises."""
-        self._last_complaint = None
+        self._reports.over()
         self._platform.execution.publisher.distrust()
         if await self.catch_up(retry=True):
             say("configuration reloaded")
@@ -50,23 +51,18 @@ class Reloader:
             settings = await asyncio.to_thread(config.load, self._platform.settings.path, environ=self._environ)
             await self._take_over(settings, retry=retry)
         except ConfigurationError as error:
-            self._complain_once(f"thawd: the configuration was not reloaded:\n{error}")
+            self._reports.say(f"thawd: the configuration was not reloaded:\n{error}")
             return False
         except Exception as error:  # a reload that fails must leave the server serving
-            self._complain_once(f"thawd: the configuration was not reloaded: {error!r}")
+            self._reports.say(f"thawd: the configuration was not reloaded: {error!r}")
             return False
         return True
-
-    def _complain_once(self, text: str) -> None:
-        if text != self._last_complaint:
-            self._last_complaint = text
-            complain(text)
 
     async def _take_over(self, settings: Settings, *, retry: bool) -> None:
         in_force = {name: getattr(self._platform.settings, name) for name in _FIXED}
         changed = [words for name, words in _FIXED.items() if getattr(settings, name) != in_force[name]]
         if changed:
-            self._complain_once(f"thawd: changes of {', '.join(changed)} take effect at the next start")
+            self._reports.say(f"thawd: changes of {', '.join(changed)} take effect at the next start")
         self._platform.take_over(msgspec.structs.replace(settings, **in_force))
         await self._platform.publications.publish_all(self._platform.settings.functions, retry=retry)
         await self._platform.sources.declare()

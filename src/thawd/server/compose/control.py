@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.config import Settings
-from thawd.control.configured import Configured
+from thawd.control.configured import DeclaredFunctions
 from thawd.control.deployments import BuildContext, Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
@@ -17,7 +17,7 @@ from thawd.errors import ResourceNotFoundException
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
 from thawd.gateway.http import Budget
 from thawd.gateway.lambda_api.control import CodeLinks, ControlApi
-from thawd.gateway.lambda_api.operations import Means, assemble
+from thawd.gateway.lambda_api.operations import ControlParts, assemble
 from thawd.resources import LATEST
 from thawd.server.compose.execution import ExecutionSubsystem
 from thawd.stores.catalog import Catalog
@@ -48,7 +48,7 @@ class ControlSubsystem:
     """
 
     api: ControlApi
-    configured: Configured
+    configured: DeclaredFunctions
     deployments: Deployments
     mappings: Mappings
 
@@ -90,11 +90,11 @@ class ControlSubsystem:
             complain=complain,
             say=say,
         )
-        self.configured = Configured(self.registry, self.deployments, complain=complain)
+        self.configured = DeclaredFunctions(self.registry, self.deployments, complain=complain)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
-            Means(
-                known=self.registry,
+            ControlParts(
+                registry=self.registry,
                 code=self._code,
                 deployments=self.deployments,
                 read_object=self._read_object,

@@ -25,6 +25,7 @@ from thawd.scheduling.dispatcher import Dispatcher
 from thawd.server.claims import StartError
 from thawd.snapshot.disk.folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
+from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
@@ -166,14 +167,12 @@ async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]])
         what: resource that is watched, for messages.
         watch: checks environments until it is cancelled.
     """
-    last = ""
+    reports = SayOnce(complain)
     while True:
         try:
             await watch()
         except Exception as error:
-            if (text := f"thawd: the {what} of environments was not checked: {unexpected(error)}") != last:
-                last = text
-                complain(text)
+            reports.say(f"thawd: the {what} of environments was not checked: {unexpected(error)}")
         await asyncio.sleep(_WATCH_AGAIN_S)
 
 

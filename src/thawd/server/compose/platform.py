@@ -14,9 +14,9 @@ from typing import Any
 
 from thawd import config
 from thawd.config import Settings
-from thawd.destinations.delivery import Destinations, Outside
+from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.services import TableServices
-from thawd.gateway.application import Application, Parts
+from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.function_urls.endpoint import LOCAL_KEYS, Access, FunctionUrlApi
 from thawd.gateway.function_urls.table import UrlTable
@@ -42,7 +42,7 @@ from thawd.server.compose.sources import SourceSubsystem
 from thawd.server.compose.stores import StoreSubsystem
 from thawd.server.emulator.process import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
 from thawd.sources.buckets.remote_sources import RemoteSources
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher
 from thawd.stores.objects.listings import Listings
 from thawd.telemetry.console import complain
@@ -202,7 +202,7 @@ class Platform:
 
     def _compose_events(self) -> EventSubsystem:
         server = self.settings.server
-        outside = Outside(
+        context = DestinationContext(
             exists=self.execution.dispatcher.entry,
             may_loop=self._may_loop,
             bucket=self.stores.buckets.get,
@@ -214,7 +214,7 @@ class Platform:
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
-            destinations=Destinations(self.stores.tables, self.settings.buckets, outside),
+            destinations=Destinations(self.stores.tables, self.settings.buckets, context),
             closing=self._closing,
         )
 
@@ -231,7 +231,7 @@ class Platform:
             buckets=RemoteSources(
                 self.settings.remote_buckets.values(),
                 self.stores.buckets,
-                Books(self.stores.objects, Listings(self.stores.state), self.events.is_full),
+                WatcherStores(self.stores.objects, Listings(self.stores.state), self.events.is_full),
                 sqs=self._aws_endpoint,
                 log=complain,
                 wake=wake,
@@ -245,14 +245,14 @@ class Platform:
         self.control.configured.declare(settings.functions)
         self.application.parts = self._parts()
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> GatewayParts:
         settings = self.settings
         server = settings.server
         dispatcher = self.execution.dispatcher
         accept = self.events.invoker.accept
         wait_s = server.queue_timeout_s
         self.urls.declare(settings.urls)
-        return Parts(
+        return GatewayParts(
             invoke=InvokeApi(dispatcher, accept=accept, queue_timeout_s=wait_s, budget=self._budget),
             invoke_stream=InvokeStreamApi(dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             routes=RoutesApi(

@@ -9,9 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from thawd.server.emulator.state import EmulatedState, SavedState
+from thawd.system.retry import SayOnce
 
 
 class Keeper:
@@ -35,8 +35,7 @@ class Keeper:
 
     def __init__(self, state: EmulatedState, *, complain: Callable[[str], None]) -> None:
         self._state = state
-        self._complain = complain
-        self._said: set[str] = set()
+        self._reports = SayOnce(complain)
         self._turn = threading.Condition()
         self._running = 0
         self._held = False
@@ -135,7 +134,4 @@ class Keeper:
             self._turn.notify_all()
 
     def _say(self, text: str) -> None:
-        if text not in self._said:
-            self._said.add(text)
-            with suppress(OSError):
-                self._complain(text)
+        self._reports.say(text, topic=text)
