@@ -101,9 +101,9 @@ def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:
     project.config(FUNCTION)
     project.code(CODE)
     for arguments, said in (
-        (["cost"], "there are no REPORT lines to work from"),
+        (["cost"], "there are no REPORT lines"),
         (["cost", "--size", "1"], "is not MEMORY:DURATION"),
-        (["cost", "--size", "1024:5", "--pattern", "often"], "is no pattern of arrivals"),
+        (["cost", "--size", "1024:5", "--pattern", "often"], "is not a pattern of arrivals"),
         (["cost", "--size", "1024:5", "--prices", "none.toml"], "cannot be read"),
         (["cost", "--report", "none.log"], "cannot be read"),
         (["cost", "g"], "there is no function 'g'"),

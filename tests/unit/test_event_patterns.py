@@ -190,8 +190,8 @@ def test_a_pattern_has_4096_characters_at_most() -> None:
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ('{"a": 5}', "a must be an object or a list of what may stand there, such as [5]"),
-        ('{"a": {"b": {"c": "x"}}}', 'a.b.c must be an object or a list of what may stand there, such as ["x"]'),
+        ('{"a": 5}', "a must be an object or a list of allowed values, such as [5]"),
+        ('{"a": {"b": {"c": "x"}}}', 'a.b.c must be an object or a list of allowed values, such as ["x"]'),
         ('{"a": {"b": {}}}', "a.b is an empty object, which matches nothing"),
         ("{}", "it is an empty object, which matches nothing"),
         ('{"a": {"$or": [{"b": [1]}]}}', "a.$or must be a list of at least two objects"),
