@@ -1,6 +1,7 @@
 """Reading a request's body and writing an answer, on the bare ASGI interface.
 
-The invoke path goes without Starlette's request and response objects, which cost it a quarter of its rate.
+No web framework: request and response objects would cost the invoke path a quarter of its rate
+(docs/decisions/0019-asgi.md).
 """
 
 from __future__ import annotations
