@@ -24,6 +24,7 @@ from thawd.execution.programs import (
     variables_of_program,
 )
 from thawd.execution.requirements import remove_unused
+from thawd.execution.uv import find_uv
 from thawd.execution.version import Version, api_command, variables_of
 from thawd.resources import LATEST, Bucket, Function
 from thawd.state.packages import PackageStore
@@ -207,7 +208,12 @@ class Publisher:
         assert function.requirements is not None
         try:
             return await prepare_environment(
-                function.requirements, interpreter, self._environments, on_line=progress, environ=self._own
+                function.requirements,
+                interpreter,
+                self._environments,
+                on_line=progress,
+                environ=self._own,
+                uv=find_uv(),
             )
         except EnvironmentBuildError as error:
             raise EnvironmentBuildError(f"functions.{function.name}: {error.message}") from error
