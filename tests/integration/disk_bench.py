@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import thawd
-from thawd.snapshot import disk_tree
-from thawd.snapshot.disk import Disks, DiskSnapshot, Way
+from thawd.snapshot.disk import tree
+from thawd.snapshot.disk.folders import Disks, DiskSnapshot, Way
 from thawd.snapshot.engine import native_folder
 
 NATIVE = Path(native_folder() or "")
@@ -229,7 +229,7 @@ def bench_of(user: User) -> Iterator[Bench]:
     finally:
         for process in processes:
             process.kill()
-        disk_tree.remove(data)
+        tree.remove(data)
 
 
 SOME_FILES = """

@@ -14,10 +14,10 @@ import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
 from thawd.errors import EnvironmentBuildError
-from thawd.execution import uv as uv_module
-from thawd.execution.interpreters import Interpreter, find_interpreter, prepare_environment
-from thawd.execution.requirement_files import wants_hashes, why_pip
-from thawd.execution.uv import find_uv, uv_settings
+from thawd.publishing import uv as uv_module
+from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
+from thawd.publishing.requirement_files import wants_hashes, why_pip
+from thawd.publishing.uv import find_uv, uv_settings
 
 ME = Interpreter(Path(sys.executable), sys.version_info[:3])
 UV = find_uv()

@@ -1,0 +1,321 @@
+"""Virtual environments made from requirements files, kept by what these say.
+
+An environment is made once for each combination of requirements, interpreter and platform, by whoever comes first;
+others wait for it. It is complete when its marker is there, which is written last; one without is thrown away. It is
+made where it stays, as virtual environments cannot be moved.
+
+uv installs where it can, with the settings that the user has made for pip (`thawd.publishing.uv`). pip has the last
+word: it installs what uv does not know or fails at, and its message is the one that a failure shows.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import fcntl
+import hashlib
+import os
+import shutil
+import signal
+import sysconfig
+import tempfile
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd.errors import EnvironmentBuildError
+from thawd.publishing.requirement_files import contents, wants_hashes, why_pip
+from thawd.publishing.uv import uv_settings
+
+_MARKER = ".thawd-complete"
+_DISCARDED = ".old-"
+_LOOK_AGAIN_S = 0.1
+_TAIL_LINES = 20
+_LONGEST_LINE_BYTES = 1 << 16
+_PIP_INSTALL = ("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off")
+_UV_INSTALL = (
+    *("pip", "install", "--no-config", "--no-python-downloads", "--no-progress", "--color", "never"),
+    # As with pip, the best version of all indexes counts, not that of the first one that knows the name.
+    *("--index-strategy", "unsafe-best-match"),
+    # Hard links would let a function that writes into its packages change the cache and every other environment. The
+    # kernel makes copies share their blocks where the file system can (copy_file_range(2)).
+    *("--link-mode", "copy"),
+    # As with pip: a function that may not write into its environment would else compile at each cold start.
+    "--compile-bytecode",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installers:
+    """What installs, and with which settings.
+
+    Attributes:
+        environ: environment variables for pip and uv; None: those of this process.
+        uv: the program; None: pip installs.
+    """
+
+    environ: Mapping[str, str] | None = None
+    uv: Path | None = None
+
+
+class Installation:
+    """One requirements file installed for one interpreter.
+
+    Args:
+        requirements: the file, absolute.
+        python: the interpreter.
+        label: the interpreter in words, with its version.
+        root: folder of all environments.
+        on_line: called with each line of progress.
+        installers: what installs.
+
+    Raises:
+        EnvironmentBuildError: the requirements file cannot be read.
+    """
+
+    def __init__(
+        self,
+        requirements: Path,
+        *,
+        python: Path,
+        label: str,
+        root: Path,
+        on_line: Callable[[str], None],
+        installers: Installers,
+    ) -> None:
+        self._requirements = requirements
+        self._base = python
+        self._label = label
+        self._root = root
+        self._on_line = on_line
+        self._environ = os.environ if installers.environ is None else installers.environ
+        self._uv = installers.uv
+        self._fingerprint = self._look()
+        self._folder = root / self._fingerprint
+        self._python = self._folder / "bin" / "python"
+
+    async def ready(self) -> Path:
+        """The environment's interpreter, after making the environment if need be.
+
+        Raises:
+            EnvironmentBuildError: it cannot be made.
+        """
+        if self._is_complete():
+            self._is_used()
+            return self._python
+        try:
+            self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
+            async with self._locked() as lock:
+                # Another process may have made it while this one waited.
+                if not self._is_complete():
+                    await self._make(lock)
+        except OSError as error:
+            raise EnvironmentBuildError(
+                f"The environment for {self._requirements} cannot be made in {self._root}: "
+                f"{error.strerror or error}; the data folder must have room, and thawd be allowed to write to it."
+            ) from error
+        return self._python
+
+    def _look(self) -> str:
+        digest = hashlib.sha256(b"thawd environment 1\n")
+        for part in (self._label, sysconfig.get_platform(), *contents(self._requirements)):
+            content = part.encode(errors="surrogateescape")
+            digest.update(len(content).to_bytes(8, "big") + content)
+        return digest.hexdigest()
+
+    def _is_complete(self) -> bool:
+        # The interpreter, too: it is a link, and what it leads to may have been removed from the machine.
+        return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
+
+    def _is_used(self) -> None:
+        with contextlib.suppress(OSError):  # a data folder that is only read still serves
+            os.utime(self._folder / _MARKER)
+
+    @asynccontextmanager
+    async def _locked(self) -> AsyncIterator[int]:
+        """Hold the environment's lock; gives its file descriptor.
+
+        The installer inherits it. If this process is killed, the lock is held until its installer has ended, too:
+        nobody else writes where that one still does.
+        """
+        lock = os.open(self._root / f"{self._fingerprint}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        try:
+            waiting = False
+            while not _try_lock(lock):
+                if not waiting:
+                    self._on_line(f"waiting for another process that installs {self._requirements}")
+                waiting = True
+                # Not by a blocking call in a thread: that one could not be cancelled.
+                await asyncio.sleep(_LOOK_AGAIN_S)
+            yield lock
+        finally:
+            # Explicitly, as a process left behind by an installation may still have the descriptor.
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
+
+    async def _make(self, lock: int) -> None:
+        await self._discard()
+        self._on_line(f"making an environment for {self._requirements} with {self._label}")
+        try:
+            if not await self._made_by_uv(lock):
+                await self._make_by_pip(lock)
+            # Without it, a power cut could leave the marker on the disk, but not all that it vouches for.
+            await asyncio.to_thread(os.sync)
+            self._mark_complete()
+        except BaseException:
+            await self._discard()
+            raise
+
+    async def _made_by_uv(self, lock: int) -> bool:
+        """Whether uv has made the environment; if not, nothing is left of it."""
+        if self._uv is None:
+            return False
+        settings = uv_settings(self._environ)
+        if reason := settings.why_pip or why_pip(self._requirements):
+            self._on_line(f"pip installs {self._requirements}: {reason}")
+            return False
+        hashes = ["--require-hashes"] if wants_hashes(self._requirements) else []
+        command = [str(self._uv), *_UV_INSTALL, "--python", str(self._python), *settings.arguments, *hashes]
+        try:
+            await self._run([*self._venv(), "--without-pip"], "make a virtual environment", lock)
+            await self._run(
+                [*command, "-r", str(self._requirements)],
+                f"install {self._requirements}",
+                lock,
+                variables=settings.variables,
+            )
+        except EnvironmentBuildError:
+            self._on_line(f"uv did not install {self._requirements}; pip tries")
+            await self._discard()
+            return False
+        return True
+
+    async def _make_by_pip(self, lock: int) -> None:
+        await self._run(self._venv(), "make a virtual environment", lock)
+        command = [str(self._python), "-I", "-m", "pip", *_PIP_INSTALL, "-r", str(self._requirements)]
+        await self._run(command, f"install {self._requirements}", lock)
+
+    def _venv(self) -> list[str]:
+        return [str(self._base), "-I", "-m", "venv", str(self._folder)]
+
+    def _mark_complete(self) -> None:
+        if self._look() != self._fingerprint:
+            message = f"{self._requirements} was changed while it was being installed; publish again."
+            raise EnvironmentBuildError(message)
+        (self._folder / _MARKER).write_text(f"{self._requirements}\n{self._label}\n")
+
+    async def _run(
+        self, command: Sequence[str], what: str, lock: int, *, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a program to its end and pass its output on; `variables` are added to its environment.
+
+        Raises:
+            EnvironmentBuildError: it failed; `what` it was to do is part of the message.
+        """
+        try:
+            process = await asyncio.create_subprocess_exec(
+                *command,
+                stdin=asyncio.subprocess.DEVNULL,
+                stdout=asyncio.subprocess.PIPE,
+                stderr=asyncio.subprocess.STDOUT,
+                # Relative paths in a requirements file begin at its folder.
+                cwd=self._requirements.parent,
+                env={**self._environ, **(variables or {})},
+                pass_fds=(lock,),
+                # A process group of its own, so that what the installer starts can be killed with it.
+                start_new_session=True,
+            )
+        except OSError as error:
+            message = f"{self._label} could not {what}: {command[0]} cannot be started: {error.strerror}; reinstall it."
+            raise EnvironmentBuildError(message) from error
+        tail: deque[str] = deque(maxlen=_TAIL_LINES)
+        try:
+            assert process.stdout is not None
+            async for line in _lines(process.stdout):
+                tail.append(line)
+                self._on_line(line)
+            status = await process.wait()
+        finally:
+            if process.returncode is None:
+                _kill_group(process.pid)
+                await process.wait()
+        if status != 0:
+            raise EnvironmentBuildError(self._failure(what, status, tail))
+
+    def _failure(self, what: str, status: int, tail: Sequence[str]) -> str:
+        output = "\n".join(f"    {line}" for line in tail)
+        ended = f"ended with status {status}" if status > 0 else f"was killed by signal {-status}"
+        return (
+            f"{self._label} could not {what}: it {ended}. Its last lines:\n{output}\n"
+            "Correct the requirements file or choose another interpreter (`python` in thawd.toml); if the network is "
+            "at fault, set pip's own settings, such as PIP_INDEX_URL."
+        )
+
+    async def _discard(self) -> None:
+        """Remove the environment; it is moved aside first, so that its place is free at once, whatever comes."""
+        if self._folder.exists():
+            aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
+            self._folder.rename(Path(aside) / "environment")
+        # Those too that a process left which died at this point.
+        for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
+            await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
+
+
+def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None:
+    """Remove environments that nobody has asked for in so many seconds. Blocking.
+
+    Args:
+        root: folder of all environments; one that is a link is another server's, who knows what it uses.
+        used: names of those that stay, whatever their age.
+        unused_s: younger ones stay, too: who goes back to an older requirements file finds its environment.
+    """
+    for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
+        marker = folder / _MARKER
+        try:
+            age_s = time.time() - (marker if marker.exists() else folder).stat().st_mtime
+            if folder.name in used or age_s < unused_s:
+                continue
+            lock = os.open(root / f"{folder.name}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        except OSError:
+            continue
+        try:
+            if _try_lock(lock):
+                aside = Path(tempfile.mkdtemp(prefix=f"{_DISCARDED}{folder.name}-", dir=root))
+                folder.rename(aside / "environment")
+                shutil.rmtree(aside, ignore_errors=True)
+        except OSError:
+            continue
+        finally:
+            fcntl.flock(lock, fcntl.LOCK_UN)
+            os.close(lock)
+
+
+def _try_lock(lock: int) -> bool:
+    try:
+        fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _kill_group(leader: int) -> None:
+    try:
+        os.killpg(leader, signal.SIGKILL)
+    except ProcessLookupError:
+        pass  # It has ended by itself.
+
+
+async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
+    """Lines without their ends; very long ones in pieces, which `StreamReader.readline` would refuse."""
+    rest = b""
+    while chunk := await stream.read(_LONGEST_LINE_BYTES):
+        *lines, rest = (rest + chunk).split(b"\n")
+        if len(rest) > _LONGEST_LINE_BYTES:
+            lines, rest = [*lines, rest], b""
+        for line in lines:
+            yield line.decode(errors="replace").rstrip()
+    if rest:
+        yield rest.decode(errors="replace").rstrip()
