@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli import bench_plans
-from thawd.cli.verbs import EXIT_FAILED, EXIT_INTERRUPTED, Finite, check_writable, config_option, fail, warn
+from thawd.cli.verbs import EXIT_FAILED, EXIT_INTERRUPTED, Finite, check_page, check_writable, config_option, fail, warn
 from thawd.errors import ThawdError
 
 if TYPE_CHECKING:
@@ -150,7 +150,7 @@ def _compare(options: Mapping[str, Any]) -> None:
 
     paths = options["compared"]
     before, after = (runs.read_json(path) for path in paths)
-    check_writable(options["html_file"])
+    check_page(options["html_file"])
     pairs = _pairs(before, after)
     worse = False
     against = []
@@ -220,6 +220,7 @@ def _measure(options: Mapping[str, Any]) -> None:
         check_writable(path)
         if written.count(path) > 1:
             raise click.UsageError(f"two things are both to be written to {path}")
+    check_page(options["html_file"])
     bench_plans.check_files(options)
     measured, exits = _runs(options, bench_plans.shape_of(options))
     summaries = [summarise(run) for run in measured]

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.terminal import print_text
-from thawd.cli.verbs import EXIT_INTERRUPTED, Finite, check_writable, config_option, fail, load, warn
+from thawd.cli.verbs import EXIT_INTERRUPTED, Finite, check_page, config_option, fail, load, warn
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -358,7 +358,7 @@ def tune(**options: Any) -> None:
     if function not in settings.functions:
         fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
     sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
-    check_writable(options["html_path"])
+    check_page(options["html_path"])
     trial = tuning.Trial(
         events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
         runs=options["runs"],

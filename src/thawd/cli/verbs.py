@@ -42,6 +42,18 @@ def check_writable(path: Path | None) -> None:
         fail(f"{path}: not a place where a file can be written")
 
 
+def check_page(path: Path | None) -> None:
+    """End the command where no HTML page can be written at `path`, or the library for it is not installed."""
+    from thawd.bench.pages import require_templates
+
+    check_writable(path)
+    if path is not None:
+        try:
+            require_templates()
+        except ThawdError as error:
+            fail(str(error))
+
+
 class Verbs(click.Group):
     """A group of verbs and their border: an expected trouble ends it with a line, never with a traceback."""
 
