@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, turns, version_of
+from thawd.errors import NoRoomError
 from thawd.scheduling import room as module
 from thawd.scheduling.room import LocalNode, StartMethod, default_max_environments, default_memory_mb
 
@@ -19,13 +20,15 @@ NOW_S = 1000.0
 
 
 class Tenant:
-    """A function that wants room, urgently or not, and has none that is idle."""
+    """A function that wants room, urgently or not; `idle` has since when each of its idle environments is."""
 
     def __init__(self, name: str, *, urgent: bool = False, **function: Any) -> None:
         self.version = version_of(name, **function)
         self.urgent = urgent
         self.wants = True
-        self.grown = 0
+        self.idle: list[float] = []
+        self.on_grow: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
 
     def wants_room(self) -> bool:
         return self.wants
@@ -34,13 +37,14 @@ class Tenant:
         return self.urgent
 
     def oldest_idle_s(self) -> float | None:
-        return None
+        return min(self.idle, default=None)
 
     def end_oldest_idle(self) -> None:
-        raise AssertionError("nothing is idle here")
+        self.idle.remove(min(self.idle))
+        self.on_end()
 
     def grow(self) -> None:
-        self.grown += 1
+        self.on_grow()
 
 
 def a_node(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000, patience_s: float = 1.0) -> LocalNode:
@@ -164,6 +168,123 @@ async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_late
     assert node.reserve(urgent)
 
 
+@claim
+async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -> None:
+    whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p"), Tenant("u", urgent=True)
+    node = a_node(whole, patient, urgent, memory_mb=1000)
+    offered: list[str] = []
+    patient.on_grow, urgent.on_grow = (lambda name=name: offered.append(name) for name in ("p", "u"))
+    assert node.reserve(whole)
+    assert not node.reserve(patient)
+    assert not node.reserve(urgent)
+    node.release(whole)
+    assert offered == []  # not before what is being done is done
+    await turns()
+    assert offered == ["u", "p"]
+
+
+# Making room by ending what is idle.
+
+
+def with_idle(node: LocalNode, tenant: Tenant, *since_s: float) -> None:
+    """Given: so many environments of `tenant` that are idle, each since that time."""
+    for at_s in since_s:
+        assert node.reserve(tenant)
+        tenant.idle.append(at_s)
+    tenant.on_end = lambda: node.release(tenant)
+
+
+def test_a_place_is_made_by_ending_what_has_been_idle_longest_but_nothing_of_a_reserved_function() -> None:
+    reserved, a, b, asking = Tenant("r", reserved_concurrency=1), Tenant("a"), Tenant("b"), Tenant("asking")
+    node = a_node(reserved, a, b, asking, max_environments=3)
+    with_idle(node, reserved, 1.0)
+    with_idle(node, a, 3.0)
+    with_idle(node, b, 2.0)
+    assert node.reserve(asking)
+    assert (reserved.idle, a.idle, b.idle) == ([1.0], [3.0], [])
+    assert node.reserve(asking)
+    assert not node.reserve(asking)
+    assert reserved.idle == [1.0]
+
+
+def test_memory_is_made_by_ending_idle_environments_of_reserved_functions_too_as_many_as_it_takes() -> None:
+    reserved, a, asking = Tenant("r", reserved_concurrency=2), Tenant("a"), Tenant("asking", memory_mb=300)
+    node = a_node(reserved, a, asking, memory_mb=512)
+    with_idle(node, a, 2.0, 4.0)
+    with_idle(node, reserved, 1.0, 3.0)
+    assert node.reserve(asking)
+    assert (reserved.idle, a.idle) == ([], [4.0])  # 1.0, 2.0 and 3.0 went: 128 + 300 MiB fit into 512
+
+
+def test_no_function_ends_its_own_idle_environment_to_make_room_for_itself() -> None:
+    by_count, by_memory = Tenant("a"), Tenant("b", memory_mb=600)
+    node = a_node(by_count, max_environments=1)
+    with_idle(node, by_count, 1.0)
+    assert not node.reserve(by_count)
+    node = a_node(by_memory, memory_mb=1000)
+    with_idle(node, by_memory, 1.0)
+    assert not node.reserve(by_memory)
+    assert (by_count.idle, by_memory.idle) == ([1.0], [1.0])
+
+
+class Crowded(FakeSpawner):
+    """A machine without a process left, until so many tries were made."""
+
+    def __init__(self, free_after: int) -> None:
+        super().__init__(immediate=True)
+        self.free_after = free_after
+        self.tries: list[bool] = []
+        self.sweeps = 0
+
+    async def start(self, version: Any, *, provisioned: bool = False) -> FakeEnvironment:
+        self.tries.append(provisioned)
+        if len(self.tries) <= self.free_after:
+            raise NoRoomError("Resource temporarily unavailable")
+        return await super().start(version, provisioned=provisioned)
+
+    def sweep(self) -> None:
+        self.sweeps += 1
+
+
+@pytest.mark.parametrize(
+    ("idle", "free_after", "tries", "left"),
+    [
+        (9, 0, 1, 9),
+        (9, 1, 2, 8),  # one gave its process
+        (9, 5, 6, 8),
+        (9, 6, 7, 7),  # another after five tries, as the kernel may still be taking the first down
+        (9, 19, 20, 5),
+        (1, 19, 20, 0),  # and it goes on trying once one has been ended
+    ],
+)
+def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
+    monkeypatch: pytest.MonkeyPatch, idle: int, free_after: int, tries: int, left: int
+) -> None:
+    monkeypatch.setattr(module, "_ROOM_RETRY_S", 0)
+    holder, asking = Tenant("a"), Tenant("b")
+    node = a_node(holder, asking, max_environments=20)
+    with_idle(node, holder, *map(float, range(idle)))
+    node.spawner = spawner = Crowded(free_after)  # type: ignore[assignment]
+    asyncio.run(node.start(asking.version, provisioned=True))
+    assert spawner.tries == [True] * tries
+    assert spawner.sweeps == tries - 1  # what has ended is reaped before each further try
+    assert len(holder.idle) == left
+
+
+@pytest.mark.parametrize(("idle", "tries"), [(0, 1), (1, 20), (9, 20)])
+def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try_or_the_first_with_nothing_idle(
+    monkeypatch: pytest.MonkeyPatch, idle: int, tries: int
+) -> None:
+    monkeypatch.setattr(module, "_ROOM_RETRY_S", 0)
+    holder, asking = Tenant("a"), Tenant("b")
+    node = a_node(holder, asking, max_environments=20)
+    with_idle(node, holder, *map(float, range(idle)))
+    node.spawner = spawner = Crowded(99)  # type: ignore[assignment]
+    with pytest.raises(NoRoomError):
+        asyncio.run(node.start(asking.version))
+    assert spawner.tries == [False] * tries
+
+
 # Giving way between two requests.
 
 
@@ -206,6 +327,37 @@ def test_synchronous_requests_get_an_environment_from_asynchronous_ones_without_
     clock: SimpleNamespace, waited_s: float, has_one: bool, gives_way: bool
 ) -> None:
     assert must_yield(clock, running=False, waiting=True, waited_s=waited_s, has_one=has_one) is gives_way
+
+
+def test_who_has_just_given_way_goes_to_the_end_of_the_line(clock: SimpleNamespace) -> None:
+    tenant, other, third = Tenant("a"), Tenant("b"), Tenant("c")
+    node = a_node(tenant, other, third, max_environments=1, patience_s=5.0)
+
+    async def main() -> None:
+        assert node.reserve(tenant)
+        for waiting in (tenant, other, third):
+            assert not node.reserve(waiting)
+        clock.now_s += 5
+        assert node.must_yield(tenant)
+        assert list(node._line) == [other, third, tenant]
+        assert node._line[tenant] == clock.now_s
+
+    asyncio.run(main())
+
+
+def test_who_need_not_give_way_keeps_its_place_in_the_line(clock: SimpleNamespace) -> None:
+    tenant, other = Tenant("a"), Tenant("b")
+    node = a_node(tenant, other, max_environments=1, patience_s=5.0)
+
+    async def main() -> None:
+        assert node.reserve(tenant)
+        assert not node.reserve(tenant)
+        assert not node.reserve(other)
+        clock.now_s += 1
+        assert not node.must_yield(tenant)
+        assert list(node._line) == [tenant, other]
+
+    asyncio.run(main())
 
 
 def test_synchronous_requests_never_give_way_to_asynchronous_ones(clock: SimpleNamespace) -> None:
