@@ -117,11 +117,14 @@ def main() -> None:
     lines = []
     for module in modules:
         folder = prepare(module)
-        run(folder)
+        if not run(folder):
+            lines.append(f"{module}: mutmut failed; see {folder / 'mutmut.log'}")
+            continue
         verdicts = read(module, folder)
         report(verdicts)
         lines.append(str(verdicts))
     print("\n".join(["", *lines]))
+    sys.exit(any("mutmut failed" in line for line in lines))
 
 
 def prepare(module: str) -> Path:
@@ -193,20 +196,17 @@ def configuration(module: str) -> str:
     )
 
 
-def run(folder: Path) -> None:
-    """Runs mutmut in the copy; its progress goes to mutmut.log there.
+def run(folder: Path) -> bool:
+    """Runs mutmut in the copy, with its progress in mutmut.log there.
 
-    Raises:
-        SystemExit: mutmut did not come to run the mutants, as where a test fails without any mutation.
+    Returns False where it did not come to run the mutants, as where a test fails without any mutation.
     """
     sample = int(os.environ.get("SAMPLE") or 1)
     # mutmut numbers the mutants of a function from 1.
     names = [f"*__mutmut_{number}" for number in range(1, 1000, sample)] if sample > 1 else []
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", os.environ.get("JOBS") or "2"]
     with (folder / "mutmut.log").open("w") as log:
-        done = subprocess.run([*command, *names], cwd=folder, stdout=log, stderr=log, check=False)
-    if done.returncode:
-        sys.exit(f"mutmut failed; see {folder / 'mutmut.log'}")
+        return subprocess.run([*command, *names], cwd=folder, stdout=log, stderr=log, check=False).returncode == 0
 
 
 def read(module: str, folder: Path) -> Verdicts:
