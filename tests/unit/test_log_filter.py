@@ -167,6 +167,16 @@ def test_parentheses_side_by_side_are_not_nested_in_each_other() -> None:
     assert parse(pattern)('{"a": 1}')
 
 
+def test_what_is_nested_after_a_closed_parenthesis_has_the_same_limit() -> None:
+    for depth in (_MAX_DEPTH, _MAX_DEPTH + 1):
+        pattern = "{ ($.a = 1) && " + "(" * depth + "$.a = 1" + ")" * depth + " }"
+        if depth > _MAX_DEPTH:
+            with pytest.raises(FilterPatternError, match="nested too deep"):
+                parse(pattern)
+        else:
+            assert parse(pattern)('{"a": 1}')
+
+
 def test_a_pattern_has_1024_characters_at_most() -> None:
     assert parse("x" * 1024)("x" * 1024)
     with pytest.raises(FilterPatternError, match="it has 1025 characters; at most 1024 are allowed"):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -175,6 +177,24 @@ def test_what_is_wrong_is_told_with_its_field_and_its_bounds(expression: str, sa
 
 def test_a_time_in_an_event_is_in_utc_to_the_second() -> None:
     assert utc_text(1_795_000_000.9) == "2026-11-18T11:06:40Z"
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine itself stands on Kiritimati, 14 hours before UTC and 25 before Pago Pago."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Pacific/Kiritimati")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+def test_the_machines_own_time_zone_plays_no_part() -> None:
+    assert utc_text(1_795_000_000) == "2026-11-18T11:06:40Z"
+    found = times("cron(30 23 * * ? *)", "2026-11-18T23:15", zone="Pacific/Pago_Pago", count=2)
+    assert found == ["2026-11-18 23:30", "2026-11-19 23:30"]
+    assert times("at(2026-12-01T09:00:00)", "2026-01-01") == ["2026-12-01 09:00"]
 
 
 @settings(deadline=None)
