@@ -37,7 +37,7 @@ PAIRS: dict[str, str] = {
     "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
     "thawd.scheduling.room": "node node_room",
     "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
-    "thawd.scheduling.dispatcher": "node invoke_parsing",
+    "thawd.scheduling.dispatcher": "dispatcher node",
     "thawd.scheduling.provisioned": "provisioned",
     "thawd.stores.events.queue": "queue queue_reading",
     "thawd.stores.events.leases": "queue queue_reading",
