@@ -616,4 +616,3 @@ async def test_names_versions_and_most_environments_are_those_of_what_is_declare
     desk.busy()[0].answer.set_result(Result(b"1"))  # type: ignore[union-attr]
     await within(task)
     await until(lambda: len(desk.dispatcher.versions()) == 1)
-    assert desk.dispatcher.versions()[0].number == module.LATEST
