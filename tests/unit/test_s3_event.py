@@ -49,7 +49,7 @@ def test_a_created_object_is_told_in_lambdas_json() -> None:
     assert record["eventTime"] == "2026-09-21T14:13:20.123Z"
     assert record["eventName"] == "ObjectCreated:Put"
     assert record["userIdentity"]["principalId"]
-    assert record["requestParameters"]["sourceIPAddress"]
+    assert record["requestParameters"]["sourceIPAddress"] == "127.0.0.1"
     assert re.fullmatch("[0-9A-F]{16}", record["responseElements"]["x-amz-request-id"])
     assert record["responseElements"]["x-amz-id-2"]
     assert record["s3"] == {
