@@ -67,6 +67,9 @@ PAIRS: dict[str, str] = {
     "thawd.snapshot.inspect.rules": "snapshot_inspect_rules",
 }
 
+# Folders besides the sources that unit tests read.
+ALSO_READ = ("tests", "native")
+
 # Lines whose text no test should pin: raised errors, log lines, strings of several words.
 TEXT_FOR_PEOPLE = [r"^\s*(raise\b|logger\.|log\.)", r'^\s*f?"[^"]* [^"]*"']
 
@@ -133,7 +136,8 @@ def prepare(module: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(SOURCE, folder / "src" / "thawd", ignore=ignore)
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignore)
+    for name in ALSO_READ:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     # What CMake built is not in the source tree but beside the installed package.
     for installed in {Path(path) for path in thawd.__path__} - {SOURCE}:
         for built in (path for path in installed.iterdir() if path.is_file()):
@@ -181,7 +185,7 @@ def configuration(module: str) -> str:
     mutmut = {
         "source_paths": ["src"],
         "only_mutate": [str(source(module))],
-        "also_copy": ["conftest.py"],
+        "also_copy": ["conftest.py", *ALSO_READ],
         "do_not_mutate_patterns": TEXT_FOR_PEOPLE,
         "pytest_add_cli_args_test_selection": [f"tests/unit/test_{name}.py" for name in PAIRS[module].split()],
         # mutmut's own code in the mutated file has comments that mypy finds unused.
