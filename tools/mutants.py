@@ -95,10 +95,11 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What became of one module's mutants."""
+    """What became of one module's mutants; those that ran out of time are among the killed."""
 
     module: str
     killed: int
+    timed_out: int
     refused_by_mypy: int
     survivors: list[Survivor]
     text_only: int
@@ -106,7 +107,8 @@ class Verdicts:
     def __str__(self) -> str:
         """One line of figures."""
         return (
-            f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed, "
+            f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed "
+            f"({self.timed_out} by time), "
             f"{len(self.survivors)} survived ({self.refused_by_mypy} more refused by mypy, "
             f"{self.text_only} of text that survived)"
         )
@@ -226,6 +228,7 @@ def read(module: str, folder: Path) -> Verdicts:
     return Verdicts(
         module,
         killed=sum(code in KILLED | TIMED_OUT for code in codes.values()),
+        timed_out=sum(code in TIMED_OUT for code in codes.values()),
         refused_by_mypy=sum(code in REFUSED_BY_MYPY for code in codes.values()),
         survivors=[survivor for survivor in survivors if not is_text(survivor.change)],
         text_only=sum(is_text(survivor.change) for survivor in survivors),
