@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, turns, version_of
+from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, turns, until, version_of
 from thawd.errors import NoRoomError
 from thawd.scheduling import room as module
 from thawd.scheduling.room import LocalNode, StartMethod, default_max_environments, default_memory_mb
@@ -166,6 +166,29 @@ async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_late
     node.release(whole)
     assert not node.reserve(patient)
     assert node.reserve(urgent)
+
+
+@claim
+async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_came_later() -> None:
+    whole, first, second = Tenant("whole", memory_mb=1000), Tenant("a", memory_mb=600), Tenant("b", memory_mb=600)
+    node = a_node(whole, first, second, memory_mb=1000)
+    assert node.reserve(whole)
+    assert not node.reserve(first)
+    assert not node.reserve(second)
+    node.release(whole)
+    assert not node.reserve(second)
+    assert node.reserve(first)
+
+
+@claim
+async def test_a_functions_own_wish_for_room_is_no_reason_to_end_its_idle_environment() -> None:
+    tenant, other = Tenant("a"), Tenant("b")
+    node = a_node(tenant, other, max_environments=1)
+    assert node.reserve(tenant)
+    assert not node.reserve(tenant)
+    assert not node.should_yield(tenant)
+    assert not node.reserve(other)
+    assert node.should_yield(tenant)
 
 
 @claim
@@ -486,6 +509,7 @@ def test_the_memory_of_environments_is_looked_at_while_they_are_busy_and_those_o
         await asyncio.wait_for(greedy.was_killed.wait(), 60)
         assert not any(environment.was_killed.is_set() for environment in (unlimited, modest, idle))
         assert set(looked) == {"modest", "greedy"}
+        await until(lambda: looked.count("modest") >= 3)  # it goes on looking though one has finished
         for environment in (unlimited, modest, greedy):
             node.finished(environment)
         await turns()
@@ -493,3 +517,31 @@ def test_the_memory_of_environments_is_looked_at_while_they_are_busy_and_those_o
         watching.cancel()
 
     asyncio.run(main())
+
+
+def test_looking_at_memory_takes_a_twentieth_of_the_time_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    clock = SimpleNamespace(now_s=NOW_S)
+
+    class Slow:
+        def check(self) -> bool:
+            clock.now_s += 0.25
+            return True
+
+    async def sleep(wait_s: float) -> None:
+        slept.append(wait_s)
+        if len(slept) == 4:
+            raise asyncio.CancelledError
+
+    async def main() -> None:
+        node = a_node()
+        environment = FakeEnvironment(version_of())
+        environment.memory_limit = Slow()
+        node.began(environment)
+        with pytest.raises(asyncio.CancelledError):
+            await node.watch_memory()
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
+    asyncio.run(main())
+    assert slept == [0.1, 5.0, 0.1, 5.0]

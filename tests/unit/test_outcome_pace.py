@@ -11,9 +11,9 @@ import pytest
 
 from tests.unit.execution_fakes import turns
 from thawd.destinations.delivery import Delivery
-from thawd.errors import DestinationUnavailable, StoreError, StoreFullError
+from thawd.errors import DestinationRefused, DestinationUnavailable, StoreError, StoreFullError
 from thawd.queue import outcomes as module
-from thawd.queue.outcomes import Outcome, Outcomes
+from thawd.queue.outcomes import Burial, Outcome, Outcomes
 from thawd.resources import Destination
 from thawd.stores.events.outbox import Waiting
 from thawd.stores.events.records import NewEvent
@@ -67,7 +67,7 @@ class FakeQueue:
     def __init__(self) -> None:
         self.kept: list[float] = []
         self.done_ids: list[int] = []
-        self.buried: list[str] = []
+        self.buried: list[dict[str, Any]] = []
         self.trouble: StoreError | None = None
 
     async def deliver_later(self, event_id: int, document: bytes, *, at: float, error: str, counts: bool) -> None:
@@ -78,8 +78,8 @@ class FakeQueue:
             raise self.trouble
         self.done_ids += ids
 
-    async def bury(self, event_id: int, *, condition: str, **rest: Any) -> None:
-        self.buried.append(condition)
+    async def bury(self, event_id: int, **how: Any) -> None:
+        self.buried.append(how)
 
 
 class FakeDestinations:
@@ -89,9 +89,10 @@ class FakeDestinations:
         self.under_way: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
         self.at_once = False
+        self.event: NewEvent | None = None
 
     def as_event(self, made: Delivery) -> NewEvent | None:
-        return None
+        return self.event
 
     async def deliver(self, made: Delivery) -> None:
         if self.failure is not None:
@@ -228,7 +229,7 @@ def test_a_destination_may_be_away_for_six_hours(waited_s: float, given_up: bool
         desk = Desk(FakeOutbox(1, since=NOW - waited_s))
         desk.destinations.failure = DestinationUnavailable("away")
         async with desk:
-            assert desk.queue.buried == (["DestinationFailed"] if given_up else [])
+            assert [how["condition"] for how in desk.queue.buried] == (["DestinationFailed"] if given_up else [])
             assert len(desk.outbox.retried) == (not given_up)
 
     claim(work)
@@ -317,5 +318,53 @@ def test_an_operator_whose_terminal_has_gone_stops_no_outcome() -> None:
         desk.destinations.failure = DestinationUnavailable("away")
         async with desk:
             assert len(desk.outbox.retried) == 2
+
+    claim(work)
+
+
+# How an event ends.
+
+
+def test_a_failure_that_a_function_is_told_of_gives_the_event_up_with_the_telling() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(0))
+        told: list[set[str]] = []
+        desk.outcomes.on_follow_ups = told.append
+        follow_up = NewEvent(function="next", payload=b"{}", request_id="r")
+        desk.destinations.event = follow_up
+        await desk.outcomes.settle(1, Outcome(delivery(), Burial("it failed", "RetriesExhausted")), counts=True)
+        assert desk.queue.buried == [
+            {
+                "error": "it failed",
+                "condition": "RetriesExhausted",
+                "counts": True,
+                "outcome": None,
+                "follow_ups": [follow_up],
+            }
+        ]
+        assert told == [{"next"}]
+
+    claim(work)
+
+
+@pytest.mark.parametrize(
+    ("failure", "condition", "error"),
+    [
+        (DestinationRefused("never"), "DestinationRefused", f"{HOOK} refused it: never"),
+        (DestinationUnavailable("away"), "DestinationFailed", f"{HOOK} was away: away"),
+    ],
+)
+def test_an_answer_that_will_not_get_there_gives_the_event_up_and_may_be_tried_again_if_it_was_away(
+    failure: Exception, condition: str, error: str
+) -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1, since=NOW - 30_000))
+        document = desk.outbox.waiting[0].document
+        desk.destinations.failure = failure
+        async with desk:
+            again = document if condition == "DestinationFailed" else None
+            assert desk.queue.buried == [
+                {"error": error, "condition": condition, "counts": False, "outcome": again, "follow_ups": []}
+            ]
 
     claim(work)
