@@ -49,7 +49,7 @@ PAIRS: dict[str, str] = {
     "thawd.grammar.event_patterns": "event_patterns",
     "thawd.grammar.schedule_expressions": "schedule_expressions",
     "thawd.grammar.queue_names": "sqs_source sqs_records",
-    "thawd.grammar.destination_names": "config",
+    "thawd.grammar.destination_names": "destination_names",
     "thawd.gateway.sigv4": "sigv4",
     "thawd.gateway.cors": "cors hosts",
     "thawd.gateway.hosts": "hosts",
