@@ -11,6 +11,7 @@ import pytest
 from tests.unit.test_queue import new, numbers
 from thawd.stores import clock
 from thawd.stores.database import Database
+from thawd.stores.events.leases import Leases
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Event, Flow, NewEvent, as_accepted
 from thawd.stores.schema import open_state
@@ -240,3 +241,22 @@ def test_after_a_restart_a_retry_that_is_due_soon_keeps_its_time(tmp_path: Path)
             asyncio.run(part(EventQueue(database)))
         finally:
             database.close()
+
+
+# Leases by themselves.
+
+
+def test_while_one_of_two_readings_is_over_an_event_is_still_not_taken_unread() -> None:
+    leases = Leases()
+    with leases.reading("f"):
+        with leases.reading("f"):
+            assert not leases.take(1, "f")
+        assert not leases.take(1, "f")
+        assert leases.take(1, "g")
+    assert leases.take(2, "f")
+
+
+def test_a_function_that_never_leased_anything_is_forgotten_as_any_other() -> None:
+    leases = Leases()
+    leases.forget("f")
+    assert (leases.held("f"), leases.count("f")) == (set(), 0)
