@@ -17,7 +17,7 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, claimed_service, is_signed, sign, verify
+from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, claimed_service, is_signed, sign, verify
 
 KEYS = {"AKIALOCAL": "secret/+key", "other": "another"}
 HOST = "abc.lambda-url.us-east-1.localhost:8350"
@@ -34,7 +34,7 @@ def signed(
     service: str = "lambda",
     presigned_s: int | None = None,
     headers: dict[str, str] | None = None,
-) -> Signed:
+) -> SignedRequest:
     """A request as botocore's signer and an HTTP client make it."""
     url = f"http://{HOST}{path}{'?' + query if query else ''}"
     request = AWSRequest(method=method, url=url, data=body, headers=headers or {})
@@ -49,19 +49,21 @@ def signed(
     for name, value in prepared.headers.items():
         data = value if isinstance(value, bytes) else value.encode()
         sent.append((name.lower().encode(), data))
-    return Signed(method, parts.path, parts.query, sent, body)
+    return SignedRequest(method, parts.path, parts.query, sent, body)
 
 
-def changed(request: Signed, **fields: Any) -> Signed:
+def changed(request: SignedRequest, **fields: Any) -> SignedRequest:
     whole = {name: getattr(request, name) for name in ("method", "raw_path", "query", "headers", "body")}
-    return Signed(**{**whole, **fields})
+    return SignedRequest(**{**whole, **fields})
 
 
-def with_header(request: Signed, name: bytes, value: bytes) -> Signed:
+def with_header(request: SignedRequest, name: bytes, value: bytes) -> SignedRequest:
     return changed(request, headers=[(key, value if key == name else old) for key, old in request.headers])
 
 
-def code_of(request: Signed, *, now_s: float | None = None, keys: dict[str, str] | None = None) -> tuple[str, str]:
+def code_of(
+    request: SignedRequest, *, now_s: float | None = None, keys: dict[str, str] | None = None
+) -> tuple[str, str]:
     with pytest.raises(SignatureError) as error:
         verify(request, KEYS if keys is None else keys, now_s=time.time() if now_s is None else now_s)
     return error.value.code, error.value.message
@@ -162,7 +164,7 @@ def test_a_presigned_request_is_good_as_long_as_it_says() -> None:
     assert code_of(longer)[0] == "IncompleteSignatureException"
 
 
-def presigned_at(request: Signed) -> int:
+def presigned_at(request: SignedRequest) -> int:
     values = dict(pair.split("=", 1) for pair in request.query.split("&"))
     return calendar.timegm(time.strptime(values["X-Amz-Date"], "%Y%m%dT%H%M%SZ"))
 
@@ -197,7 +199,7 @@ def test_what_a_signature_lacks_is_named(left_out: str) -> None:
     fields = [part for part in GOOD.split(", ") if not part.startswith(f"{left_out}=")]
     headers = [(b"host", b"x"), (b"authorization", f"AWS4-HMAC-SHA256 {','.join(fields)}".encode())]
     message = f"Authorization header requires '{left_out}' parameter."
-    assert code_of(Signed("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
+    assert code_of(SignedRequest("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
     request = signed("GET", presigned_s=60)
     query = "&".join(pair for pair in request.query.split("&") if not pair.startswith(f"X-Amz-{left_out}="))
     message = f"AWS query-string parameters must include 'X-Amz-{left_out}'."
@@ -207,7 +209,7 @@ def test_what_a_signature_lacks_is_named(left_out: str) -> None:
 def test_a_signature_without_a_date_is_told_so() -> None:
     headers = [(b"host", b"x"), (b"authorization", b"AWS4-HMAC-SHA256 " + GOOD.encode())]
     message = "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
-    assert code_of(Signed("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
+    assert code_of(SignedRequest("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
 
 
 def test_an_access_key_id_may_have_slashes() -> None:
@@ -235,7 +237,7 @@ def test_a_signature_for_another_service_is_refused() -> None:
 
 
 def test_an_unsigned_request_is_told_what_is_missing() -> None:
-    plain = Signed("GET", "/", "", [(b"host", b"x")], b"")
+    plain = SignedRequest("GET", "/", "", [(b"host", b"x")], b"")
     assert not is_signed(plain)
     assert code_of(plain) == ("MissingAuthenticationTokenException", "Missing Authentication Token")
 
@@ -267,14 +269,14 @@ def test_a_malformed_signature_is_refused_as_such(authorization: str, code: str)
         (b"authorization", authorization.encode("latin-1")),
     ]
     now_s = calendar.timegm((2026, 1, 1, 0, 0, 0))
-    assert code_of(Signed("GET", "/", "", headers, b""), now_s=now_s)[0] == code
+    assert code_of(SignedRequest("GET", "/", "", headers, b""), now_s=now_s)[0] == code
 
 
 @pytest.mark.parametrize("date", [b"yesterday", b"2026-01-01T00:00:00Z", b"20261301T000000Z"])
 def test_a_date_that_is_none_is_refused(date: bytes) -> None:
     headers = [(b"host", b"x"), (b"x-amz-date", date), (b"authorization", b"AWS4-HMAC-SHA256 " + GOOD.encode())]
     headers[2] = (b"authorization", headers[2][1].replace(b"20260101", date[:8]))
-    assert code_of(Signed("GET", "/", "", headers, b""))[0] == "IncompleteSignatureException"
+    assert code_of(SignedRequest("GET", "/", "", headers, b""))[0] == "IncompleteSignatureException"
 
 
 @pytest.mark.parametrize(
@@ -282,7 +284,7 @@ def test_a_date_that_is_none_is_refused(date: bytes) -> None:
     ["X-Amz-Algorithm=AWS4-HMAC-SHA256", "zX-Amz-Algorithm=1", "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Expires=-1"],
 )
 def test_a_half_presigned_request_is_refused(query: str) -> None:
-    assert code_of(Signed("GET", "/", query, [(b"host", b"x")], b""))[0] == "IncompleteSignatureException"
+    assert code_of(SignedRequest("GET", "/", query, [(b"host", b"x")], b""))[0] == "IncompleteSignatureException"
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
@@ -291,7 +293,7 @@ def test_rubbish_is_refused_and_breaks_nothing(rest: bytes, query: bytes) -> Non
     headers = [(b"host", b"x"), (b"authorization", b"AWS4-HMAC-SHA256 " + rest), (b"x-amz-date", rest[:16])]
     for text in ("", "X-Amz-Algorithm=AWS4-HMAC-SHA256&" + query.decode("latin-1")):
         with pytest.raises(SignatureError):
-            verify(Signed("GET", "/", text, headers, b""), KEYS, now_s=0.0)
+            verify(SignedRequest("GET", "/", text, headers, b""), KEYS, now_s=0.0)
 
 
 def test_what_we_sign_is_what_botocore_signs() -> None:
