@@ -68,7 +68,7 @@ PAIRS: dict[str, str] = {
     "thawd.config.sections.http": "config_http",
     "thawd.cost.keep_warm": "keep_alive",
     "thawd.cost.bills": "cost tune",
-    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules",
+    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect",
 }
 
 # Folders besides the sources that unit tests read.
