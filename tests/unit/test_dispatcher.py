@@ -279,6 +279,7 @@ async def test_provisioned_environments_are_as_many_as_were_asked_for_at_each_pu
     assert pool is not None
     assert pool.provisioned_ready() == 1
     desk.dispatcher.provision("f", "$LATEST", 2)
+    await until(lambda: pool.provisioned_ready() == 2)
     await desk.publish(generation=2, provisioned_concurrency=1)
     pool = desk.dispatcher.entry("f").pool
     assert pool is not None
@@ -391,6 +392,42 @@ async def test_who_waits_for_a_version_that_is_deleted_is_told_so() -> None:
     assert entry.state == "Failed"
 
 
+@scenario
+async def test_who_waits_for_a_version_that_is_declared_anew_is_served_by_that_and_by_no_other() -> None:
+    desk = await with_versions()
+    desk.dispatcher.declare_version(version_of().function, "1")
+    waiting = desk.invoke(qualifier="1")
+    await turns()
+    desk.dispatcher.declare({})
+    desk.dispatcher.declare({"f": version_of().function})
+    desk.dispatcher.declare_version(version_of().function, "1")
+    await turns()
+    await desk.publish(generation=2)
+    await turns()
+    assert desk.busy() == []
+    await desk.publish(number="1", generation=11)
+    await until(desk.busy)
+    (environment,) = desk.busy()
+    assert environment.version.generation == 11
+    environment.answer.set_result(Result(b"1"))  # type: ignore[union-attr]
+    await within(waiting)
+
+
+@scenario
+async def test_a_version_that_is_removed_while_it_is_published_is_named_by_its_number() -> None:
+    desk = await with_versions()
+    desk.dispatcher.declare_version(version_of().function, "1")
+
+    async def removed(version: Version) -> None:
+        desk.dispatcher.remove_version("f", "1")
+
+    desk.spawner.prepare = removed  # type: ignore[method-assign]
+    with pytest.raises(ResourceNotFoundException, match=r":function:f:1$"):
+        await desk.publish(number="1")
+    with pytest.raises(ResourceNotFoundException, match=r":function:g:live$"):
+        desk.dispatcher.entry("g", "live")
+
+
 # What may be worth another publication.
 
 
@@ -410,6 +447,18 @@ async def test_publishing_again_may_help_where_init_or_the_priming_event_failed(
     desk.method = StartMethod(StartKind.COLD, (), None, {})
     desk.dispatcher.entry("f").state = "Failed"
     assert desk.dispatcher.may_fare_better(version)
+
+
+@scenario
+async def test_of_a_published_version_it_is_that_one_that_may_fare_better() -> None:
+    desk = Desk()
+    await desk.serve("f")
+    published = replace(version_of(generation=11), number="1")
+    desk.dispatcher.declare_version(published.function, "1")
+    await desk.dispatcher.publish(published)
+    assert not desk.dispatcher.may_fare_better(published)
+    desk.dispatcher.entry("f", "1").state = "Failed"
+    assert desk.dispatcher.may_fare_better(published)
 
 
 # What is counted.
@@ -586,8 +635,8 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
         "waiting": 1,
     }
     assert shown["throttles"] == 0
-    desk.metrics.function("f").starts[StartKind.THAW].record(3.0)
-    assert desk.dispatcher.status()["f"]["snapshot"] == {"size": 7, "restore_p50_ms": 3.0}
+    desk.metrics.function("f").starts[StartKind.THAW].record(2.7182818)
+    assert desk.dispatcher.status()["f"]["snapshot"] == {"size": 7, "restore_p50_ms": 2.718}
     desk.dispatcher.declare({"f": version_of().function, "g": version_of("g").function})
     assert list(desk.dispatcher.load()) == [
         ("f", {"idle": 0, "busy": 1, "starting": 0}, 1),
