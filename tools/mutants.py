@@ -1,15 +1,17 @@
-"""Runs mutmut over the modules that decide without touching the world, and prints the mutants that survive.
+"""Runs mutmut over the modules that make decisions, and prints the mutants that survive.
 
-    make mutants                                     # every module of PAIRS; an hour on two cores
-    make mutants MODULE=thawd.scheduling.pool         # one
-    make mutants MODULE=thawd.stores.events.queue SAMPLE=5   # of each function every fifth mutant
+    make mutants                                            # every module of PAIRS
+    make mutants MODULE=thawd.scheduling.pool               # one module
+    make mutants MODULE=thawd.stores.events.queue SAMPLE=5  # every fifth mutant of each function
 
 mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
-function. A mutant that no test notices is a claim that is missing, unless the change makes no difference. Here each
-module is mutated in a copy of the source tree under build/mutants, with only the unit tests that PAIRS names.
+function. A mutant that no test notices points to a missing claim, unless the change makes no difference. This program
+mutates each module in a copy of the source tree under build/mutants, and runs only the unit tests that PAIRS names.
 
 Not mutated: module constants, class bodies, text for people (raised errors, log lines). mypy --strict removes the
-mutants that `make check` would refuse. Source: https://mutmut.readthedocs.io/
+mutants that `make check` would refuse. CONTRIBUTING.md says how to read the output.
+
+Source: https://mutmut.readthedocs.io/
 """
 
 from __future__ import annotations
