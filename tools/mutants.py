@@ -189,6 +189,8 @@ def configuration(module: str) -> str:
     """Returns the pyproject.toml of the copy: the project's pytest options, and mutmut's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pytest = {key: value for key, value in project["tool"]["pytest"]["ini_options"].items() if key != "testpaths"}
+    # Each mutant is a process already: no workers beside it.
+    pytest["addopts"] = "-q --strict-markers -p no:cacheprovider"
     mypy = {"strict": True, "mypy_path": "src", "python_version": "3.11", "follow_imports": "silent"}
     mutmut = {
         "source_paths": ["src"],
