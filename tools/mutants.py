@@ -37,14 +37,14 @@ SOURCE = ROOT / "src" / "thawd"
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
     "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
-    "thawd.scheduling.room": "node node_room",
+    "thawd.scheduling.room": "node node_room node_reports",
     "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
-    "thawd.scheduling.dispatcher": "dispatcher node",
+    "thawd.scheduling.dispatcher": "dispatcher dispatcher_waits node",
     "thawd.scheduling.provisioned": "provisioned",
     "thawd.stores.events.queue": "queue queue_reading",
     "thawd.stores.events.leases": "queue queue_reading",
     "thawd.stores.events.batches": "batches",
-    "thawd.stores.events.marks": "queue",
+    "thawd.stores.events.marks": "queue queue_reading",
     "thawd.queue.outcomes": "outcomes outcome_pace",
     "thawd.queue.lane": "lane",
     "thawd.sources.buckets.s3_event": "s3_event",

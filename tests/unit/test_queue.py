@@ -698,20 +698,3 @@ def test_events_that_were_not_read_are_passed_over_by_a_lease_of_those_between_t
         assert numbers(await queue.lease("f", limit=9)) == list(range(6))
 
     asyncio.run(scenario())
-
-
-def test_an_event_that_ended_before_the_process_died_is_not_taken_for_one_that_ran(tmp_path: Path) -> None:
-    marks = Marks(tmp_path / "marks")
-    for event_id in (5, 7):
-        marks.set(event_id)
-    marks.unset(5)
-    marks.unset(5)
-    marks.unset(99)
-    marks.close()
-    again = Marks(tmp_path / "marks")
-    assert again.left_over == [7]
-    again.clear()
-    again.close()
-    last = Marks(tmp_path / "marks")
-    assert last.left_over == []
-    last.close()

@@ -12,6 +12,7 @@ from tests.unit.test_queue import new, numbers
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events.leases import Leases
+from thawd.stores.events.marks import Marks
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Event, Flow, NewEvent, as_accepted
 from thawd.stores.schema import open_state
@@ -260,3 +261,20 @@ def test_a_function_that_never_leased_anything_is_forgotten_as_any_other() -> No
     leases = Leases()
     leases.forget("f")
     assert (leases.held("f"), leases.count("f")) == (set(), 0)
+
+
+def test_an_event_that_ended_before_the_process_died_is_not_taken_for_one_that_ran(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "marks")
+    for event_id in (5, 7):
+        marks.set(event_id)
+    marks.unset(5)
+    marks.unset(5)
+    marks.unset(99)
+    marks.close()
+    again = Marks(tmp_path / "marks")
+    assert again.left_over == [7]
+    again.clear()
+    again.close()
+    last = Marks(tmp_path / "marks")
+    assert last.left_over == []
+    last.close()
