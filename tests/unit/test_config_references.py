@@ -35,6 +35,10 @@ REMOTE = "[buckets.%s]\nurl = 's3://%s-pictures'\n"
             [("functions.hello.provisioned_concurrency", "4", "reserved_concurrency, which is 3")],
         ),
         (
+            '[functions.hello]\nhandler = "index"\nruntime = "python3.11"\n',
+            [("functions.hello.handler", '"index"', "handler")],
+        ),
+        (
             HELLO + 'runtime = "python3.11"\npython = "/usr/bin/python3"\n',
             [("functions.hello.python", '"/usr/bin/python3"', "[runtimes]")],
         ),

@@ -367,3 +367,33 @@ def test_an_answer_that_will_not_get_there_gives_the_event_up_and_may_be_tried_a
             assert how == {"condition": condition, "counts": False, "outcome": again, "follow_ups": []}
 
     claim(work)
+
+
+def test_what_is_to_be_delivered_goes_one_after_the_other() -> None:
+    first, second, third = (delivery(number) for number in range(3))
+    again = Outcome(delivery(9))
+    whole = Outcome(first, Burial("it failed", "RetriesExhausted"), rest=(second, third), again=again)
+    left = whole.after()
+    assert left == Outcome(second, whole.burial, rest=(third,), again=again)
+    assert left.after() == Outcome(third, whole.burial, again=again)
+    assert Outcome(third).after() is None
+
+
+def test_a_mistake_of_thawds_own_with_one_outcome_ends_that_one_and_keeps_it() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1))
+        document = desk.outbox.waiting[0].document
+        desk.destinations.failure = RuntimeError("a bug")
+        async with desk:
+            assert desk.queue.buried == [
+                {
+                    "error": "RuntimeError('a bug')",
+                    "condition": "InternalError",
+                    "counts": False,
+                    "outcome": document,
+                }
+            ]
+            assert len(desk.told) == 1
+            assert desk.outcomes.under_way == 0
+
+    claim(work)
