@@ -167,7 +167,10 @@ def test_false_whole_numbers_and_those_beyond_all_bounds_are_told_apart() -> Non
     assert message == "FALSE_VALUE can not be converted to an Integer"
     for kind in ("integer", "double"):
         refusal(SerializationException, {"M": {"type": kind}}, b'{"M": 1e999}')
-    assert refusal(SerializationException, {"M": {"type": "blob"}}, {"M": "a*b="}) == "The blob is not Base64"
+    for text in ("a*b=", "YW*Jj"):
+        assert refusal(SerializationException, {"M": {"type": "blob"}}, {"M": text}) == "The blob is not Base64"
+    message = refusal(SerializationException, {"M": {"type": "boolean"}}, {"M": 5})
+    assert message == "NUMBER_VALUE can not be converted to a Boolean"
 
 
 @pytest.mark.parametrize("document", [b'{"M": "\\ud800"}', b'{"M": {"\\ud800": "x"}}'])
@@ -204,7 +207,17 @@ def test_a_request_is_nested_to_33_levels_at_most() -> None:
     ("shape", "least", "most", "below", "above", "words"),
     [
         ({"type": "integer", "min": 2, "max": 4}, 2, 4, 1, 5, "value"),
+        ({"type": "long", "min": 2, "max": 4}, 2, 4, 1, 5, "value"),
         ({"type": "double", "min": 2, "max": 4}, 2.0, 4.0, 1.9, 4.1, "value"),
+        ({"type": "float", "min": 2, "max": 4}, 2.0, 4.0, 1.9, 4.1, "value"),
+        (
+            {"type": "map", "key": TEXT, "value": TEXT, "min": 1, "max": 2},
+            {"a": "1"},
+            {"a": "1", "b": "2"},
+            {},
+            {"a": "1", "b": "2", "c": "3"},
+            "length",
+        ),
         ({**TEXT, "min": 2, "max": 4}, "ab", "abcd", "a", "abcde", "length"),
         ({"type": "list", "member": TEXT, "min": 1, "max": 2}, ["a"], ["a", "b"], [], ["a", "b", "c"], "length"),
         ({"type": "blob", "min": 1, "max": 3}, "YQ==", "YWJj", "", "YWJjZA==", "length"),
