@@ -61,6 +61,8 @@ PAIRS: dict[str, str] = {
     "thawd.wire.frames": "wire",
     "thawd.wire.response_stream": "response_stream",
     "thawd.grammar.log_filters": "log_filter",
+    "thawd.grammar.wildcards": "wildcards log_filter",
+    "thawd.system.retry": "retry",
     "thawd.config.references": "config_references config config_sources",
     "thawd.config.store_urls": "store_urls config",
     "thawd.config.sections.functions": "config",

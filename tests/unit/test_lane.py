@@ -10,14 +10,19 @@ from thawd.invocation import Result
 from thawd.queue import lane as module
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
 from thawd.stores.events.records import Event, NewEvent, as_accepted
+from thawd.system.retry import Backoff, SayOnce
 
 
 def event(number: int, size: int = 0) -> Event:
     return as_accepted(NewEvent(function="f", payload=bytes(size), request_id=f"r-{number}"), number, 0.0)
 
 
+def a_lane() -> Lane:
+    return Lane("f", Backoff(first_s=1.0), SayOnce(print))
+
+
 def test_events_run_in_the_order_they_came_and_one_that_goes_first_goes_first() -> None:
-    lane = Lane("f")
+    lane = a_lane()
     for number in (1, 2):
         lane.add(event(number))
     lane.add_first(event(3))
@@ -27,7 +32,7 @@ def test_events_run_in_the_order_they_came_and_one_that_goes_first_goes_first() 
 def test_payloads_are_read_ahead_up_to_a_size_however_few_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_AHEAD_BYTES", 1000)
     monkeypatch.setattr(module, "_EVENT_BYTES", 100)
-    lane = Lane("f")
+    lane = a_lane()
     lane.more = False
     assert lane.wants_more()
     assert lane.has_room_for(event(1, 900))
@@ -48,7 +53,7 @@ def test_payloads_are_read_ahead_up_to_a_size_however_few_they_are(monkeypatch: 
 
 
 def test_few_events_are_held_however_small_they_are() -> None:
-    lane = Lane("f")
+    lane = a_lane()
     for number in range(READ_AHEAD // 2):
         lane.add(event(number))
     assert lane.wants_more()
@@ -60,13 +65,13 @@ def test_few_events_are_held_however_small_they_are() -> None:
 def test_an_event_that_was_just_stored_is_next_only_where_none_waits_before_it(
     gone: bool, more: bool, room: bool
 ) -> None:
-    lane = Lane("f")
+    lane = a_lane()
     lane.gone, lane.more = gone, more
     assert lane.has_room_for(event(1)) is room
 
 
 def test_something_new_wakes_the_lane_and_is_looked_for() -> None:
-    lane = Lane("f")
+    lane = a_lane()
     lane.more = False
     assert not lane.awake.is_set()
     lane.look()
@@ -89,14 +94,14 @@ def test_the_wait_is_until_the_next_event_is_due(
     monkeypatch: pytest.MonkeyPatch, due_s: float | None, more: bool, wait_s: float | None
 ) -> None:
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 100.0))
-    lane = Lane("f")
+    lane = a_lane()
     lane.due_s, lane.more = due_s, more
     assert lane.until_due_s() == wait_s
 
 
 def test_results_that_could_not_be_stored_are_kept_as_far_as_there_is_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_RESULTS_BYTES", 10)
-    lane = Lane("f")
+    lane = a_lane()
     results = [Result(b"x" * size) for size in (4, 6, 1)]
     for number, result in enumerate(results):
         lane.keep_result(event(number), result)
@@ -108,15 +113,3 @@ def test_results_that_could_not_be_stored_are_kept_as_far_as_there_is_memory(mon
     lane.keep_result(event(4), Result(b"x" * 4))
     assert lane.take_result(event(4)) is not None
     assert lane.take_result(event(1)) is results[1]
-
-
-def test_a_trouble_that_lasts_is_reported_once_whatever_stands_before_its_kind() -> None:
-    lane, said = Lane("f"), []
-    for line in (
-        "f: 3 wait: the disk is full",
-        "f: 4 wait: the disk is full",
-        "f: 4 wait: away",
-        "x: the disk is full",
-    ):
-        lane.tell_once(said.append, line)
-    assert said == ["f: 3 wait: the disk is full", "f: 4 wait: away", "x: the disk is full"]

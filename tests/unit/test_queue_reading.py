@@ -193,7 +193,7 @@ async def test_functions_wait_while_an_event_of_theirs_is_queued_or_runs(queue: 
     (done,) = await queue.lease("done", limit=1)
     await queue.done([done.id])
     (dead,) = await queue.lease("dead", limit=1)
-    await queue.bury(dead.id, error="e", condition="RetriesExhausted")
+    await queue.dead_letter(dead.id, error="e", condition="RetriesExhausted")
     assert sorted(await queue.waiting()) == ["queued", "runs"]
 
 
@@ -216,9 +216,9 @@ async def test_each_outcome_is_counted_once_and_what_was_no_attempt_is_not(queue
     await queue.done([ids[0]])
     await queue.retry(ids[1], at=110.0, error="it failed")
     await queue.retry(ids[2], at=110.0, error="throttled", counts=False)
-    await queue.bury(ids[3], error="e", condition="RetriesExhausted")
+    await queue.dead_letter(ids[3], error="e", condition="RetriesExhausted")
     assert await queue.flow() == {"f": Flow(accepted=4, done=1, retried=1, buried=1)}
-    await queue.bury_older("f", 101.0, error="e", condition="EventAgeExceeded")
+    await queue.dead_letter_older("f", 101.0, error="e", condition="EventAgeExceeded")
     assert await queue.flow() == {"f": Flow(accepted=4, done=1, retried=1, buried=3)}
 
 
