@@ -1,4 +1,4 @@
-"""The page ``docs/configuration.md`` against the table of options: what users read is what thawd does."""
+"""The page ``docs/reference/configuration.md`` against the table of options: what users read is what thawd does."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 from thawd import config
 from thawd.resources import Cors, Destination, Function, FunctionUrl, HttpApi, Notification, Route, Schedule, SqsSource
 
-PAGE = Path(__file__).parents[2] / "docs" / "configuration.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "configuration.md"
 
 
 def blocks(page: str) -> list[str]:

@@ -22,7 +22,7 @@ from tests.unit.interpreters_here import INTERPRETERS
 from thawd.snapshot import lint
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "uniqueness.md"
+PAGE = ROOT / "docs" / "explanation" / "uniqueness.md"
 SECRET = "AbCdEf0123456789"
 
 

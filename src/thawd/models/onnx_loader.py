@@ -38,7 +38,7 @@ def load_onnx(
             it is, and optimised each time.
         prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does unless told not to: faster
             matrix products, but a private copy of those weights, made each time. False is for models that come and go
-            without a snapshot; docs/models.md has what it costs and brings.
+            without a snapshot; docs/how-to/models.md has what it costs and brings.
         config: further entries of the session's configuration.
 
     Raises:

@@ -277,7 +277,7 @@ def freeze(
         pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
         procmap_query: use PROCMAP_QUERY where the kernel has it.
         fail_at: name of a fault point, for tests.
-        disk: folder, without links in its path, that each copy gets as its own (docs/disk-snapshots.md); files in it
+        disk: folder, without links in its path, that each copy gets as its own (docs/explanation/disk-snapshots.md); files in it
             may be mapped shared and writable.
         connections: ``drop``: a copy finds connections ended, as after any loss of one; ``refuse``: a connected socket
             refuses the freeze.

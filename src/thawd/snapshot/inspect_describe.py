@@ -29,7 +29,7 @@ Description = dict[str, Any]
 
 
 def describe(image: Image) -> Description:
-    """The document; what each key holds is in `docs/snapshot-format.md`, section "What inspect shows"."""
+    """The document; what each key holds is in `docs/reference/snapshot-format.md`, section "What inspect shows"."""
     mappings = _mappings(image)
     objects = _objects(image)
     kinds = _kinds(image, mappings)

@@ -1,6 +1,6 @@
 """The rules of ``thawd snapshot lint``: what each one warns of, why it matters after a thaw, and the way out.
 
-Owns the texts; docs/uniqueness.md shows an example for each. Looks at nothing. Standard library only, Python 3.9 and
+Owns the texts; docs/explanation/uniqueness.md shows an example for each. Looks at nothing. Standard library only, Python 3.9 and
 later.
 """
 

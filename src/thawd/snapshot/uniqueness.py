@@ -7,7 +7,7 @@ and later. Its place is right after the thaw, before the after-restore hooks and
 `environment` first, then `renew`.
 
 What a library keeps in native code beyond what is named here, and what the function's own objects hold, cannot be
-renewed from here: see docs/uniqueness.md.
+renewed from here: see docs/explanation/uniqueness.md.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Buckets in object stores elsewhere: S3 and what speaks it, Google Cloud Storage and Azure, through obstore.
 
 obstore's blocking calls are used, on threads of the bucket's own: its coroutines can bring the process down when it
-ends, see docs/decisions/0017-remote-buckets.md. Keys are those of the store, complete, but for `BucketStore.put`.
+ends, see docs/decisions/0011-remote-buckets.md. Keys are those of the store, complete, but for `BucketStore.put`.
 """
 
 from __future__ import annotations
