@@ -143,7 +143,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
 
     Each is initialised in its own interpreter, as for a snapshot, and ended again; no server is needed. Finds
     generators of its own that are seeded, connections, threads, credentials and times captured at import, and more;
-    docs/explanation/uniqueness.md explains every rule. Exit status 1 when there is a warning.
+    docs/reference/snapshot-lint.md explains every rule. Exit status 1 when there is a warning.
     """
     import asyncio
 

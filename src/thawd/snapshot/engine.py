@@ -277,8 +277,8 @@ def freeze(
         pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
         procmap_query: use PROCMAP_QUERY where the kernel has it.
         fail_at: name of a fault point, for tests.
-        disk: folder, without links in its path, that each copy gets as its own (docs/explanation/disk-snapshots.md); files in it
-            may be mapped shared and writable.
+        disk: folder, without links in its path, that each copy gets as its own; files in it may be mapped shared and
+            writable (docs/explanation/disk-snapshots.md).
         connections: ``drop``: a copy finds connections ended, as after any loss of one; ``refuse``: a connected socket
             refuses the freeze.
         listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in

@@ -2,8 +2,8 @@
 
 Owns the layout and the checksum, nothing else; standard library only, Python 3.9 and later. It shares no code with the
 C writer, so that a mistake in one shows against the other; ``tests/architecture/test_snapshot_format.py`` compares
-both, and ``docs/reference/snapshot-format.md``, name by name. Not in the way of any request: only who inspects an image comes
-here.
+both, and ``docs/reference/snapshot-format.md``, name by name. Not in the way of any request:
+only who inspects an image comes here.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """The rules that the records of an image keep among each other: nothing points out of the file or into nowhere.
 
-Owns what `docs/reference/snapshot-format.md` lists under "Rules"; pure functions, standard library only, Python 3.9 and later.
+Owns what `docs/reference/snapshot-format.md` lists under "Rules"; pure functions, standard library only,
+Python 3.9 and later.
 """
 
 from __future__ import annotations

@@ -5,7 +5,8 @@ process as a whole, its threads and descriptors. May not change anything, nor ru
 say a secret's value. Standard library only, Python 3.9 and later. Its place is after init, before the freeze; no
 request waits for it.
 
-What it finds is not refused: the engine refuses what it cannot bring back. docs/explanation/uniqueness.md explains the rules.
+What it finds is not refused: the engine refuses what it cannot bring back. docs/reference/snapshot-lint.md
+explains the rules.
 """
 
 from __future__ import annotations
