@@ -17,9 +17,9 @@ from typing import Any
 
 import uvloop
 
-from thawd import wire
-from thawd.execution.extensions_api import ExtensionsApi
-from thawd.execution.runtime_api import RuntimeApi
+from thawd.environments.runtime_api.endpoint import RuntimeApi
+from thawd.environments.runtime_api.extensions import ExtensionsApi
+from thawd.wire import frames
 
 EVENT = b'{"key": "value"}'
 HEAD = json.dumps(
@@ -37,10 +37,10 @@ async def serve(ready: Path) -> None:
     api = RuntimeApi(ExtensionsApi(function="noop", number="$LATEST", handler="m.f", external=[]), snap_start=False)
 
     def on_frame(kind: int, head: Any, body: bytes) -> None:
-        api.send(wire.INVOKE, HEAD, EVENT)
+        api.send(frames.INVOKE, HEAD, EVENT)
 
     def on_answer(head: dict[str, Any], body: bytes) -> None:
-        api.send(wire.INVOKE, HEAD, EVENT)
+        api.send(frames.INVOKE, HEAD, EVENT)
 
     api.attach(on_frame, on_answer=on_answer, on_lost=lambda: None)
     api.pid = os.getpid()

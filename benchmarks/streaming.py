@@ -22,7 +22,7 @@ from collections.abc import Sequence
 
 from benchmarks import serving
 from benchmarks.report import AT_LEAST, AT_MOST, BenchmarkError, Figure
-from thawd.gateway.url_table import url_id
+from thawd.gateway.function_urls.table import url_id
 
 TITLE = "streaming: answers that are sent while they are made"
 

@@ -22,8 +22,8 @@ from typing import Any
 from benchmarks import serving, yardstick_report
 from benchmarks.report import BenchmarkError, Skipped
 from benchmarks.yardstick_report import Told, Workload
-from thawd.analysis import runs
-from thawd.bench_commands import EXIT_WRONG_ANSWERS
+from thawd.bench import runs
+from thawd.cli.bench import EXIT_WRONG_ANSWERS
 
 EXAMPLES = serving.REPOSITORY / "examples"
 OUTPUT = serving.BUILD / "yardstick"

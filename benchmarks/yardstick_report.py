@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from thawd.analysis import report
-from thawd.analysis.plots import number
-from thawd.analysis.runs import Run
-from thawd.analysis.samples import STARTS
-from thawd.analysis.summary import Summary, summarise
-from thawd.analysis.text import COLUMNS, shown
+from thawd.bench import report
+from thawd.bench.plots import number
+from thawd.bench.runs import Run
+from thawd.bench.samples import STARTS
+from thawd.bench.summary import Summary, summarise
+from thawd.bench.text import COLUMNS, shown
 
 _BUSY = 0.5
 _READING = (

@@ -1,4 +1,4 @@
-"""Writes src/thawd/gateway/lambda_operations.json: what operations of the Lambda API take, from botocore's model.
+"""Writes src/thawd/gateway/lambda_api/lambda_operations.json: input of Lambda API operations, from botocore.
 
     .venv/bin/python tools/lambda_operations.py           # after a new botocore
 
@@ -17,7 +17,7 @@ import botocore
 from botocore.model import OperationModel, Shape
 from botocore.session import get_session
 
-TARGET = Path(__file__).parents[1] / "src" / "thawd" / "gateway" / "lambda_operations.json"
+TARGET = Path(__file__).parents[1] / "src" / "thawd" / "gateway" / "lambda_api" / "lambda_operations.json"
 OPERATIONS: list[str] = (  # noqa: SIM905 - a list of quoted words reads worse
     "AddLayerVersionPermission AddPermission CreateAlias CreateEventSourceMapping CreateFunction "
     "CreateFunctionUrlConfig DeleteAlias DeleteEventSourceMapping DeleteFunction DeleteFunctionConcurrency "

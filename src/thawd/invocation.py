@@ -11,7 +11,7 @@ import os
 import time
 from dataclasses import dataclass, field
 
-from thawd.response_stream import ResponseStream
+from thawd.wire.response_stream import ResponseStream
 
 # Source: Lambda quotas, "Invocation payload (request and response)".
 MAX_PAYLOAD_BYTES = 6_291_556

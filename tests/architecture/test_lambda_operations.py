@@ -10,7 +10,7 @@ import botocore
 import pytest
 from tools import lambda_operations
 
-from thawd.gateway import shapes
+from thawd.gateway.lambda_api import shapes
 
 
 def test_the_file_is_what_the_tool_makes() -> None:

@@ -16,8 +16,7 @@ import pytest
 from tests.architecture import image_header
 from tests.architecture.image_header import Header, parse
 from tests.unit import snapshot_images
-from thawd.snapshot import inspect
-from thawd.snapshot import inspect_layout as layout
+from thawd.snapshot.inspect import layout, reader
 
 # Spaces are one: a change of alignment is none.
 SOURCE = re.sub(r"(?<=\S) +", " ", image_header.HEADER.read_text())
@@ -232,9 +231,9 @@ def test_all_checksums_are_the_compilers(compiled: Path, size: int) -> None:
 
 
 def test_the_page_names_every_key_of_a_description(tmp_path: Path) -> None:
-    image = inspect.read(snapshot_images.whole().write(tmp_path / "image"))
+    image = reader.read(snapshot_images.whole().write(tmp_path / "image"))
     rows = table(PAGE, "| key | holds |")
-    described = inspect.describe(image)
+    described = reader.describe(image)
     documented = {key: row[1] for row in rows for key in re.findall(r"`(\w+)`", row[0])}
     assert documented.keys() == described.keys()
     for key in (

@@ -26,13 +26,13 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from thawd.state import clock
-from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import Depth, Event, Flow, NewEvent, as_accepted
-from thawd.state.marks import Marks
-from thawd.state.outbox import Outbox
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.stores import clock
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.marks import Marks
+from thawd.stores.events.outbox import Outbox
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Depth, Event, Flow, NewEvent, as_accepted
+from thawd.stores.schema import open_state
 
 FUNCTIONS = ("classify", "resize")
 START_S = 1_000_000.0

@@ -20,8 +20,8 @@ from typing import Any
 import pytest
 
 import thawd._native
-from thawd.snapshot import disk_tree
-from thawd.snapshot.disk import Disks, DiskSnapshot, Way
+from thawd.snapshot.disk import tree
+from thawd.snapshot.disk.folders import Disks, DiskSnapshot, Way
 
 NATIVE = Path(thawd._native.__file__).parent
 SOURCE = Path(thawd.__file__).parents[1]
@@ -228,7 +228,7 @@ def bench_of(user: User) -> Iterator[Bench]:
     finally:
         for process in processes:
             process.kill()
-        disk_tree.remove(data)
+        tree.remove(data)
 
 
 SOME_FILES = """

@@ -28,7 +28,7 @@ class EmulatedAws:
         arguments = [] if self._folder is None else [str(self._folder)]
         account = {} if self._folder is None else {"MOTO_ACCOUNT_ID": ACCOUNT_ID}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", "thawd.emulated_aws", *arguments],
+            [sys.executable, "-m", "thawd.server.emulator.program", *arguments],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             env={**os.environ, **account},

@@ -144,7 +144,7 @@ class EmulatedAws:
 def emulated_aws() -> Iterator[EmulatedAws]:
     """The emulator of `thawd up --aws`, by itself."""
     with subprocess.Popen(
-        [sys.executable, "-m", "thawd.emulated_aws"],
+        [sys.executable, "-m", "thawd.server.emulator.program"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         env={**os.environ, "MOTO_ACCOUNT_ID": ACCOUNT},

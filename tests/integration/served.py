@@ -18,14 +18,14 @@ import pytest
 from botocore.exceptions import ClientError
 
 from tests.clients import client_of
-from thawd.events.buckets import BucketWatcher, install_lease_signal_handler
-from thawd.gateway.connection_limits import ConnectionLimits
-from thawd.gateway.objects import ObjectApi
+from thawd.gateway.http_server.limits import ConnectionLimits
+from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.resources import Bucket, Notification
-from thawd.state.objects import ObjectCatalog
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
-from thawd.web import configured
+from thawd.server.web import configured
+from thawd.sources.buckets.watcher import BucketWatcher, install_lease_signal_handler
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.objects.catalog import ObjectCatalog
+from thawd.stores.schema import open_state
 
 install_lease_signal_handler()
 ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from thawd import backup as backups
 from thawd import config
+from thawd.server import backup as backups
 
 from .conftest import Project, Running, eventually
 from .test_control_durability import create

@@ -17,8 +17,8 @@ from click.testing import CliRunner
 
 from tests.integration.conftest import Project, eventually
 from tests.unit.answering import OK, answering
-from thawd import bench_commands
-from thawd.gateway.invoke import InvokeApi
+from thawd.cli import bench as bench_commands
+from thawd.gateway.lambda_api.invoke import InvokeApi
 
 CODE = """
     import os, time, thawd

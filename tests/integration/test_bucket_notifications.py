@@ -15,14 +15,14 @@ import pytest
 from tests.integration.conftest import Project, eventually
 from tests.integration.emulated import EmulatedAws
 from tests.integration.test_remote_buckets import ALL, There, rows
-from thawd.events.bucket_notifications import NotifiedBucketWatcher
-from thawd.events.remote_books import Books
-from thawd.events.sqs_client import Endpoint
 from thawd.resources import RemoteBucket, StoreUrl
-from thawd.state.listings import Listings
-from thawd.state.objects import ObjectCatalog
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.sources.buckets.notifications import NotifiedBucketWatcher
+from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.sqs.client import Endpoint
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.objects.catalog import ObjectCatalog
+from thawd.stores.objects.listings import Listings
+from thawd.stores.schema import open_state
 
 pytestmark = pytest.mark.usefixtures("aws_credentials")
 

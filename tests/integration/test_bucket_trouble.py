@@ -1,4 +1,6 @@
-"""Claims about `thawd.events.buckets` when things go wrong: still exactly one event for every complete object."""
+"""Claims about `thawd.sources.buckets.watcher` when things go wrong: still exactly one event for every complete
+object.
+"""
 
 from __future__ import annotations
 
@@ -18,11 +20,11 @@ from pathlib import Path
 import pytest
 
 from tests.integration.watched import ALL, CREATED, REMOVED, SRC, Watched, watch, write_block, writer
-from thawd.events import buckets
-from thawd.events.buckets import BucketWatcher, WatchSettings
 from thawd.resources import Notification
-from thawd.state.database import Database
-from thawd.state.schema import open_state
+from thawd.sources.buckets import watcher
+from thawd.sources.buckets.watcher import BucketWatcher, WatchSettings
+from thawd.stores.database import Database
+from thawd.stores.schema import open_state
 
 
 def test_a_hard_kill_neither_loses_nor_repeats_an_event(tmp_path: Path) -> None:
@@ -30,9 +32,9 @@ def test_a_hard_kill_neither_loses_nor_repeats_an_event(tmp_path: Path) -> None:
     folder = tmp_path / "bucket"
     folder.mkdir()
     script = (
-        "import asyncio; from pathlib import Path; from thawd.events.buckets import BucketWatcher\n"
-        "from thawd.resources import Bucket, Notification; from thawd.state.schema import open_state\n"
-        "from thawd.state.objects import ObjectCatalog\n"
+        "import asyncio; from pathlib import Path; from thawd.sources.buckets.watcher import BucketWatcher\n"
+        "from thawd.resources import Bucket, Notification; from thawd.stores.schema import open_state\n"
+        "from thawd.stores.objects.catalog import ObjectCatalog\n"
         f"db = open_state(Path({str(tmp_path / 'thawd.db')!r}))\n"
         f"bucket = Bucket(name='uploads', path=Path({str(folder)!r}), notify=(Notification(function='f'),))\n"
         "seen = lambda functions: print('events', flush=True)\n"
@@ -74,7 +76,7 @@ def test_a_hard_kill_neither_loses_nor_repeats_an_event(tmp_path: Path) -> None:
 def test_a_bucket_whose_folder_goes_away_loses_nothing_and_goes_on_when_it_is_back(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buckets, "_RETURN_POLL_S", 0.02)
+    monkeypatch.setattr(watcher, "_RETURN_POLL_S", 0.02)
 
     async def scenario(watched: Watched) -> None:
         (watched.folder / "a").write_bytes(b"1")
@@ -102,7 +104,7 @@ def test_a_bucket_whose_folder_goes_away_loses_nothing_and_goes_on_when_it_is_ba
 def test_a_bucket_whose_parent_goes_away_does_not_count_its_objects_as_removed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(buckets, "_RETURN_POLL_S", 0.02)
+    monkeypatch.setattr(watcher, "_RETURN_POLL_S", 0.02)
     parent = tmp_path / "parent"
     (parent / "bucket").mkdir(parents=True)
 
@@ -179,7 +181,7 @@ def test_without_notices_from_the_kernel_scans_find_everything(tmp_path: Path, m
     def refuse(_root: bytes) -> None:
         raise OSError(24, "Too many open files")
 
-    monkeypatch.setattr(buckets, "TreeWatch", refuse)
+    monkeypatch.setattr(watcher, "TreeWatch", refuse)
 
     async def scenario(watched: Watched) -> None:
         assert "the kernel gives no notices" in watched.log[0]
@@ -206,7 +208,7 @@ def test_lost_notices_are_made_up_for_by_the_next_scan(tmp_path: Path, monkeypat
 
 
 def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(buckets, "leases_work", lambda _folder: False)
+    monkeypatch.setattr(watcher, "leases_work", lambda _folder: False)
 
     async def scenario(watched: Watched) -> None:
         assert "does not tell who is writing" in watched.log[0]
@@ -225,7 +227,7 @@ def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, m
 
 
 def test_objects_wait_while_the_state_file_cannot_be_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("thawd.events.recorder._STORE_RETRY_S", 0.05)
+    monkeypatch.setattr("thawd.sources.buckets.recorder._STORE_RETRY_S", 0.05)
 
     def limit_pages(db: Database, spare: int) -> None:
         def work(connection: sqlite3.Connection) -> None:
@@ -304,9 +306,10 @@ def test_files_of_other_users_are_judged_by_stillness_and_unreadable_ones_report
         pytest.skip("acting as another user takes root")
     folder = Path(tempfile.mkdtemp(prefix="thawd-others-"))
     script = (
-        "import asyncio, json, os, sys; from pathlib import Path; from thawd.events.buckets import *\n"
-        "from thawd.resources import Bucket, Notification; from thawd.state.schema import open_state\n"
-        "from thawd.state.objects import ObjectCatalog; import thawd.events.s3_event, encodings.idna\n"
+        "import asyncio, json, os, sys; from pathlib import Path; from thawd.sources.buckets.watcher import *\n"
+        "from thawd.resources import Bucket, Notification; from thawd.stores.schema import open_state\n"
+        "from thawd.stores.objects.catalog import ObjectCatalog\n"
+        "import thawd.sources.buckets.s3_event, encodings.idna\n"
         "os.setgid(65534); os.setuid(65534)\n"
         f"db = open_state(Path({str(folder / 'data/thawd.db')!r}))\n"
         f"bucket = Bucket(name='b', path=Path({str(folder / 'bucket')!r}), notify=(Notification(function='f'),))\n"

@@ -1,4 +1,5 @@
-"""Claims about `thawd.events.buckets`: whatever happens to a file, exactly one event for every complete object.
+"""Claims about `thawd.sources.buckets.watcher`: whatever happens to a file, exactly one event for every complete
+object.
 
 Every test ends with a restart over the same catalog, which must find nothing left to do; so "one" means not two either.
 """

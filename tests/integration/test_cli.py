@@ -280,5 +280,5 @@ def test_a_verb_that_asks_the_server_does_not_load_one_itself(project: Project) 
     done = subprocess.run(command, cwd=project.root, capture_output=True, text=True)
     assert "start it with `thawd up" in done.stderr
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
-    assert "thawd.server_client" in loaded
-    assert not {"thawd.server", "thawd.execution", "uvicorn"} & loaded
+    assert "thawd.cli.client" in loaded
+    assert not {"thawd.server.serving", "thawd.environments", "thawd.scheduling", "uvicorn"} & loaded

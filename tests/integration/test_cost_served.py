@@ -213,7 +213,7 @@ def test_without_cgroup_a_tune_refuses_and_says_how(project: Project) -> None:
     project.config(FUNCTION)
     project.code(
         """
-        from thawd.execution import controllers, memory
+        from thawd.environments.sandbox import controllers, memory
         controllers.own_group = lambda controller: None
         memory.find_limiter = memory.MemoryLimiter
         """,

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from tests.integration.conftest import Project, eventually
-from thawd.execution.cpu import with_cpu_limits
-from thawd.execution.memory import find_limiter
+from thawd.environments.sandbox.cpu import with_cpu_limits
+from thawd.environments.sandbox.memory import find_limiter
 
 CODE = """
     import time
@@ -42,7 +42,7 @@ def test_an_environment_gets_the_share_that_goes_with_its_memory(limited: Projec
 def test_where_no_cgroup_may_be_written_it_is_said_at_the_start(limited: Project) -> None:
     limited.code(
         """
-        from thawd.execution import controllers, memory
+        from thawd.environments.sandbox import controllers, memory
         controllers.own_group = lambda controller: None
         memory.find_limiter = memory.MemoryLimiter
         """,

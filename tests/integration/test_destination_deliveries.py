@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.destinations`: a record comes to its destination as AWS writes it, or one is told why."""
+"""Claims about `thawd.destinations.delivery`: a record arrives as AWS writes it, or the reason is logged."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ from typing import Any
 import pytest
 
 from tests.ports import quiet_port
+from thawd.destinations import delivery as module
+from thawd.destinations.delivery import LIMIT_S, Delivery, Destinations, Outside, missing_extras
+from thawd.destinations.slots import SLOTS
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, ThawdError
-from thawd.events import destinations as module
-from thawd.events.destinations import LIMIT_S, Delivery, Destinations, Outside, missing_extras
-from thawd.events.destinations_slots import SLOTS
 from thawd.invocation import Result
 from thawd.resources import Bucket, Destination, Function, Table
-from thawd.state.events import Event
-from thawd.state.tables import Tables
+from thawd.stores.events.records import Event
+from thawd.stores.tables.access import Tables
 from thawd.telemetry.metrics import Metrics
 
 from .receiving import ACCOUNT, EmulatedAws, Receiver, emulated_aws, receiving

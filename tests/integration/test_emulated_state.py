@@ -137,7 +137,7 @@ from pathlib import Path
 import boto3
 from moto import mock_aws
 from moto.core.model_instances import model_data
-from thawd.emulated_state import EmulatedState
+from thawd.server.emulator.state import EmulatedState
 
 def tracked():
     return sum(len(model.instances_tracked) for models in model_data.values() for model in models.values())

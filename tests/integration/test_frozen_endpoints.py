@@ -23,9 +23,13 @@ KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAU
 # A thawd whose clients wait for an answer for ever: what ends while an endpoint is frozen has not waited for it.
 PATIENT = """#!{python}
 import sys
-from thawd import cli
-from thawd.events import destinations, destinations_aws, sqs_client
-from thawd.state import bucket_store, table_dynamodb, table_postgresql
+from thawd.cli import program as cli
+from thawd.destinations import aws as destinations_aws
+from thawd.destinations import delivery as destinations
+from thawd.sources.sqs import client as sqs_client
+from thawd.stores.objects import remote as bucket_store
+from thawd.stores.tables import dynamodb as table_dynamodb
+from thawd.stores.tables import postgresql as table_postgresql
 
 bucket_store._CLIENT["timeout"] = "24h"
 table_dynamodb._READ_TIMEOUT_S = table_postgresql._ANSWER_S = destinations_aws.READ_S = 86400.0

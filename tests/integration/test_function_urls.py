@@ -19,7 +19,7 @@ from botocore.auth import SigV4Auth
 from botocore.awsrequest import AWSRequest
 from botocore.credentials import Credentials
 
-from thawd.gateway.url_table import url_id
+from thawd.gateway.function_urls.table import url_id
 
 from .conftest import DEADLINE_S, Project, Running
 

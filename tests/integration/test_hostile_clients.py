@@ -21,9 +21,9 @@ import pytest
 import uvloop
 
 from tests.integration.conftest import DEADLINE_S, Project, Running
-from thawd.gateway.connection_limits import ConnectionLimits
 from thawd.gateway.http import Receive, Scope, Send, respond
-from thawd.web import configured
+from thawd.gateway.http_server.limits import ConnectionLimits
+from thawd.server.web import configured
 
 LIMITS = ConnectionLimits(connections=200, head_s=DEADLINE_S, idle_s=DEADLINE_S, stall_s=DEADLINE_S)
 SHORT_S = 0.1

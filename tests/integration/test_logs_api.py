@@ -23,9 +23,9 @@ from botocore.exceptions import ClientError
 
 from tests.clients import client_of
 from tests.integration.conftest import DEADLINE_S, Project, eventually
-from thawd.gateway import logs_api
-from thawd.gateway.logs_api import LogsApi
-from thawd.telemetry.logs import rotated
+from thawd.gateway.logs import endpoint
+from thawd.gateway.logs.endpoint import LogsApi
+from thawd.telemetry.logs.writer import rotated
 
 BEGIN_MS = 1_790_000_000_000
 STREAMS = ("2026/11/20/[$LATEST]aa", "2026/11/20/[$LATEST]bb", "2026/11/21/[$LATEST]cc")
@@ -231,7 +231,7 @@ def test_an_event_has_the_same_id_and_stream_whatever_was_asked(logs: Any) -> No
 
 
 def test_one_answer_reads_only_so_much_and_says_where_to_go_on(logs: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logs_api, "_SCAN_BYTES", 10_000)
+    monkeypatch.setattr(endpoint, "_SCAN_BYTES", 10_000)
     answer = logs.filter_log_events(logGroupName=GROUP, filterPattern='"line 298 "')
     assert answer["events"] == []
     assert answer["nextToken"]

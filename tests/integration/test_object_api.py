@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.objects`: boto3 works with it, and a PUT is one event."""
+"""Claims about `thawd.gateway.s3.endpoint`: boto3 works with it, and a PUT is one event."""
 
 from __future__ import annotations
 

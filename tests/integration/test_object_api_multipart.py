@@ -23,7 +23,7 @@ from boto3.s3.transfer import TransferConfig
 from botocore.exceptions import ClientError
 
 from tests.integration.served import Served, code_of, xml_code
-from thawd.gateway import object_multipart
+from thawd.gateway.s3 import multipart
 
 MIB = 1024 * 1024
 
@@ -275,7 +275,7 @@ def test_an_upload_outlives_a_restart_but_not_a_day_without_parts(tmp_path: Path
 def test_a_completion_that_takes_long_keeps_the_connection_alive(
     served: Served, s3: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(object_multipart, "PATIENCE_S", 0.002)
+    monkeypatch.setattr(multipart, "PATIENCE_S", 0.002)
     sent = Sent(s3)
     parts = [sent.part(number, bytes(30 * MIB)) for number in (1, 2)]
     assert sent.complete(*parts)["ETag"].endswith('-2"')

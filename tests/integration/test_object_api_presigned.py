@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.objects`: URLs that boto3 signed work, and requests meant for S3 are known."""
+"""Claims about `thawd.gateway.s3.endpoint`: URLs that boto3 signed work, and requests meant for S3 are known."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ import pytest
 from botocore.config import Config
 
 from tests.integration.served import Served, xml_code
-from thawd.gateway.s3_request import speaks_s3
+from thawd.gateway.s3.request import speaks_s3
 
 VERSIONS = [None, "s3", "s3v4"]
 

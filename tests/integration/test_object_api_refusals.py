@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.objects`: what it refuses, and that nothing is left behind or let through."""
+"""Claims about `thawd.gateway.s3.endpoint`: what it refuses, and that nothing is left behind or let through."""
 
 from __future__ import annotations
 

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from tests.integration.conftest import Project, eventually
-from thawd.execution.memory import MAX_PROCESSES, MemoryLimiter
-from thawd.execution.process_limit import CountingLimiter, with_process_limits
+from thawd.environments.sandbox.memory import MAX_PROCESSES, MemoryLimiter
+from thawd.environments.sandbox.process_limit import CountingLimiter, with_process_limits
 
 CODE = """
     import errno, os, signal, time
@@ -59,7 +59,7 @@ APP = (
     '[functions.f]\nhandler = "app.handler"\ntimeout_s = 60\nmemory_mb = 3008\n[functions.g]\nhandler = "app.handler"\n'
 )
 WITHOUT_GROUPS = """
-    from thawd.execution import controllers, memory
+    from thawd.environments.sandbox import controllers, memory
     controllers.own_group = lambda controller: None
     memory.find_limiter = memory.MemoryLimiter
 """

@@ -22,13 +22,13 @@ import inspect
 import os
 
 from thawd.control.configured import Configured
-from thawd.execution.dispatcher import Dispatcher
-from thawd.execution.node import LocalNode
-from thawd.execution.publisher import Publisher
-from thawd.execution.snapshots import Snapshots
-from thawd.execution.spawner import Spawner
-from thawd.execution.starter import Starter
-from thawd.snapshot.inspect import ImageError
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.room import LocalNode
+from thawd.publishing.publisher import Publisher
+from thawd.environments.starts.snapshots import Snapshots
+from thawd.environments.starts.spawner import Spawner
+from thawd.environments.starts.starter import Starter
+from thawd.snapshot.inspect.reader import ImageError
 
 SEAMS = {
     "build": (Publisher, AssertionError("odd")),
@@ -299,7 +299,7 @@ def test_a_package_that_vanishes_while_its_function_is_published_costs_that_func
 LOST = """
 from pathlib import Path
 
-from thawd.execution.snapshots import Engine
+from thawd.environments.starts.snapshots import Engine
 
 found = Engine.find()
 Engine.find = classmethod(lambda cls: cls(Path("/nonexistent/freeze.so"), found.program))

@@ -23,14 +23,14 @@ import pytest
 from tests.integration.conftest import Project, eventually
 from tests.integration.emulated import EmulatedAws
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
-from thawd.events.remote_books import Books
-from thawd.events.remote_buckets import RemoteBucketWatcher
 from thawd.resources import Notification, RemoteBucket, StoreUrl
-from thawd.state.bucket_store import BucketStore, ObjectWriter
-from thawd.state.listings import Listings
-from thawd.state.objects import ObjectCatalog
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.sources.buckets.remote import RemoteBucketWatcher
+from thawd.sources.buckets.remote_stores import Books
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.objects.catalog import ObjectCatalog
+from thawd.stores.objects.listings import Listings
+from thawd.stores.objects.remote import BucketStore, ObjectWriter
+from thawd.stores.schema import open_state
 
 ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)
 MIB = 1 << 20
@@ -422,7 +422,7 @@ import asyncio, sys
 from pathlib import Path
 from tests.integration.test_remote_buckets import ALL, Watched
 from thawd.resources import RemoteBucket, StoreUrl
-from thawd.state.bucket_store import BucketStore, RemoteObject
+from thawd.stores.objects.remote import BucketStore, RemoteObject
 
 class Many(BucketStore):
     def listing(self):
@@ -618,7 +618,7 @@ def test_a_missing_library_is_told_at_the_start_with_its_extra(project: Project)
     script = (
         "import importlib.util; found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'obstore' else found(name, *a)\n"
-        "from thawd import cli; cli.main()"
+        "from thawd.cli import program as cli; cli.main()"
     )
     done = subprocess.run([sys.executable, "-c", script, "up"], cwd=project.root, capture_output=True, text=True)
     assert done.returncode == 1

@@ -13,11 +13,13 @@ from typing import Any
 import pytest
 
 from tests.unit.snapshot_images import whole
-from thawd.snapshot.store import ImageOrigin, Snapshot, SnapshotStore
+from thawd.snapshot.store.images import ImageOrigin, Snapshot, SnapshotStore
 
 from .conftest import DEADLINE_S, Project
 
-PROGRAM = "from thawd import cli, snapshot_commands as s; cli.main.add_command(s.group); cli.main(prog_name='thawd')"
+PROGRAM = (
+    "from thawd.cli import program as cli, snapshot as s; cli.main.add_command(s.group); cli.main(prog_name='thawd')"
+)
 
 
 def command(project: Project, *arguments: str | Path, status: int = 0, **kwargs: Any) -> tuple[str, str]:

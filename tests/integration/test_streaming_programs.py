@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from thawd.gateway.url_table import url_id
+from thawd.gateway.function_urls.table import url_id
 
 from .conftest import DEADLINE_S, Project, Running, eventually
 

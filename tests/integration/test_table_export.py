@@ -14,8 +14,8 @@ import pytest
 from pyarrow import parquet
 
 from tests.integration.conftest import Project
-from thawd.state.table_sqlite import SqliteTable
-from thawd.table_export import export
+from thawd.cli.table_export import export
+from thawd.stores.tables.sqlite import SqliteTable
 
 ITEMS: dict[str, dict[str, object]] = {
     "a.png": {"label": "cat", "p": 0.5, "n": 1, "ok": True, "box": [1, 2], "late": None},
@@ -174,7 +174,7 @@ def test_a_missing_library_is_told_with_its_extra(filled: Project) -> None:
     script = (
         "import importlib.util, sys; found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'pyarrow' else found(name, *a)\n"
-        "from thawd import cli; cli.main()"
+        "from thawd.cli import program as cli; cli.main()"
     )
     done = subprocess.run(
         [sys.executable, "-c", script, "table", "labels", "--format", "parquet", "-o", "x"],
@@ -189,7 +189,7 @@ def test_a_missing_library_is_told_with_its_extra(filled: Project) -> None:
 _MEASURED = """
 import sys
 from pathlib import Path
-from thawd.table_export import export
+from thawd.cli.table_export import export
 
 def rows(count):
     for i in range(count):

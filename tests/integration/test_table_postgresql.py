@@ -23,9 +23,11 @@ from tests.integration.conftest import Project, eventually
 from tests.integration.postgresql import PASSWORD, Postgresql
 from thawd.errors import NothingStored, StoreError
 from thawd.resources import StoreUrl, Table
-from thawd.state import store_threads, table_postgresql, table_threads
-from thawd.state.table_postgresql import SCHEMA_VERSION
-from thawd.state.tables import Tables, TableStore, read_item, read_table
+from thawd.stores import threads
+from thawd.stores.tables import postgresql
+from thawd.stores.tables import threads as table_threads
+from thawd.stores.tables.access import Tables, TableStore, read_item, read_table
+from thawd.stores.tables.postgresql import SCHEMA_VERSION
 
 WRITERS = 12
 CRASHES = 4
@@ -363,7 +365,7 @@ def test_a_missing_library_is_told_at_the_start_with_its_extra(project: Project)
     script = (
         "import importlib.util; found = importlib.util.find_spec\n"
         "importlib.util.find_spec = lambda name, *a: None if name == 'psycopg' else found(name, *a)\n"
-        "from thawd import cli; cli.main()"
+        "from thawd.cli import program as cli; cli.main()"
     )
     for verb in (["up"], ["table", "labels"]):
         done = subprocess.run([sys.executable, "-c", script, *verb], cwd=project.root, capture_output=True, text=True)
@@ -385,7 +387,7 @@ def _rows(project: Project, environ: dict[str, str]) -> list[dict[str, object]]:
 def test_a_server_that_answers_nothing_any_more_does_not_keep_thawd_from_its_end(
     server: Postgresql, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(store_threads, "PATIENCE_S", 0.1)
+    monkeypatch.setattr(threads, "PATIENCE_S", 0.1)
     tables = Tables({"frozen": table_of(server, "frozen")})
 
     async def scenario() -> None:
@@ -406,7 +408,7 @@ def test_a_server_that_answers_nothing_any_more_does_not_keep_thawd_from_its_end
 def test_an_operation_that_gets_no_answer_fails_and_the_next_one_works(
     server: Postgresql, sql: psycopg.Connection[tuple[object, ...]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(table_postgresql, "_ANSWER_S", 2.0)
+    monkeypatch.setattr(postgresql, "_ANSWER_S", 2.0)
     tables = Tables({"locked": table_of(server, "locked")})
 
     async def scenario() -> None:

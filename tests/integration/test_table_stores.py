@@ -14,7 +14,7 @@ from tests.integration.emulated import EmulatedAws
 from tests.integration.postgresql import Postgresql
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import StoreUrl, Table
-from thawd.state.tables import MAX_ITEM_BYTES, AwsAccess, Tables, TableStore
+from thawd.stores.tables.access import MAX_ITEM_BYTES, AwsAccess, Tables, TableStore
 
 STORES = ("sqlite", "postgresql", "dynamodb")
 

@@ -14,9 +14,9 @@ from botocore.exceptions import ClientError
 
 from tests.integration.conftest import DEADLINE_S, Project, eventually
 from tests.integration.served import Served, code_of, xml_code
-from thawd.gateway.connection_limits import ConnectionLimits
 from thawd.gateway.http import _Incomplete
-from thawd.state.bucket_folder import STAGING
+from thawd.gateway.http_server.limits import ConnectionLimits
+from thawd.stores.objects.folder import STAGING
 
 
 def begin(served: Served, key: str, body: bytes, *, size: int, headers: str = "") -> socket.socket:

@@ -14,20 +14,20 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote_to_bytes
 
-from thawd.events import object_file
-from thawd.events.buckets import BucketWatcher, WatchSettings
 from thawd.resources import Bucket, Notification
-from thawd.state.database import Database
-from thawd.state.objects import ObjectCatalog
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.sources.buckets import files
+from thawd.sources.buckets.watcher import BucketWatcher, WatchSettings
+from thawd.stores.database import Database
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.objects.catalog import ObjectCatalog
+from thawd.stores.schema import open_state
 
 SRC = Path(__file__).parents[2] / "src"
 DEADLINE_S = 300.0
 CREATED, REMOVED = "ObjectCreated:Put", "ObjectRemoved:Delete"
 ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)
 
-object_file.install_lease_signal_handler()
+files.install_lease_signal_handler()
 
 
 class Watched:

@@ -11,7 +11,7 @@ from collections.abc import Callable
 import pytest
 
 from tests.native.engine import Trial, cases_of, require
-from thawd.snapshot import inspect
+from thawd.snapshot.inspect import reader
 
 LAYOUTS = int(os.environ.get("THAWD_LAYOUTS", "24"))
 FREEZE_NO_PAGEMAP_SCAN = 2
@@ -27,7 +27,7 @@ def test_images_of_random_layouts_keep_the_rules_and_their_copies_are_whole(
         older = FREEZE_NO_PAGEMAP_SCAN if number % 8 == 0 else 0
         ended = one.freeze(flags=older, environment={"THAWD_LAYOUT": str(number)})
         assert ended is None, ended
-        image = inspect.read(one.image)
+        image = reader.read(one.image)
         assert sum(item.kind in ("data", "copy") for item in image.operations) > 512
         require(RANDOM, one.thaw())
         one.image.unlink()
@@ -36,5 +36,5 @@ def test_images_of_random_layouts_keep_the_rules_and_their_copies_are_whole(
 def test_the_image_of_a_fragmented_heap_keeps_the_rules(trial: Callable[..., Trial]) -> None:
     one = trial(HEAP)
     assert one.freeze() is None
-    inspect.read(one.image)
+    reader.read(one.image)
     require(HEAP, one.thaw())

@@ -13,7 +13,7 @@ import pytest
 from tests.native.engine import Case, Trial, require
 from tests.native.processes import Outcome, end_of, read_until
 from thawd.errors import EnvironmentBuildError
-from thawd.execution.interpreters import find_interpreter
+from thawd.publishing.interpreters import find_interpreter
 
 PROGRAMS = Path(__file__).parent / "programs"
 RUNNING = f"{sys.version_info[0]}.{sys.version_info[1]}"

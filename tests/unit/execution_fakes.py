@@ -9,11 +9,11 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
-from thawd.execution.node import LocalNode
-from thawd.execution.pool import Lease, Pool
-from thawd.execution.version import Version
+from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
+from thawd.scheduling.pool import Lease, Pool
+from thawd.scheduling.room import LocalNode
 
 
 class FakeEnvironment:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 
 from thawd.errors import EnvironmentBuildError
-from thawd.execution.interpreters import find_interpreter
+from thawd.publishing.interpreters import find_interpreter
 
 VERSIONS = ("3.9", "3.10", "3.11", "3.12", "3.13")
 

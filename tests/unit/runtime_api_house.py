@@ -7,9 +7,9 @@ import json
 from collections.abc import Awaitable, Callable
 from typing import Any
 
-from thawd import wire
-from thawd.execution.extensions_api import ExtensionsApi
-from thawd.execution.runtime_api import RuntimeApi
+from thawd.environments.runtime_api.endpoint import RuntimeApi
+from thawd.environments.runtime_api.extensions import ExtensionsApi
+from thawd.wire import frames
 
 RUNTIME = "/2018-06-01/runtime/"
 NEXT = RUNTIME + "invocation/next"
@@ -75,7 +75,7 @@ class House:
 
     def _frame(self, kind: int, head: Any, body: bytes) -> None:
         self.told.append((kind, head, body))
-        if kind == wire.PART:
+        if kind == frames.PART:
             self.on_part()
         self.news.set()
 
@@ -91,7 +91,7 @@ class House:
 
     def invoke(self, payload: bytes = b"{}", **head: Any) -> None:
         head = {"id": ID, "arn": "arn:f", "left_ms": 3000, **head}
-        self.api.send(wire.INVOKE, json.dumps(head).encode(), payload)
+        self.api.send(frames.INVOKE, json.dumps(head).encode(), payload)
 
     async def until(self, condition: Callable[[], object]) -> None:
         while not condition():

@@ -15,8 +15,8 @@ import pytest
 
 from tests.architecture import image_header
 from tests.architecture.image_header import CField
-from thawd.snapshot import inspect
-from thawd.snapshot.inspect import Image
+from thawd.snapshot.inspect import reader
+from thawd.snapshot.inspect.reader import Image
 
 HEADER = image_header.parse(image_header.HEADER.read_text())
 PAGE = 4096
@@ -293,12 +293,12 @@ WHOLE = whole().image()
 def read_bytes(place: Path, image: bytes) -> Image:
     """What the decoder makes of these bytes, as the file `place`."""
     place.write_bytes(image)
-    return inspect.read(place)
+    return reader.read(place)
 
 
 def refusal(place: Path, image: bytes) -> str:
     """Why these bytes are refused."""
-    with pytest.raises(inspect.ImageError) as caught:
+    with pytest.raises(reader.ImageError) as caught:
         read_bytes(place, image)
     message = str(caught.value)
     assert message.startswith(f"{place}: ")

@@ -12,7 +12,7 @@ import pytest
 from thawd.errors import ResourceNotFoundException
 from thawd.gateway.application import Application, Parts
 from thawd.gateway.http import respond
-from thawd.gateway.routes import RouteTable
+from thawd.gateway.routes.endpoint import RouteTable
 from thawd.resources import Cors, HttpApi, Route
 
 

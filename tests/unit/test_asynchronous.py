@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.asynchronous`: a stored event is run, retried, given up and told, and never lost."""
+"""Claims about `thawd.queue.invoker`: a stored event is run, retried, given up and told, and never lost."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import until, within
+from thawd.destinations.delivery import Destinations
 from thawd.errors import (
     InvalidParameterValueException,
     ResourceNotFoundException,
@@ -20,19 +21,18 @@ from thawd.errors import (
     ThawdError,
     TooManyRequestsException,
 )
-from thawd.events import asynchronous, outcomes
-from thawd.events.asynchronous import AsyncInvoker
-from thawd.events.destinations import Destinations
-from thawd.events.outcomes import Outcomes
 from thawd.invocation import Invocation, Result
+from thawd.queue import invoker, outcomes
+from thawd.queue.invoker import AsyncInvoker
+from thawd.queue.outcomes import Outcomes
 from thawd.resources import Bucket, Destination, Function, Table
-from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import Depth, Event
-from thawd.state.marks import Marks
-from thawd.state.outbox import Outbox
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
-from thawd.state.tables import Tables
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.marks import Marks
+from thawd.stores.events.outbox import Outbox
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Depth, Event
+from thawd.stores.schema import open_state
+from thawd.stores.tables.access import Tables
 
 TABLE = Destination("table", "out")
 BUCKET = Destination("bucket", "out-bucket")
@@ -150,7 +150,7 @@ def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asynchronous, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
     monkeypatch.setattr(outcomes, "_BACKOFF_FIRST_S", 0.02)
 
 
@@ -240,7 +240,7 @@ def test_throttles_do_not_use_up_retries(tmp_path: Path) -> None:
 def test_an_event_that_is_too_old_is_given_up_without_being_run(tmp_path: Path) -> None:
     async def work() -> None:
         async with Post(tmp_path, maximum_event_age_s=60, on_failure=TABLE) as post:
-            from thawd.state.events import NewEvent
+            from thawd.stores.events.records import NewEvent
 
             event = NewEvent(function="f", payload=b"1", request_id="old")
             await post.queue.put([event], now=time.time() - 61)
@@ -258,7 +258,7 @@ def test_an_event_that_is_too_old_is_given_up_without_being_run(tmp_path: Path) 
 def test_an_event_waits_for_an_environment_no_longer_than_its_age_allows(tmp_path: Path) -> None:
     async def work() -> None:
         async with Post(tmp_path, maximum_event_age_s=3600) as post:
-            from thawd.state.events import NewEvent
+            from thawd.stores.events.records import NewEvent
 
             event = NewEvent(function="f", payload=b"1", request_id="old")
             await post.queue.put([event], now=time.time() - 3500)

@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.asynchronous` whatever happens: no event is lost, held for ever or run twice at once.
+"""Claims about `thawd.queue.invoker` whatever happens: no event is lost, held for ever or run twice at once.
 
 Functions come and go, the store fails, destinations are away, dead letters are redriven.
 """
@@ -15,6 +15,7 @@ from typing import Any
 import pytest
 
 from tests.unit.test_asynchronous import FAILED, TABLE, Post, claim
+from thawd.destinations.delivery import Destinations
 from thawd.errors import (
     InvalidParameterValueException,
     ResourceNotFoundException,
@@ -22,21 +23,20 @@ from thawd.errors import (
     StoreError,
     TooManyRequestsException,
 )
-from thawd.events import asynchronous, outcomes
-from thawd.events.destinations import Destinations
 from thawd.invocation import Invocation, Result
-from thawd.state.events import Depth, Event
-from thawd.state.queue import EventQueue
+from thawd.queue import invoker, outcomes
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Depth, Event
 
 STEPS = 120
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (asynchronous, outcomes):
+    for module in (invoker, outcomes):
         monkeypatch.setattr(module, "_BACKOFF_FIRST_S", 0.005)
         monkeypatch.setattr(module, "_RECHECK_S", 3600.0)  # who sleeps though there is work is found out
-    monkeypatch.setattr(asynchronous, "LONGEST_WAIT_S", 0.02)
+    monkeypatch.setattr(invoker, "LONGEST_WAIT_S", 0.02)
 
 
 class ShakyQueue(EventQueue):

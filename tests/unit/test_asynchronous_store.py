@@ -14,15 +14,15 @@ import pytest
 from tests.unit.execution_fakes import until
 from tests.unit.test_asynchronous import FAILED, Post, claim
 from thawd.errors import StoreError
-from thawd.events import asynchronous
 from thawd.invocation import Result
-from thawd.state.events import Event
-from thawd.state.queue import EventQueue
+from thawd.queue import invoker
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Event
 
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asynchronous, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
 
 
 class FailingQueue(EventQueue):

@@ -14,14 +14,14 @@ from xml.etree import ElementTree as ET
 import msgspec
 import pytest
 
-from thawd.analysis import comparison, plots
-from thawd.analysis.arrivals import arrivals, recorded
-from thawd.analysis.report import Against, page
-from thawd.analysis.runs import Columns, LoadShape, Machine, Run, read_json, write_csv, write_json
-from thawd.analysis.samples import Timing, read_timing
-from thawd.analysis.summary import in_flight, summarise
-from thawd.analysis.text import lines_of, lines_of_comparison
-from thawd.analysis.watching import MemorySample, Moment
+from thawd.bench import comparison, plots
+from thawd.bench.arrivals import arrivals, recorded
+from thawd.bench.report import Against, page
+from thawd.bench.runs import Columns, LoadShape, Machine, Run, read_json, write_csv, write_json
+from thawd.bench.samples import Timing, read_timing
+from thawd.bench.summary import in_flight, summarise
+from thawd.bench.text import lines_of, lines_of_comparison
+from thawd.bench.watching import MemorySample, Moment
 from thawd.errors import StoreError
 
 MACHINE = Machine("a processor", 2, 4096, "Linux 6", "3.11", "0.1.0")

@@ -25,12 +25,12 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.answering import OK, Request, answering
-from thawd.analysis.bench import Plan, Progress, measure
-from thawd.analysis.load import Limits, Load
-from thawd.analysis.requests import Expected, Target, without_credentials
-from thawd.analysis.runs import LoadShape, Run
-from thawd.analysis.summary import summarise
-from thawd.analysis.watching import MemorySample, MemoryWatch, StatusClient
+from thawd.bench.load import Limits, Load
+from thawd.bench.measuring import Plan, Progress, measure
+from thawd.bench.requests import Expected, Target, without_credentials
+from thawd.bench.runs import LoadShape, Run
+from thawd.bench.summary import summarise
+from thawd.bench.watching import MemorySample, MemoryWatch, StatusClient
 from thawd.errors import StoreError
 
 

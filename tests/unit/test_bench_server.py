@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from thawd import config
-from thawd.analysis.conditions import Conditions
-from thawd.analysis.private_start import Place
-from thawd.analysis.tune import COLD, RESTORED, TuneServer
-from thawd.bench_server import under
+from thawd.bench.conditions import Conditions
+from thawd.bench.private_start import Place
 from thawd.config import Settings
-from thawd.tune_server import settings_of
+from thawd.cost.tune import COLD, RESTORED, TuneServer
+from thawd.server.private.bench import under
+from thawd.server.private.tune import settings_of
 
 TOML = """
 [server]

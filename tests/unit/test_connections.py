@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.connections` that depend on when what arrives: a transport by hand."""
+"""Claims about `thawd.gateway.http_server.connections` that depend on when what arrives: a transport by hand."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ import pytest
 import uvicorn
 from uvicorn.server import ServerState
 
-from thawd.gateway.connection_limits import ConnectionLimits, Connections
-from thawd.gateway.connections import Connection
 from thawd.gateway.http import Receive, Scope, Send, respond
+from thawd.gateway.http_server.connections import Connection
+from thawd.gateway.http_server.limits import ConnectionLimits, Connections
 
 HEAD = b"GET /x HTTP/1.1\r\nHost: localhost\r\n"
 

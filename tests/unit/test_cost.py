@@ -1,4 +1,4 @@
-"""Claims about `thawd.analysis.cost`: bills as AWS's page works them out, break-evens as published, order."""
+"""Claims about `thawd.cost.bills`: bills as AWS's page works them out, break-evens as published, order."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.analysis.cost import (
+from thawd.cost.bills import (
     MONTH_S,
     MonthlyLoad,
     Shape,
@@ -22,7 +22,7 @@ from thawd.analysis.cost import (
     break_even,
     per_million,
 )
-from thawd.analysis.cost_prices import PRICES_FILE, CostError, load_prices
+from thawd.cost.prices import PRICES_FILE, CostError, load_prices
 
 PRICES = load_prices()
 

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from thawd.analysis.cost_arrivals import BEGIN_S, make_arrivals, read_arrivals
-from thawd.analysis.cost_bench import read_bench
-from thawd.analysis.cost_prices import CostError
-from thawd.analysis.cost_records import Measured, arrivals_of, by_hand, measure, read_records
-from thawd.analysis.keep_warm import Arrival
+from thawd.cost.arrivals import BEGIN_S, make_arrivals, read_arrivals
+from thawd.cost.keep_warm import Arrival
+from thawd.cost.measured import read_bench
+from thawd.cost.prices import CostError
+from thawd.cost.records import Measured, arrivals_of, by_hand, measure, read_records
 
 ID = "3f0c8a52-7a5e-4b3c-9a55-0f1f6a1f0d11"
 # As `thawd logs` keeps them, as CloudWatch exports them, as Lambda prints them.

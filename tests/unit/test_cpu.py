@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from thawd.execution import controllers, cpu, memory
-from thawd.execution.controllers import AddedController
-from thawd.execution.cpu import quota_us, with_cpu_limits
-from thawd.execution.memory import Cgroup, MemoryLimiter
+from thawd.environments.sandbox import controllers, cpu, memory
+from thawd.environments.sandbox.controllers import AddedController
+from thawd.environments.sandbox.cpu import quota_us, with_cpu_limits
+from thawd.environments.sandbox.memory import Cgroup, MemoryLimiter
 
 SPIN = "import sys\nprint('spinning', flush=True)\nwhile True: pass"
 

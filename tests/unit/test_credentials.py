@@ -1,10 +1,12 @@
-"""Claims about `thawd.gateway.credentials`: what lets a request in is in no event, what is the function's own is."""
+"""Claims about `thawd.gateway.routes.credentials`: what lets a request in is in no event, what is the function's own
+is.
+"""
 
 from __future__ import annotations
 
 import pytest
 
-from thawd.gateway.credentials import without_credentials
+from thawd.gateway.routes.credentials import without_credentials
 
 KEY = "long-enough"
 

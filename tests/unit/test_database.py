@@ -1,4 +1,4 @@
-"""Claims about `thawd.state.database`: durable when told, one transaction a group, clear about files it cannot use."""
+"""Claims about `thawd.stores.database`: durable when told, one transaction a group, clear about files it cannot use."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError, StoreFullError
-from thawd.state.database import Database
+from thawd.stores.database import Database
 
 SCHEMA = ("CREATE TABLE t (x); CREATE TABLE u (y);",)
 SRC = Path(__file__).parents[2] / "src"
@@ -202,7 +202,7 @@ def test_callers_that_went_away_do_not_disturb(db: Database) -> None:
 def test_accepted_is_durable_when_the_process_is_killed(tmp_path: Path) -> None:
     # Given a process that reports every number once it has been accepted
     script = (
-        "import asyncio, sys; from pathlib import Path; from thawd.state.database import Database\n"
+        "import asyncio, sys; from pathlib import Path; from thawd.stores.database import Database\n"
         f"db = Database(Path({str(tmp_path / 'k.db')!r}), migrations={SCHEMA!r})\n"
         "async def one(i):\n"
         "    await db.write(lambda c: c.execute('INSERT INTO t VALUES (?)', (i,)) and None)\n"

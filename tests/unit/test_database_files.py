@@ -1,4 +1,4 @@
-"""Claims about files that `thawd.state.database` opens: what it cannot use it says so of, and leaves as it is."""
+"""Claims about files that `thawd.stores.database` opens: what it cannot use it says so of, and leaves as it is."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError
-from thawd.state.database import Database
+from thawd.stores.database import Database
 
 SCHEMA = ("CREATE TABLE t (x); CREATE TABLE u (y);",)
 SRC = Path(__file__).parents[2] / "src"
@@ -118,7 +118,7 @@ def test_a_folder_or_file_that_cannot_be_written_is_told_with_the_way_out() -> N
         (folder / "there.db").chmod(0o644)
         script = (
             "import os; from pathlib import Path\n"
-            "from thawd.state.database import Database; from thawd.errors import StoreError\n"
+            "from thawd.stores.database import Database; from thawd.errors import StoreError\n"
             "os.setgid(65534); os.setuid(65534)\n"
             f"for path in ({str(folder / 'there.db')!r}, {str(folder / 'new.db')!r}, {str(folder / 'a/new.db')!r}):\n"
             f"    try: Database(Path(path), migrations={SCHEMA!r}); print('opened')\n"

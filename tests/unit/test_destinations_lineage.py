@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.destinations_lineage`: a chain that bites its tail is counted, whatever else is traced."""
+"""Claims about `thawd.destinations.lineage`: a chain that bites its tail is counted, whatever else is traced."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.events.destinations_lineage import MAX_ROUNDS, advance
+from thawd.destinations.lineage import MAX_ROUNDS, advance
 
 NAMES = st.text("abcdefgh-_XYZ0189", min_size=1, max_size=64)
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from thawd.emulated_keeper import Keeper
-from thawd.emulated_state import SavedState
+from thawd.server.emulator.keeper import Keeper
+from thawd.server.emulator.state import SavedState
 
 
 class Hindered:

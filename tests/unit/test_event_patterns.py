@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.event_patterns import Pattern, PatternError, decode
-from thawd.events.sqs_records import is_wanted
+from thawd.grammar.event_patterns import Pattern, PatternError, decode
+from thawd.sources.sqs.records import is_wanted
 
 CASES: list[tuple[str, str, bool]] = [
     # equality, several fields, several values

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.event_stream`, against botocore's decoder."""
+"""Claims about `thawd.gateway.lambda_api.event_stream`, against botocore's decoder."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from botocore.eventstream import ChecksumMismatch, EventStreamBuffer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.event_stream import event, invoke_complete, message, payload_chunks
+from thawd.gateway.lambda_api.event_stream import event, invoke_complete, message, payload_chunks
 
 
 def decoded(data: bytes) -> list[tuple[dict[str, str], bytes]]:

@@ -13,8 +13,8 @@ from typing import Any
 import pytest
 
 from tests.unit.test_runtime import INTERPRETERS, Process, ready, running
-from thawd import wire
 from thawd.snapshot.engine import LIBRARY_NAME, native_folder, unavailable
+from thawd.wire import frames
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
 
@@ -46,17 +46,17 @@ def frozen(
             "left_ms": 5000,
             "disk": None,
         }
-        process.control.sendall(wire.encode(wire.FREEZE, head, json.dumps(prime).encode()))
+        process.control.sendall(frames.encode(frames.FREEZE, head, json.dumps(prime).encode()))
         yield process, image
 
 
-def stages(process: Process) -> tuple[list[str], wire.Frame]:
+def stages(process: Process) -> tuple[list[str], frames.Frame]:
     """The stages it goes through, and the frame after them."""
     passed = []
     while True:
         frame = process.receive()
         assert frame is not None, process.printed()
-        if frame.kind != wire.STAGE:
+        if frame.kind != frames.STAGE:
             return passed, frame
         passed.append(frame.head["stage"])
 
@@ -66,7 +66,7 @@ def test_it_freezes_itself_and_tells_each_stage(tmp_path: Path, python: str) -> 
     with frozen(tmp_path, CODE, prime={"x": 1}, python=python) as (process, image):
         passed, frame = stages(process)
         assert passed == ["hooks", "priming", "freezing"]
-        assert frame.kind == wire.FROZEN
+        assert frame.kind == frames.FROZEN
         assert frame.head["refused"] is None
         assert frame.head["fork_refused"] is None
         assert frame.head["answers_differ"] is False
@@ -79,10 +79,10 @@ def test_it_freezes_itself_and_tells_each_stage(tmp_path: Path, python: str) -> 
         assert printed[1] == "called one"
         assert printed[2].startswith("PRIME_END RequestId: one\tDuration: ")
         assert printed[3:5] == ["PRIME_START RequestId: two", "called two"]
-        process.control.sendall(wire.encode(wire.GO_ON, {}))
+        process.control.sendall(frames.encode(frames.GO_ON, {}))
         frame = process.receive()
         assert frame is not None
-        assert (frame.kind, frame.head) == (wire.STAGE, {"stage": "template"})
+        assert (frame.kind, frame.head) == (frames.STAGE, {"stage": "template"})
         assert forks(process)
 
 
@@ -90,11 +90,11 @@ def forks(process: Process) -> bool:
     """Whether it is a template."""
     ours, theirs = socket.socketpair()
     with ours, theirs, open("/dev/null", "w") as nothing:
-        frame = wire.encode(wire.FORK, {"n": 1, "environ": {}})
+        frame = frames.encode(frames.FORK, {"n": 1, "environ": {}})
         fds = [theirs.fileno(), theirs.fileno(), theirs.fileno(), nothing.fileno()]
         socket.send_fds(process.control, [frame], fds)
         answer = process.receive()
-        return answer is not None and answer.kind == wire.FORKED and "pid" in answer.head
+        return answer is not None and answer.kind == frames.FORKED and "pid" in answer.head
 
 
 def test_without_a_priming_event_it_runs_none(tmp_path: Path) -> None:
@@ -128,7 +128,7 @@ def handler(event, context):
 def test_a_loop_that_runs_in_another_thread_is_no_reason(tmp_path: Path, loop: str) -> None:
     with frozen(tmp_path, LOOP.replace("LOOP", loop)) as (process, image):
         _, frame = stages(process)
-        assert (frame.kind, frame.head["refused"]) == (wire.FROZEN, None)
+        assert (frame.kind, frame.head["refused"]) == (frames.FROZEN, None)
         assert image.exists()
 
 
@@ -144,7 +144,7 @@ def test_an_image_that_cannot_be_written_is_told_and_the_process_lives(tmp_path:
     (tmp_path / "image").mkdir()
     with frozen(tmp_path, CODE) as (process, image):
         _, frame = stages(process)
-        assert frame.kind == wire.FROZEN
+        assert frame.kind == frames.FROZEN
         assert "image" in frame.head["refused"]
         assert not list(image.iterdir())
         assert process.invoke({"y": 2}) == (False, {"y": 2})
@@ -174,7 +174,7 @@ def test_the_descriptors_of_the_platform_are_under_known_numbers(tmp_path: Path)
         stages(process)
         _, numbers = process.invoke({})
         # The last one is that of the folder itself, while it is listed.
-        assert numbers == [0, 1, 2, *wire.DESCRIPTORS, 6]
+        assert numbers == [0, 1, 2, *frames.DESCRIPTORS, 6]
 
 
 def test_it_ends_when_the_platform_is_gone_before_and_after_the_freeze(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.function_url_event`: what a function URL tells a function, and takes from it.
+"""Claims about `thawd.gateway.function_urls.event`: what a function URL tells a function, and takes from it.
 
 Source: AWS Lambda developer guide, "Invoking Lambda function URLs", request and response payload formats.
 """
@@ -11,9 +11,9 @@ from typing import Any
 import msgspec
 import pytest
 
-from thawd.gateway.function_url_event import Caller, event, response
-from thawd.gateway.integration import IntegrationRequest, MalformedResponseError
-from thawd.gateway.url_table import Url, url_id
+from thawd.gateway.function_urls.event import Caller, event, response
+from thawd.gateway.function_urls.table import Url, url_id
+from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError
 from thawd.resources import FunctionUrl
 
 ID = url_id("f")

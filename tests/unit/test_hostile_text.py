@@ -15,15 +15,20 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 from thawd.control import names
+from thawd.destinations import lineage
 from thawd.errors import ThawdError
-from thawd.events import destinations_lineage
-from thawd.gateway import aws_proxy, cors, invoke_request, logs_requests, object_read, shapes, url_table
-from thawd.gateway.routes import RouteTable
-from thawd.gateway.s3_request import speaks_s3
-from thawd.gateway.s3_xml import S3Error
+from thawd.gateway import cors
+from thawd.gateway.aws import proxy
+from thawd.gateway.function_urls import table
+from thawd.gateway.lambda_api import invoke_request, shapes
+from thawd.gateway.logs import requests
+from thawd.gateway.routes.endpoint import RouteTable
+from thawd.gateway.s3 import read as object_read
+from thawd.gateway.s3.request import speaks_s3
+from thawd.gateway.s3.xml import S3Error
 from thawd.gateway.sigv4 import SignatureError, Signed, verify
+from thawd.grammar import log_filters
 from thawd.resources import Route
-from thawd.telemetry import log_filter
 
 _CPU_S = 60
 _LARGE = 200_000
@@ -101,25 +106,25 @@ READERS: dict[str, Callable[[str], object]] = {
     "signature in a header": _verify_header,
     "signature in the query": _verify_query,
     "signed headers": _verify_many_headers,
-    "service of a header": lambda text: aws_proxy.service_of(_scope(text, "authorization")),
-    "service of the query": lambda text: aws_proxy.service_of(_scope(text, "query")),
+    "service of a header": lambda text: proxy.service_of(_scope(text, "authorization")),
+    "service of the query": lambda text: proxy.service_of(_scope(text, "query")),
     "S3 by header": lambda text: speaks_s3(_scope(text, "authorization")),
     "S3 by query": lambda text: speaks_s3(_scope(text, "query")),
-    "host of a function URL": url_table.id_in,
-    "path of a function URL": lambda text: url_table.id_in("/_urls/" + text),
+    "host of a function URL": table.id_in,
+    "path of a function URL": lambda text: table.id_in("/_urls/" + text),
     "origin": cors.is_this_machine,
     "function's name, invoked": lambda text: invoke_request.resolve(_scope("", "query"), text),
     "function's name, managed": names.parse_function,
     "layer's name": names.parse_layer,
     "members of an API's input": _read_members,
     "operation's path": lambda text: shapes.find("GET", "/2015-03-31/functions/" + text, ""),
-    "filter pattern": log_filter.parse,
-    "filter pattern as long as it may be": lambda text: log_filter.parse(text[: log_filter.MAX_PATTERN_CHARACTERS]),
-    "filter pattern for JSON": lambda text: log_filter.parse("{" + text[:1000] + "}"),
-    "token of the Logs API": logs_requests._TOKEN.fullmatch,
-    "group of the Logs API": logs_requests._GROUP_ARN.fullmatch,
+    "filter pattern": log_filters.parse,
+    "filter pattern as long as it may be": lambda text: log_filters.parse(text[: log_filters.MAX_PATTERN_CHARACTERS]),
+    "filter pattern for JSON": lambda text: log_filters.parse("{" + text[:1000] + "}"),
+    "token of the Logs API": requests._TOKEN.fullmatch,
+    "group of the Logs API": requests._GROUP_ARN.fullmatch,
     "range": lambda text: object_read._range(text, 10),
-    "trace header": lambda text: destinations_lineage.advance("Lineage=" + text, source="a", target="b"),
+    "trace header": lambda text: lineage.advance("Lineage=" + text, source="a", target="b"),
     "route": lambda text: RouteTable([Route(key="GET /{a}/{b+}", function="f")]).find("GET", "/" + text),
 }
 

@@ -19,9 +19,9 @@ import pytest
 import uvloop
 
 from thawd.errors import EnvironmentBuildError
-from thawd.execution import interpreters
-from thawd.execution.interpreters import Interpreter, find_interpreter, prepare_environment
-from thawd.execution.requirements import remove_unused
+from thawd.publishing import interpreters
+from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
+from thawd.publishing.requirements import remove_unused
 
 SOURCES = Path(__file__).parents[2] / "src"
 ME = Interpreter(Path(sys.executable), sys.version_info[:3])
@@ -344,7 +344,7 @@ def test_callers_in_several_processes_wait_for_one_build(tmp_path: Path) -> None
     text = f"""
         import asyncio
         from pathlib import Path
-        from thawd.execution.interpreters import Interpreter, prepare_environment
+        from thawd.publishing.interpreters import Interpreter, prepare_environment
         async def twice():
             python = Interpreter(Path({str(python.path)!r}), (3, 12, 0))
             call = lambda: prepare_environment(Path({str(requirements)!r}), python,
@@ -434,7 +434,7 @@ def test_after_a_killed_builder_the_next_one_waits_for_its_installer_and_starts_
     text = f"""
         import asyncio
         from pathlib import Path
-        from thawd.execution.interpreters import Interpreter, prepare_environment
+        from thawd.publishing.interpreters import Interpreter, prepare_environment
         python = Interpreter(Path({str(python.path)!r}), (3, 12, 0))
         root = Path({str(tmp_path / "environments")!r})
         asyncio.run(prepare_environment(Path({str(requirements)!r}), python, root, on_line=print))

@@ -1,4 +1,6 @@
-"""Claims about `thawd.gateway.invoke_request`: names, ARNs, qualifiers, contexts, payloads, as a request has them."""
+"""Claims about `thawd.gateway.lambda_api.invoke_request`: names, ARNs, qualifiers, contexts, payloads, as a request
+has them.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,8 @@ from thawd.errors import (
     ResourceNotFoundException,
 )
 from thawd.gateway.http import Budget
-from thawd.gateway.invoke import InvokeApi
-from thawd.gateway.invoke_request import MAX_CLIENT_CONTEXT_BYTES, check_json, resolve
+from thawd.gateway.lambda_api.invoke import InvokeApi
+from thawd.gateway.lambda_api.invoke_request import MAX_CLIENT_CONTEXT_BYTES, check_json, resolve
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, Result
 
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"

@@ -1,4 +1,4 @@
-"""Claims about `thawd.execution.keep_alive` and its simulation: windows, and traces that were worked out by hand."""
+"""Claims about `thawd.scheduling.keep_alive` and its simulation: windows, and traces that were worked out by hand."""
 
 from __future__ import annotations
 
@@ -6,15 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.analysis.keep_warm import Arrival, SimulationResult, simulate
-from thawd.execution.keep_alive import (
-    FixedPolicy,
-    HistogramParameters,
-    HistogramPolicy,
-    Keeper,
-    Policy,
-    Windows,
-)
+from thawd.cost.keep_warm import Arrival, SimulationResult, simulate
+from thawd.scheduling.keep_alive import FixedPolicy, HistogramParameters, HistogramPolicy, Keeper, Policy, Windows
 
 FALLBACK_S = 300.0
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.log_events` and its neighbours: places outlive rotation, and reading holds little."""
+"""Claims about `thawd.telemetry.logs.events` and its neighbours: places outlive rotation, and reading holds little."""
 
 from __future__ import annotations
 
@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from thawd.telemetry import log_events
-from thawd.telemetry.log_events import LogEvents, LogPosition
-from thawd.telemetry.log_groups import group_names, path_of_group
-from thawd.telemetry.log_streams import streams_by_name, streams_by_time
-from thawd.telemetry.logs import FunctionLog, rotated
+from thawd.telemetry.logs import events as log_events
+from thawd.telemetry.logs.events import LogEvents, LogPosition
+from thawd.telemetry.logs.groups import group_names, path_of_group
+from thawd.telemetry.logs.streams import streams_by_name, streams_by_time
+from thawd.telemetry.logs.writer import FunctionLog, rotated
 
 BEGIN_MS = 1_790_000_000_000
 

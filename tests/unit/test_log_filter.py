@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.log_filter`, from AWS's page on filter patterns."""
+"""Claims about `thawd.grammar.log_filters`, from AWS's page on filter patterns."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from thawd.telemetry.log_filter import FilterPatternError, parse
+from thawd.grammar.log_filters import FilterPatternError, parse
 
 LINES = ["[ERROR] ARGUMENTS bad", "[WARN] arguments bad", "[ERROR] timeout after 3 s", "all is well"]
 

@@ -1,4 +1,4 @@
-"""Claims about `thawd.telemetry.log_reader`: every line once and in order, however the log rotates meanwhile."""
+"""Claims about `thawd.telemetry.logs.reader`: every line once and in order, however the log rotates meanwhile."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.telemetry.log_reader import MAX_HELD, LogReader
-from thawd.telemetry.logs import KEPT_FILES, FunctionLog, rotated
+from thawd.telemetry.logs.reader import MAX_HELD, LogReader
+from thawd.telemetry.logs.writer import KEPT_FILES, FunctionLog, rotated
 
 
 class Writer:

@@ -13,8 +13,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from tests.unit.execution_fakes import until
-from thawd.telemetry import logs
-from thawd.telemetry.logs import FunctionLog, LogStream, read_lines, rotated
+from thawd.telemetry.logs import writer
+from thawd.telemetry.logs.writer import FunctionLog, LogStream, read_lines, rotated
 
 T = TypeVar("T")
 LINE = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{3}Z\t(?P<stream>[^\t]+)\t(?P<message>.*)\n", re.DOTALL)
@@ -122,16 +122,16 @@ def test_without_a_tail_asked_for_there_is_none_and_it_ends_with_its_invocation(
 def test_no_line_is_longer_than_cloudwatchs_limit(tmp_path: Path) -> None:
     def work() -> None:
         log, stream = made(tmp_path / "f.log", max_bytes=1 << 30)
-        stream.output(b"x" * logs.MAX_LINE_BYTES)
+        stream.output(b"x" * writer.MAX_LINE_BYTES)
         stream.output(b"y" * 60_000 + b"\n")
-        stream.output(b"z" * (3 * logs.MAX_LINE_BYTES))
+        stream.output(b"z" * (3 * writer.MAX_LINE_BYTES))
         stream.line("END")
         log.flush()
 
     on_loop(work)
     found = messages(tmp_path / "f.log")
-    assert max(map(len, found)) <= logs.MAX_LINE_BYTES
-    assert b"".join(found[:-1]) == (b"x" * logs.MAX_LINE_BYTES + b"y" * 60_000 + b"z" * (3 * logs.MAX_LINE_BYTES))
+    assert max(map(len, found)) <= writer.MAX_LINE_BYTES
+    assert b"".join(found[:-1]) == (b"x" * writer.MAX_LINE_BYTES + b"y" * 60_000 + b"z" * (3 * writer.MAX_LINE_BYTES))
 
 
 def test_what_is_gathered_is_written_by_itself_soon(tmp_path: Path) -> None:
@@ -157,7 +157,7 @@ def test_rotation_bounds_the_disk_and_keeps_the_newest_lines_in_order(tmp_path: 
 
     on_loop(work)
     assert sorted(p.name for p in tmp_path.iterdir()) == ["f.log", "f.log.1", "f.log.2", "f.log.3"]
-    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 2100 * (logs.KEPT_FILES + 1)
+    assert sum(p.stat().st_size for p in tmp_path.iterdir()) <= 2100 * (writer.KEPT_FILES + 1)
     found = [int(message) for message in messages(path)]
     assert found == list(range(found[0], 500))
     assert rotated(path, 1).exists()

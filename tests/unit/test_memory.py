@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from thawd.execution import memory
+from thawd.environments.sandbox import memory
 
 MIB = 1 << 20
 ALLOCATE = """

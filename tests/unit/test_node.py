@@ -1,4 +1,4 @@
-"""Claims about `thawd.execution.node` and `dispatcher`: room is shared fairly, never lost, never given twice."""
+"""Claims about `thawd.scheduling.room` and `dispatcher`: room is shared fairly, never lost, never given twice."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invaria
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, version_of, within
 from tests.unit.test_pool import environment_of, scenario, warm
+from thawd.environments.init_phase import InitError
 from thawd.errors import ResourceNotFoundException, ThawdError, TooManyRequestsException
-from thawd.execution.dispatcher import Dispatcher
-from thawd.execution.init_phase import InitError
-from thawd.execution.pool import Lease, Pool, PoolRetiredError
 from thawd.invocation import Result
 from thawd.resources import Function
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
 from thawd.telemetry.metrics import Metrics
 
 

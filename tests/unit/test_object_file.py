@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.object_file`: who is writing, what counts as new, and that looking harms nobody."""
+"""Claims about `thawd.sources.buckets.files`: who is writing, what counts as new, and that looking harms nobody."""
 
 from __future__ import annotations
 
@@ -15,8 +15,17 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from thawd.events.object_file import REST_S, FileState, Looker, LookResult, Patience, Trusted, has_writers, leases_work
-from thawd.state.objects import ObjectRecord
+from thawd.sources.buckets.files import (
+    REST_S,
+    FileState,
+    Looker,
+    LookResult,
+    Patience,
+    Trusted,
+    has_writers,
+    leases_work,
+)
+from thawd.stores.objects.catalog import ObjectRecord
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -176,7 +185,7 @@ def test_a_writer_that_comes_while_we_look_neither_kills_us_nor_waits_long(tmp_p
     path = tmp_path / "k"
     path.write_bytes(b"1")
     script = (
-        "import fcntl, os, select, subprocess, sys, time; from thawd.events import object_file\n"
+        "import fcntl, os, select, subprocess, sys, time; from thawd.sources.buckets import files as object_file\n"
         f"refused = False; path = {str(path)!r}; original = fcntl.fcntl\n"
         f"{belt}\n"
         "def held_up(fd, operation, argument=0):\n"

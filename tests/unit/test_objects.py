@@ -1,4 +1,6 @@
-"""Claims about `thawd.state.objects`: one transaction for objects and events, one winner, flat memory and cost."""
+"""Claims about `thawd.stores.objects.catalog`: one transaction for objects and events, one winner, flat memory and
+cost.
+"""
 
 from __future__ import annotations
 
@@ -9,11 +11,11 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError
-from thawd.state.database import Database
-from thawd.state.events import Depth, NewEvent
-from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord, successor
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.stores.database import Database
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Depth, NewEvent
+from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord, successor
+from thawd.stores.schema import open_state
 
 
 @pytest.fixture
@@ -117,7 +119,7 @@ def test_sequencers_grow_even_over_removal_restart_and_a_clock_set_back(
         assert await catalog.count("b") == 0
 
     for clock in (2_000_000_000_000_000_000, 1_000_000_000_000_000_000):
-        monkeypatch.setattr("thawd.state.objects.time.time_ns", lambda clock=clock: clock)
+        monkeypatch.setattr("thawd.stores.objects.catalog.time.time_ns", lambda clock=clock: clock)
         db = open_state(tmp_path / "s.db")
         asyncio.run(scenario(ObjectCatalog(db)))
         db.close()

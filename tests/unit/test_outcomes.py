@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.outcomes`: all that is to be told of an event is told, whatever each destination does."""
+"""Claims about `thawd.queue.outcomes`: all that is to be told of an event is told, whatever each destination does."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ import pytest
 
 from tests.unit.execution_fakes import until
 from tests.unit.test_asynchronous import FAILED, Away, Post, claim
+from thawd.destinations.delivery import Delivery, Destinations, Outside
 from thawd.errors import DestinationRefused, DestinationUnavailable, StoreFullError
-from thawd.events import asynchronous, outcomes
-from thawd.events.destinations import Delivery, Destinations, Outside
-from thawd.events.outcomes import _AT_ONCE as AT_ONCE
-from thawd.events.outcomes import Burial, Outcome
+from thawd.queue import invoker, outcomes
+from thawd.queue.outcomes import _AT_ONCE as AT_ONCE
+from thawd.queue.outcomes import Burial, Outcome
 from thawd.resources import Destination
-from thawd.state import queue as queue_module
-from thawd.state.events import Depth
+from thawd.stores.events import queue as queue_module
+from thawd.stores.events.records import Depth
 
 HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
 NEXT = Destination("function", "next")
@@ -27,7 +27,7 @@ HOOK_TOO = Destination("http", "http://127.0.0.1/failed")
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(asynchronous, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
     monkeypatch.setattr(outcomes, "_BACKOFF_FIRST_S", 0.02)
 
 

@@ -1,4 +1,6 @@
-"""Claims about `thawd.events.pending`: a key is held once, comes at its time, and no more are held than allowed."""
+"""Claims about `thawd.sources.buckets.pending`: a key is held once, comes at its time, and no more are held than
+allowed.
+"""
 
 from __future__ import annotations
 
@@ -6,8 +8,8 @@ import asyncio
 
 import pytest
 
-from thawd.events.object_file import Patience
-from thawd.events.pending import Due, Pending
+from thawd.sources.buckets.files import Patience
+from thawd.sources.buckets.pending import Due, Pending
 
 
 def test_keys_come_when_they_are_due_earliest_first() -> None:

@@ -1,4 +1,4 @@
-"""Claims about `thawd.execution.pool`: who is served, by what, and what is left behind. Fake processes, a real loop."""
+"""Claims about `thawd.scheduling.pool`: who is served, by what, what is left behind. Fake processes, a real loop."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, within
+from thawd.environments.init_phase import InitError
 from thawd.errors import NoRoomError, ServiceException, TooManyRequestsException
-from thawd.execution import pool as pool_module
-from thawd.execution.init_phase import InitError
-from thawd.execution.pool import Lease, Pool, PoolRetiredError
+from thawd.scheduling import pool as pool_module
+from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
 
 
 def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:

@@ -11,10 +11,10 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, turns, version_of
-from thawd.analysis.keep_warm import Arrival, simulate
-from thawd.execution import pool as pool_module
-from thawd.execution.keep_alive import FixedPolicy, HistogramParameters, HistogramPolicy, Policy, Windows
-from thawd.execution.pool import Pool
+from thawd.cost.keep_warm import Arrival, simulate
+from thawd.scheduling import pool as pool_module
+from thawd.scheduling.keep_alive import FixedPolicy, HistogramParameters, HistogramPolicy, Policy, Windows
+from thawd.scheduling.pool import Pool
 
 
 class _Selector(selectors.DefaultSelector):  # type: ignore[misc, valid-type]

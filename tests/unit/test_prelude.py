@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.prelude`: where status and headers of a streamed answer end, however it is cut."""
+"""Claims about `thawd.gateway.routes.prelude`: where status and headers of a streamed answer end, however it is cut."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.integration import MalformedResponseError
-from thawd.gateway.prelude import Prelude, whole
+from thawd.gateway.routes.integration import MalformedResponseError
+from thawd.gateway.routes.prelude import Prelude, whole
 from thawd.streaming import HTTP_RESPONSE
 
 HEAD = json.dumps({"statusCode": 201, "headers": {"X-A": "1"}, "cookies": ["a=1"]}).encode()

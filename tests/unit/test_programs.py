@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from thawd import config
-from thawd.errors import ConfigurationError, EnvironmentBuildError
-from thawd.execution.programs import (
+from thawd.environments.programs import (
     Program,
     check_program,
     find_program,
@@ -17,6 +16,7 @@ from thawd.execution.programs import (
     runs_a_program,
     variables_of_program,
 )
+from thawd.errors import ConfigurationError, EnvironmentBuildError
 from thawd.resources import NODE_RUNTIMES, PROVIDED_RUNTIMES, PYTHON_RUNTIMES, RUNTIMES, Function
 
 

@@ -10,11 +10,11 @@ from zoneinfo import ZoneInfo
 import pytest
 
 from thawd import config
-from thawd.analysis.cost_report import provisioned_seconds
+from thawd.cost.report import provisioned_seconds
 from thawd.errors import ConfigurationError, ResourceNotFoundException
-from thawd.events.provisioned import ProvisionedSchedules
-from thawd.execution.provisioned_plan import ProvisionedPlan
 from thawd.resources import ProvisionedSchedule
+from thawd.scheduling.provisioned import ProvisionedPlan
+from thawd.sources.provisioned import ProvisionedSchedules
 
 BERLIN = "Europe/Berlin"
 OFFICE = (

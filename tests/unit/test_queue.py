@@ -1,4 +1,6 @@
-"""Claims about `thawd.state.queue`: nothing accepted is lost, order is kept, cost does not grow with the backlog."""
+"""Claims about `thawd.stores.events.queue`: nothing accepted is lost, order is kept, cost does not grow with the
+backlog.
+"""
 
 from __future__ import annotations
 
@@ -13,16 +15,16 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError, TooManyRequestsException
-from thawd.state import clock
-from thawd.state.database import Database
-from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import Depth, Event, Flow, NewEvent, as_accepted, insert
-from thawd.state.marks import SLOTS, Marks
-from thawd.state.objects import ObjectCatalog, ObjectChange, ObjectRecord
-from thawd.state.outbox import Outbox
-from thawd.state.queue import EventQueue
-from thawd.state.schedules import ScheduleState, ScheduleStore
-from thawd.state.schema import MIGRATIONS, open_state
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.marks import SLOTS, Marks
+from thawd.stores.events.outbox import Outbox
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Depth, Event, Flow, NewEvent, as_accepted, insert
+from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord
+from thawd.stores.schedules import ScheduleState, ScheduleStore
+from thawd.stores.schema import MIGRATIONS, open_state
 
 
 @pytest.fixture

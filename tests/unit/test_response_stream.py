@@ -1,4 +1,4 @@
-"""Claims about `thawd.response_stream`: the order of parts, how many may wait, and how a stream ends."""
+"""Claims about `thawd.wire.response_stream`: the order of parts, how many may wait, and how a stream ends."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import turns, within
-from thawd.response_stream import HIGH_BYTES, ResponseStream
+from thawd.wire.response_stream import HIGH_BYTES, ResponseStream
 
 
 class Tap:

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.rest_api`: payload format 1.0 both ways.
+"""Claims about `thawd.gateway.routes.rest_api`: payload format 1.0 both ways.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway", input and output format.
 """
@@ -14,8 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.integration import IntegrationRequest, MalformedResponseError, Response
-from thawd.gateway.rest_api import event, response
+from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError, Response
+from thawd.gateway.routes.rest_api import event, response
 
 
 def request(**changed: Any) -> IntegrationRequest:

@@ -10,7 +10,7 @@ import pytest
 
 from thawd.errors import ServiceException, ThawdError, TooManyRequestsException
 from thawd.gateway.http import Budget
-from thawd.gateway.routes import MAX_BODY_BYTES, RoutesApi, RouteTable
+from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, RoutesApi, RouteTable
 from thawd.invocation import Invocation, Result
 from thawd.resources import Route
 

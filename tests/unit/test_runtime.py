@@ -22,20 +22,20 @@ import pytest
 
 from tests.unit.execution_fakes import until, within
 from tests.unit.interpreters_here import INTERPRETERS
-from thawd import wire
+from thawd.environments import environment as environments
+from thawd.environments.children import Children
+from thawd.environments.ends import Ends
+from thawd.environments.environment import Environment
+from thawd.environments.init_phase import InitError
+from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.spawner import Spawner
+from thawd.environments.version import Version, variables_of
 from thawd.errors import ServiceException
-from thawd.execution import environment as environments
-from thawd.execution.children import Children
-from thawd.execution.ends import Ends
-from thawd.execution.environment import Environment
-from thawd.execution.init_phase import InitError
-from thawd.execution.memory import MemoryLimiter
-from thawd.execution.spawner import Spawner
-from thawd.execution.version import Version, variables_of
 from thawd.invocation import Invocation, StartKind
 from thawd.resources import Function
-from thawd.telemetry.logs import FunctionLog, LogStream, read_lines
+from thawd.telemetry.logs.writer import FunctionLog, LogStream, read_lines
 from thawd.telemetry.metrics import Metrics
+from thawd.wire import frames
 
 BOOTSTRAP = Path(__file__).parents[2] / "src" / "thawd" / "runtime" / "bootstrap.py"
 
@@ -50,7 +50,7 @@ class Process:
         self.output, output = os.pipe()
         self.control.settimeout(120)
         self.services.settimeout(120)
-        self.decoder = wire.Decoder()
+        self.decoder = frames.Decoder()
         theirs = (control.fileno(), services.fileno(), lifeline)
         self.process = subprocess.Popen(
             [python, str(BOOTSTRAP), mode, *map(str, theirs)],
@@ -76,7 +76,7 @@ class Process:
         os.close(lifeline)
         os.close(output)
 
-    def receive(self) -> wire.Frame | None:
+    def receive(self) -> frames.Frame | None:
         while True:
             frame = self.decoder.take()
             if frame is not None:
@@ -90,10 +90,10 @@ class Process:
         """Whether it failed, and the answer; the process must live."""
         whole = {"id": "rid-1", "arn": "arn:f", "left_ms": 3000, **head}
         body = event if isinstance(event, bytes) else json.dumps(event).encode()
-        self.control.sendall(wire.encode(wire.INVOKE, whole, body))
+        self.control.sendall(frames.encode(frames.INVOKE, whole, body))
         frame = self.receive()
         assert frame is not None, f"it has ended: {self.printed()}"
-        assert frame.kind == wire.RESULT
+        assert frame.kind == frames.RESULT
         assert frame.head["duration_ms"] >= 0
         return frame.head["failed"], json.loads(frame.body)
 
@@ -138,7 +138,7 @@ def running(
 def ready(process: Process) -> Process:
     frame = process.receive()
     assert frame is not None
-    assert frame.kind == wire.READY, frame
+    assert frame.kind == frames.READY, frame
     assert frame.head["pid"] == process.process.pid
     return process
 
@@ -297,7 +297,7 @@ def test_an_init_that_fails_is_told_with_its_kind_and_ends_the_process(
     with running(tmp_path, code, handler=handler, mode=mode) as process:
         frame = process.receive()
         assert frame is not None
-        assert frame.kind == wire.INIT_ERROR
+        assert frame.kind == frames.INIT_ERROR
         document = json.loads(frame.body)
         assert document["errorType"] == frame.head["type"] == error_type
         assert message in document["errorMessage"]
@@ -365,7 +365,7 @@ def test_what_is_printed_is_out_before_the_answer(tmp_path: Path) -> None:
 def test_an_exit_ends_the_process_with_its_status(tmp_path: Path, call: str, status: int) -> None:
     with running(tmp_path, f"import os, sys\ndef handler(e, c): {call}") as process:
         ready(process)
-        process.control.sendall(wire.encode(wire.INVOKE, {"id": "1", "arn": "", "left_ms": 1}, b"{}"))
+        process.control.sendall(frames.encode(frames.INVOKE, {"id": "1", "arn": "", "left_ms": 1}, b"{}"))
         assert process.receive() is None
         assert process.process.wait(120) == status
 
@@ -402,7 +402,7 @@ def test_the_process_ends_when_the_platform_is_gone(tmp_path: Path, mode: str, e
 def test_a_busy_handler_dies_with_the_platform(tmp_path: Path) -> None:
     with running(tmp_path, "def handler(e, c):\n  while True: pass") as process:
         ready(process)
-        process.control.sendall(wire.encode(wire.INVOKE, {"id": "1", "arn": "", "left_ms": 1}, b"{}"))
+        process.control.sendall(frames.encode(frames.INVOKE, {"id": "1", "arn": "", "left_ms": 1}, b"{}"))
         os.close(process.lifeline)
         process.lifeline = -1
         assert process.process.wait(120) == -signal.SIGKILL
@@ -702,7 +702,7 @@ def test_a_process_without_variables_is_nobodys_only_if_it_was_so_a_while_ago_to
     # In a process of its own: the children of this one are not all of this test.
     script = textwrap.dedent("""
         import signal, subprocess
-        from thawd.execution.children import Children
+        from thawd.environments.children import Children
 
         children = Children()
         process = subprocess.Popen(["sleep", "1000"], env={}, start_new_session=True)
@@ -716,19 +716,19 @@ def test_a_process_without_variables_is_nobodys_only_if_it_was_so_a_while_ago_to
 
 
 HOSTILE = [
-    wire.encode(wire.RESULT, {"duration_ms": "abc", "peak_kib": 0, "failed": False}, b"1"),
-    wire.encode(wire.RESULT, {"duration_ms": "5", "peak_kib": "5", "failed": False}, b"1"),
-    wire.encode(wire.RESULT, {"duration_ms": float("nan"), "peak_kib": 0, "failed": False}, b"1"),
-    wire.encode(wire.RESULT, {"duration_ms": 1, "peak_kib": float("inf"), "failed": False}, b"1"),
-    wire.encode(wire.RESULT, {"duration_ms": -1e300, "peak_kib": -5, "failed": False}, b"1"),
-    wire.encode(wire.RESULT, [1], b"1"),
-    wire.encode(wire.RESULT, None, b"1"),
-    wire.encode(wire.RESULT, {"duration_ms": 1, "peak_kib": 1, "failed": False}, b"\xff is no text"),
-    wire.encode(wire.READY, {}, b""),
-    wire.encode(wire.INIT_ERROR, {}, b""),
-    wire.encode(99, {}, b""),
+    frames.encode(frames.RESULT, {"duration_ms": "abc", "peak_kib": 0, "failed": False}, b"1"),
+    frames.encode(frames.RESULT, {"duration_ms": "5", "peak_kib": "5", "failed": False}, b"1"),
+    frames.encode(frames.RESULT, {"duration_ms": float("nan"), "peak_kib": 0, "failed": False}, b"1"),
+    frames.encode(frames.RESULT, {"duration_ms": 1, "peak_kib": float("inf"), "failed": False}, b"1"),
+    frames.encode(frames.RESULT, {"duration_ms": -1e300, "peak_kib": -5, "failed": False}, b"1"),
+    frames.encode(frames.RESULT, [1], b"1"),
+    frames.encode(frames.RESULT, None, b"1"),
+    frames.encode(frames.RESULT, {"duration_ms": 1, "peak_kib": 1, "failed": False}, b"\xff is no text"),
+    frames.encode(frames.READY, {}, b""),
+    frames.encode(frames.INIT_ERROR, {}, b""),
+    frames.encode(99, {}, b""),
     b"\xff" * 64,
-    wire.HEADER.pack(200_000, 0, wire.RESULT) + b"[" * 200_000,
+    frames.HEADER.pack(200_000, 0, frames.RESULT) + b"[" * 200_000,
 ]
 
 
@@ -750,7 +750,7 @@ def test_whatever_a_process_sends_its_invocation_ends_in_a_result_and_not_in_an_
         children = Children()
         await environment.connect(no_services)
         environment.adopt(children.watch(process.pid))
-        theirs.sendall(wire.encode(wire.READY, {"pid": 1, "init_ms": 1.0}))
+        theirs.sendall(frames.encode(frames.READY, {"pid": 1, "init_ms": 1.0}))
         await within(environment.ready)
         running = asyncio.ensure_future(environment.invoke(invocation(), init_ms=None))
         await asyncio.sleep(0)

@@ -8,9 +8,9 @@ import json
 
 import pytest
 
-from thawd import wire
-from thawd.execution.runtime_http import MAX_CONNECTIONS, MAX_HEAD_BYTES
+from thawd.environments.runtime_api.http import MAX_CONNECTIONS, MAX_HEAD_BYTES
 from thawd.invocation import MAX_PAYLOAD_BYTES
+from thawd.wire import frames
 
 from .runtime_api_house import ID, NEXT, RUNTIME, Client, House, invoked, play, ready
 
@@ -18,7 +18,7 @@ from .runtime_api_house import ID, NEXT, RUNTIME, Client, House, invoked, play, 
 def test_the_first_next_makes_it_ready_and_brings_the_invocation_with_its_headers() -> None:
     async def scene(house: House) -> None:
         client = await ready(house)
-        assert house.told == [(wire.READY, {}, b"")]
+        assert house.told == [(frames.READY, {}, b"")]
         house.invoke(b'{"a": 1}', trace="Root=1-2-3", client='{\n"custom": {"k": "\u00e4\\n"}}')
         answer = await client.answer()
         assert (answer.status, answer.body) == (200, b'{"a": 1}')
@@ -193,7 +193,7 @@ def test_an_init_error_is_told_with_its_document_once_the_program_has_ended() ->
         assert (await client.ask("GET", NEXT)).status == 403
         assert not house.told
         house.api.runtime_ended()
-        assert house.told == [(wire.INIT_ERROR, {"message": "Runtime.X: no"}, document)]
+        assert house.told == [(frames.INIT_ERROR, {"message": "Runtime.X: no"}, document)]
 
     play(scene)
 
@@ -202,7 +202,7 @@ def test_an_init_error_of_a_program_that_does_not_end_is_told_all_the_same() -> 
     async def scene(house: House) -> None:
         await (await house.client()).ask("POST", RUNTIME + "init/error", b"not JSON")
         await house.until(lambda: house.told)
-        assert house.told == [(wire.INIT_ERROR, {"message": "not JSON"}, b"not JSON")]
+        assert house.told == [(frames.INIT_ERROR, {"message": "not JSON"}, b"not JSON")]
 
     play(scene)
 
@@ -245,7 +245,7 @@ def test_a_restore_error_fails_the_start() -> None:
         document = b'{"errorType":"Runtime.AfterRestoreError","errorMessage":"hook"}'
         assert (await client.ask("POST", RUNTIME + "restore/error", document)).status == 202
         await house.until(lambda: house.told)
-        assert house.told[0][0] == wire.INIT_ERROR
+        assert house.told[0][0] == frames.INIT_ERROR
         assert house.told[0][2] == document
 
     play(scene, snap_start=True)
@@ -338,7 +338,7 @@ async def streaming(house: House, *, limit_bytes: int = 1000, content_type: str 
 
 
 def parts(house: House) -> list[tuple[str, bytes]]:
-    return [(head["type"], body) for kind, head, body in house.told if kind == wire.PART]
+    return [(head["type"], body) for kind, head, body in house.told if kind == frames.PART]
 
 
 def test_parts_of_a_streamed_response_are_passed_on_as_they_come_where_they_are_wanted() -> None:

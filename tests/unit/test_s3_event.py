@@ -1,4 +1,4 @@
-"""Claims about `thawd.events.s3_event`: the JSON is S3's, and a notification gets what it asked for."""
+"""Claims about `thawd.sources.buckets.s3_event`: the JSON is S3's, and a notification gets what it asked for."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.events.s3_event import CREATED, REMOVED, ObjectEvent, encode, functions_for, row_key
 from thawd.resources import Notification
+from thawd.sources.buckets.s3_event import CREATED, REMOVED, ObjectEvent, encode, functions_for, row_key
 
 
 def event(key: bytes = b"cats/a b+c.png", name: str = CREATED, **changes: object) -> ObjectEvent:

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.schedule_expressions import ScheduleError, parse
+from thawd.grammar.schedule_expressions import ScheduleError, parse
 
 
 def times(expression: str, start: str, *, zone: str = "UTC", count: int = 3) -> list[str]:

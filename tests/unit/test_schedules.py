@@ -14,14 +14,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd import schedule_expressions
 from thawd.errors import StoreError
-from thawd.events.schedules import Schedules
+from thawd.grammar import schedule_expressions
 from thawd.resources import Schedule
-from thawd.state.database import Database
-from thawd.state.queue import EventQueue
-from thawd.state.schedules import ScheduleState, ScheduleStore
-from thawd.state.schema import open_state
+from thawd.sources.schedules import Schedules
+from thawd.stores.database import Database
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.schedules import ScheduleState, ScheduleStore
+from thawd.stores.schema import open_state
 
 NOON = datetime(2026, 5, 1, 12, tzinfo=UTC).timestamp()
 

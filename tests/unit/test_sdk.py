@@ -12,7 +12,7 @@ import boto3
 import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
-from thawd.execution import sdk
+from thawd.environments import sdk
 from thawd.runtime import sdk as in_function
 
 RUNTIME = Path(in_function.__file__)

@@ -28,8 +28,8 @@ from tests.unit.snapshot_images import (
     sealed,
     whole,
 )
-from thawd.snapshot import inspect
-from thawd.snapshot.inspect import ImageError, describe, read, text
+from thawd.snapshot.inspect import reader
+from thawd.snapshot.inspect.reader import ImageError, describe, read, text
 
 TABLES_END = PAGE + len(whole().tables()[0])
 many = settings(max_examples=300, deadline=None)
@@ -277,7 +277,7 @@ def test_the_rest_of_the_headers_page_is_zero(place: Path) -> None:
 ALONE = """
 import json, sys
 sys.path.insert(0, sys.argv[1])
-from thawd.snapshot import inspect
+from thawd.snapshot.inspect import reader as inspect
 description = inspect.describe(inspect.read(sys.argv[2]))
 loaded = sorted(name for name in sys.modules if name.startswith("thawd."))
 print(json.dumps([description, inspect.text(description), loaded]))
@@ -287,7 +287,7 @@ print(json.dumps([description, inspect.text(description), loaded]))
 @pytest.mark.parametrize("python", INTERPRETERS)
 def test_any_supported_python_reads_an_image_without_another_package(place: Path, python: str) -> None:
     description = describe(read_bytes(place, WHOLE))
-    sources = str(Path(inspect.__file__).parents[2])
+    sources = str(Path(reader.__file__).parents[3])
     command = [python, "-I", "-S", "-W", "error", "-c", ALONE, sources, str(place)]
     done = subprocess.run(command, capture_output=True, text=True, timeout=300)
     assert done.stderr == ""

@@ -24,8 +24,8 @@ from tests.unit.snapshot_images import (
     refusal,
     whole,
 )
-from thawd.snapshot import inspect
-from thawd.snapshot.inspect import ImageError, read
+from thawd.snapshot.inspect import reader
+from thawd.snapshot.inspect.reader import ImageError, read
 
 ZONE = 0x3F00_0000_0000
 
@@ -280,7 +280,7 @@ def test_a_broken_rule_is_refused_by_name(place: Path, rule: tuple[Callable[[Dra
 
 def test_tables_that_would_take_all_memory_are_refused_unread(place: Path) -> None:
     draft = whole()
-    size = (inspect.TABLES_LIMIT_BYTES + (1 << 20)) // PAGE * PAGE
+    size = (reader.TABLES_LIMIT_BYTES + (1 << 20)) // PAGE * PAGE
     draft.header.update(data_offset=size, file_bytes=size, anonymous_offset=size)
     draft.sections["strings"] = {"count": size - 4 * PAGE}
     image = bytearray(draft.image()[: 4 * PAGE])

@@ -25,7 +25,7 @@ from tests.unit.snapshot_images import (
     read_bytes,
     whole,
 )
-from thawd.snapshot.inspect import Image, describe, read, text
+from thawd.snapshot.inspect.reader import Image, describe, read, text
 
 
 @pytest.fixture(scope="module")

@@ -19,7 +19,7 @@ from typing import NamedTuple
 import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
-from thawd.snapshot import lint
+from thawd.snapshot.lint import search as lint
 
 ROOT = Path(__file__).parents[2]
 PAGE = ROOT / "docs" / "explanation" / "uniqueness.md"
@@ -30,7 +30,7 @@ SEARCH = """
     import json, os, sys
     sys.path.insert(0, os.getcwd())
     import app
-    from thawd.snapshot import lint
+    from thawd.snapshot.lint import search as lint
     found = lint.findings(lint.user_modules(os.getcwd()), **json.loads(sys.argv[1]))
     print(json.dumps([[list(one) for one in found], lint.describe(found)]))
     sys.stdout.flush()
@@ -518,7 +518,7 @@ def test_nothing_is_changed_by_a_search(tmp_path: Path) -> None:
         log.write("unwritten")
         import socket, threading
         sock = socket.socket()
-        from thawd.snapshot import lint
+        from thawd.snapshot.lint import search as lint
         before = os.listdir("/proc/self/fd")
         lint.findings(lint.user_modules(os.getcwd()))
         assert os.listdir("/proc/self/fd") == before

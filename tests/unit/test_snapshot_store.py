@@ -22,7 +22,7 @@ from thawd.errors import (
     StoreError,
     StoreFullError,
 )
-from thawd.snapshot.store import ImageOrigin, Snapshot, SnapshotStore
+from thawd.snapshot.store.images import ImageOrigin, Snapshot, SnapshotStore
 
 DAY_S = 86400.0
 NOBODY = 65534

@@ -14,15 +14,15 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import ResourceConflictException, StoreError
-from thawd.snapshot import store_folder
-from thawd.snapshot.store import SnapshotStore
-from thawd.snapshot.store_files import hold
+from thawd.snapshot.store import folder as store_folder
+from thawd.snapshot.store.files import hold
+from thawd.snapshot.store.images import SnapshotStore
 
 PRELUDE = """
     import os, random, signal, sys
     from pathlib import Path
     from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreFullError
-    from thawd.snapshot.store import ImageOrigin, SnapshotStore
+    from thawd.snapshot.store.images import ImageOrigin, SnapshotStore
 
     def add(store, content, key="key"):
         origin = ImageOrigin(function="f", version="1", key=key, python="3.12.1", init_ms=1.0, freeze_ms=1.0,

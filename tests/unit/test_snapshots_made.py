@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from thawd.execution.snapshots import Engine, Made, Snapshots
-from thawd.execution.template import FrozenHead
-from thawd.snapshot.store import SnapshotStore
+from thawd.environments.starts.snapshots import Engine, Made, Snapshots
+from thawd.environments.starts.template import FrozenHead
+from thawd.snapshot.store.images import SnapshotStore
 
 from .execution_fakes import version_of
 from .snapshot_images import STACK, Draft, operation, whole

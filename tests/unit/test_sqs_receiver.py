@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from thawd.events import sqs_receiver
-from thawd.events.sqs_batch import Batching, Letter, SourceProgress
-from thawd.events.sqs_client import QueueLook, RawMessage, SourceError
-from thawd.events.sqs_receiver import Receiver, Throttled
+from thawd.sources.sqs import receiver
+from thawd.sources.sqs.batch import Batching, Letter, SourceProgress
+from thawd.sources.sqs.client import QueueLook, RawMessage, SourceError
+from thawd.sources.sqs.receiver import Receiver, Throttled
 
 
 class Queue:
@@ -299,9 +299,9 @@ def test_messages_of_a_short_timeout_are_held_from_the_beginning_and_go_back_by_
 
 
 def test_a_batch_that_takes_long_is_held_again_and_again(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sqs_receiver, "_SHORTEST_HOLD_S", 0)
-    monkeypatch.setattr(sqs_receiver, "_HOLD_S", 0)
-    monkeypatch.setattr(sqs_receiver, "_RECHECK_S", 0.01)
+    monkeypatch.setattr(receiver, "_SHORTEST_HOLD_S", 0)
+    monkeypatch.setattr(receiver, "_HOLD_S", 0)
+    monkeypatch.setattr(receiver, "_RECHECK_S", 0.01)
 
     async def scenario() -> None:
         house = House()
@@ -322,9 +322,9 @@ def test_a_batch_that_takes_long_is_held_again_and_again(monkeypatch: Any) -> No
 
 
 def test_a_message_whose_hold_was_refused_is_held_at_the_next_look(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sqs_receiver, "_SHORTEST_HOLD_S", 0)
-    monkeypatch.setattr(sqs_receiver, "_HOLD_S", 1000)
-    monkeypatch.setattr(sqs_receiver, "_RECHECK_S", 0.01)
+    monkeypatch.setattr(receiver, "_SHORTEST_HOLD_S", 0)
+    monkeypatch.setattr(receiver, "_HOLD_S", 1000)
+    monkeypatch.setattr(receiver, "_RECHECK_S", 0.01)
 
     async def scenario() -> None:
         async with working() as house:
@@ -372,7 +372,7 @@ def test_a_deletion_that_fails_is_tried_again_for_what_is_left() -> None:
 
 
 def test_trouble_is_told_once_and_its_end_too(monkeypatch: Any) -> None:
-    monkeypatch.setattr(sqs_receiver, "_BACKOFF_FIRST_S", 0.001)
+    monkeypatch.setattr(receiver, "_BACKOFF_FIRST_S", 0.001)
 
     async def scenario() -> None:
         house = House()

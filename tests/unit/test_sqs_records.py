@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.events.sqs_records import event, failures
-from thawd.queue_names import parse
+from thawd.grammar.queue_names import parse
+from thawd.sources.sqs.records import event, failures
 
 IDS = ["id1", "id2", "id3"]
 

@@ -11,11 +11,11 @@ import pytest
 
 from thawd.control.mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
-from thawd.events.sqs_batch import Letter, SourceProgress
-from thawd.events.sqs_receiver import Throttled
-from thawd.events.sqs_source import SqsPoller
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
+from thawd.sources.sqs.batch import Letter, SourceProgress
+from thawd.sources.sqs.receiver import Throttled
+from thawd.sources.sqs.source import SqsPoller
 
 ARN = "arn:aws:sqs:eu-west-1:123456789012:orders"
 

@@ -12,8 +12,9 @@ import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
 from tests.unit.test_runtime import Process, ready, running
-from thawd import streaming, wire
+from thawd import streaming
 from thawd.streaming import Stream, StreamError
+from thawd.wire import frames
 
 # --- the stream ---
 
@@ -160,14 +161,14 @@ def handler(event, stream, context):
 def parts_of(process: Process, event: Any, **head: Any) -> tuple[list[tuple[str, bytes]], dict[str, Any], bytes]:
     """Parts with their types, and the RESULT."""
     whole = {"id": "rid-1", "arn": "arn:f", "left_ms": 3000, **head}
-    process.control.sendall(wire.encode(wire.INVOKE, whole, json.dumps(event).encode()))
+    process.control.sendall(frames.encode(frames.INVOKE, whole, json.dumps(event).encode()))
     parts = []
     while True:
         frame = process.receive()
         assert frame is not None, process.printed()
-        if frame.kind == wire.RESULT:
+        if frame.kind == frames.RESULT:
             return parts, frame.head, frame.body
-        assert frame.kind == wire.PART
+        assert frame.kind == frames.PART
         parts.append((frame.head["type"], frame.body))
 
 

@@ -17,9 +17,9 @@ import pytest
 
 from thawd.errors import NothingStored, ResourceNotFoundException, StoreError
 from thawd.resources import Table
-from thawd.state.schema import open_state
-from thawd.state.table_sqlite import SqliteTable, read_file
-from thawd.state.tables import Tables
+from thawd.stores.schema import open_state
+from thawd.stores.tables.access import Tables
+from thawd.stores.tables.sqlite import SqliteTable, read_file
 
 SRC = Path(__file__).parents[2] / "src"
 
@@ -99,7 +99,7 @@ def test_what_a_killed_server_had_accepted_is_read(tmp_path: Path) -> None:
     path = tmp_path / "t.db"
     script = (
         "import asyncio, os; from pathlib import Path\n"
-        "from thawd.state.table_sqlite import SqliteTable\n"
+        "from thawd.stores.tables.sqlite import SqliteTable\n"
         f"store = SqliteTable('t', Path({str(path)!r}))\n"
         "asyncio.run(store.put('k', b'{}')); os.kill(os.getpid(), 9)"
     )
@@ -152,7 +152,7 @@ def test_a_table_in_a_folder_that_may_only_be_read_is_read() -> None:
         assert stat.S_IMODE((folder / "t.db").stat().st_mode) == 0o600, "until its owner lets others read it"
         (folder / "t.db").chmod(0o644)
         script = (
-            "import os; from pathlib import Path; from thawd.state.table_sqlite import read_file\n"
+            "import os; from pathlib import Path; from thawd.stores.tables.sqlite import read_file\n"
             "os.setgid(65534); os.setuid(65534)\n"
             f"print(list(read_file(Path({str(folder / 't.db')!r}))))"
         )

@@ -17,13 +17,13 @@ import pytest
 
 from tests.unit.execution_fakes import until, within
 from tests.unit.test_runtime import Platform, claim, descriptors, invocation
-from thawd.execution import spawner, starter
-from thawd.execution.init_phase import InitError
-from thawd.execution.origin import Origin
-from thawd.execution.snapshots import Engine
+from thawd.environments.init_phase import InitError
+from thawd.environments.starts import spawner, starter
+from thawd.environments.starts.origin import Origin
+from thawd.environments.starts.snapshots import Engine
 from thawd.invocation import StartKind
 from thawd.snapshot.engine import unavailable
-from thawd.snapshot.store import SnapshotStore
+from thawd.snapshot.store.images import SnapshotStore
 from thawd.telemetry.metrics import Fallback
 
 pytestmark = pytest.mark.skipif(unavailable() is not None, reason=str(unavailable()))
@@ -278,8 +278,8 @@ def test_an_init_that_fails_is_tried_again_at_the_next_start(tmp_path: Path) -> 
 
 PLACED = """
 import os, sys
-from thawd.execution.launcher import _file_actions
-from thawd import wire
+from thawd.environments.starts.launcher import _file_actions
+from thawd.wire import frames as wire
 
 pairs = [os.pipe() for _ in range(4)]
 for number, (read, write) in enumerate(pairs):

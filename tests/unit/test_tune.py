@@ -8,10 +8,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.analysis.cost_prices import load_prices
-from thawd.analysis.cost_records import Measured
-from thawd.analysis.tune import Size, Tuned, default_sizes, priced
-from thawd.analysis.tune_page import page
+from thawd.cost.prices import load_prices
+from thawd.cost.records import Measured
+from thawd.cost.tune import Size, Tuned, default_sizes, priced
+from thawd.cost.tune_page import page
 
 PRICES = load_prices()
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from thawd.events.upkeep import Upkeep
-from thawd.state.dead_letters import DeadLetters
-from thawd.state.events import NewEvent
-from thawd.state.queue import EventQueue
-from thawd.state.schema import open_state
+from thawd.queue.upkeep import Upkeep
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import NewEvent
+from thawd.stores.schema import open_state
 
 
 def test_events_of_functions_that_a_stop_takes_away_are_not_given_up(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.url_table`: which function an address belongs to."""
+"""Claims about `thawd.gateway.function_urls.table`: which function an address belongs to."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from thawd.gateway.url_table import Url, UrlTable, described, id_in, settings_of, url_id
+from thawd.gateway.function_urls.table import Url, UrlTable, described, id_in, settings_of, url_id
 from thawd.resources import Cors, FunctionUrl
 
 OPEN = FunctionUrl(auth_type="NONE")

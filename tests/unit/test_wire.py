@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd import wire
+from thawd.wire import frames as wire
 
 FRAMES = [
     (wire.INVOKE, {"id": "1", "left_ms": 3000}, b'{"a": 1}'),

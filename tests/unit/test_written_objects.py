@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
+from thawd.destinations.delivery import write_object
 from thawd.errors import EnvironmentBuildError, StoreError
-from thawd.events.destinations import write_object
-from thawd.execution.interpreters import find_interpreter
+from thawd.publishing.interpreters import find_interpreter
 
 SRC = Path(__file__).parents[2] / "src"
 BY_FUNCTION = "import thawd; thawd.bucket('b').write('a/k', b'data')"
 BY_DESTINATION = (
-    "import os, json; from pathlib import Path; from thawd.events.destinations import write_object; "
+    "import os, json; from pathlib import Path; from thawd.destinations.delivery import write_object; "
     "write_object(Path(json.loads(os.environ['THAWD_BUCKETS'])['b']), 'a/k', b'data')"
 )
 

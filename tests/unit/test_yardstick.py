@@ -10,8 +10,8 @@ import pytest
 from benchmarks import yardstick_report
 from benchmarks.yardstick_report import Told, Workload, first_and_warm_ms, markdown, page
 
-from thawd.analysis.runs import Columns, LoadShape, Machine, Run
-from thawd.analysis.samples import STARTS
+from thawd.bench.runs import Columns, LoadShape, Machine, Run
+from thawd.bench.samples import STARTS
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import is_loopback
 from thawd.config.settings import Settings
-from thawd.destination_names import address_of, function_of, is_fifo
+from thawd.grammar.destination_names import address_of, function_of, is_fifo
 from thawd.resources import Destination, Notification
 
 _OPTIONS = ("on_success", "on_failure", "dead_letter")

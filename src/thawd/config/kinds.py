@@ -13,7 +13,7 @@ import zoneinfo
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from thawd import queue_names
+from thawd.grammar import queue_names
 
 _SHOWN_CHARACTERS = 80
 _HOST_NAME = re.compile(r"[A-Za-z0-9]([A-Za-z0-9.-]{0,251}[A-Za-z0-9])?")

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 
 import msgspec
 
-from thawd import destination_names
 from thawd.config import kinds
 from thawd.config.kinds import Kind
 from thawd.config.settings import ServerSettings
+from thawd.grammar import destination_names
 from thawd.resources import (
     NODE_RUNTIMES,
     PROVIDED_RUNTIMES,

@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from thawd import queue_names
 from thawd.config import kinds
 from thawd.config.destinations import check_destinations
 from thawd.config.document import SMALLEST_FILE
@@ -17,6 +16,7 @@ from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import is_loopback, is_python_handler
 from thawd.config.routes import RESERVED_SEGMENTS, RouteKeyError, parse_route_key, shape_of
 from thawd.config.settings import Settings
+from thawd.grammar import queue_names
 from thawd.resources import PYTHON_RUNTIMES, Function
 
 

@@ -15,13 +15,13 @@ from typing import Any
 
 import msgspec
 
-from thawd import destination_names
 from thawd.config import kinds, options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import Kind
 from thawd.config.options import Option
 from thawd.config.settings import ServerSettings
 from thawd.config.store_urls import read_bucket_url, read_table_url
+from thawd.grammar import destination_names
 from thawd.invocation import MAX_PAYLOAD_BYTES
 from thawd.resources import (
     MAX_ENVIRONMENT_BYTES,

@@ -7,12 +7,12 @@ import zoneinfo
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thawd import event_patterns, queue_names, schedule_expressions
 from thawd.config import options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import spell
 from thawd.config.sections import Reader, read_event
 from thawd.config.settings import Settings
+from thawd.grammar import event_patterns, queue_names, schedule_expressions
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES
 from thawd.resources import ProvisionedSchedule, Schedule, SqsSource
 

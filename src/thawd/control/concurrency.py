@@ -19,7 +19,7 @@ from thawd.errors import (
     ResourceConflictException,
 )
 from thawd.resources import LATEST
-from thawd.state.code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
+from thawd.stores.code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
 
 Given = Mapping[str, Any]
 TOTAL_CODE_BYTES = 80_530_636_800

@@ -11,13 +11,13 @@ from typing import Any
 
 import msgspec
 
-from thawd.control.destinations import check_dead_letter
 from thawd.control.names import parse_layer
+from thawd.control.outcomes import check_dead_letter
 from thawd.control.records import SNAP_START_ON, LayerUse, VersionRecord
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables
-from thawd.state.code import MAX_UNZIPPED_BYTES
+from thawd.stores.code import MAX_UNZIPPED_BYTES
 
 MAX_MEMORY_MB = 10_240
 MAX_TIMEOUT_S = 900

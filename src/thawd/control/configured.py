@@ -16,7 +16,7 @@ import msgspec
 from thawd.control.deployments import Deployments
 from thawd.control.records import SNAP_START_OFF, SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
 from thawd.control.registry import Registry
-from thawd.execution.version import Version
+from thawd.environments.version import Version
 from thawd.resources import ACCOUNT_ID, LATEST, Function
 
 _CREATING = Settled("Pending", "The function is being created.", "Creating")

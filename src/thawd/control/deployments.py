@@ -14,8 +14,10 @@ from typing import Any
 
 import msgspec
 
-from thawd.control.destinations import dead_letter_of, destinations_of
+from thawd.control.outcomes import dead_letter_of, destinations_of
 from thawd.control.records import Alias, Family, VersionRecord
+from thawd.environments.init_phase import InitError
+from thawd.environments.version import Version
 from thawd.errors import (
     EnvironmentBuildError,
     InvalidParameterValueException,
@@ -23,13 +25,11 @@ from thawd.errors import (
     ThawdError,
     unexpected,
 )
-from thawd.execution.dispatcher import Dispatcher, VersionEntry
-from thawd.execution.init_phase import InitError
-from thawd.execution.node import Node
-from thawd.execution.publisher import Publisher, Release
-from thawd.execution.version import Version
+from thawd.publishing.publisher import Publisher, Release
 from thawd.resources import LATEST, Bucket, Function
-from thawd.state.code import CodeStore
+from thawd.scheduling.dispatcher import Dispatcher, VersionEntry
+from thawd.scheduling.room import Node
+from thawd.stores.code import CodeStore
 
 
 class DeployError(Exception):

@@ -23,7 +23,7 @@ from thawd.errors import (
     unexpected,
 )
 from thawd.resources import LATEST
-from thawd.state.code import Code, CodeStore
+from thawd.stores.code import Code, CodeStore
 
 Given = Mapping[str, Any]
 ReadObject = Callable[[str, str], Awaitable[bytes]]

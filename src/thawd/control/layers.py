@@ -17,7 +17,7 @@ from thawd.control.permissions import policy_document, statement_of
 from thawd.control.records import new_revision, now_text
 from thawd.control.registry import Layer, LayerVersion, Registry, check_revision
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
-from thawd.state.code import CodeStore
+from thawd.stores.code import CodeStore
 
 Given = Mapping[str, Any]
 

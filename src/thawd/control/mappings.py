@@ -17,7 +17,6 @@ from typing import Any, Protocol
 
 import msgspec
 
-from thawd import queue_names
 from thawd.control import paging
 from thawd.control.mapping_records import UNPROCESSED, SourceMapping, declared_mapping
 from thawd.control.names import function_arn, parse_function
@@ -28,7 +27,8 @@ from thawd.errors import (
     ResourceInUseException,
     ResourceNotFoundException,
 )
-from thawd.event_patterns import Pattern, PatternError
+from thawd.grammar import queue_names
+from thawd.grammar.event_patterns import Pattern, PatternError
 from thawd.resources import SqsSource
 
 Given = Mapping[str, Any]

@@ -17,7 +17,7 @@ from thawd.control.names import not_found
 from thawd.control.records import Family, VersionRecord, decode, encode
 from thawd.errors import PreconditionFailedException, ResourceConflictException, StoreError
 from thawd.resources import LATEST
-from thawd.state.catalog import Catalog, Key
+from thawd.stores.catalog import Catalog, Key
 
 FUNCTION, VERSION, LAYER, MAPPING, PAUSED = "function", "version", "layer", "mapping", "paused"
 _BUSY = "The operation cannot be performed at this time."

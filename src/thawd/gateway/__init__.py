@@ -1,4 +1,4 @@
-"""HTTP in, `Invocation` out, and back: the Invoke API, routes, objects, status. The only importer of Starlette.
+"""HTTP in, `Invocation` out, and back: the Invoke API, routes, objects, status.
 
 `application` decides which of them a request is for.
 """

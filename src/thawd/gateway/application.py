@@ -16,10 +16,9 @@ from urllib.parse import unquote
 import msgspec
 
 from thawd.errors import AccessDeniedException, MethodNotAllowedException, ResourceNotFoundException, ThawdError
-from thawd.gateway.aws_proxy import AwsProxy
-from thawd.gateway.control_api import CODE_PREFIX, ControlApi
+from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.cors import allows, is_preflight
-from thawd.gateway.function_url import FunctionUrlApi
+from thawd.gateway.function_urls.endpoint import FunctionUrlApi
 from thawd.gateway.hosts import Hosts, may_ask, refusal
 from thawd.gateway.http import (
     ClientGoneError,
@@ -32,15 +31,16 @@ from thawd.gateway.http import (
     respond_error,
     respond_json,
 )
-from thawd.gateway.invoke import InvokeApi
-from thawd.gateway.invoke_stream import InvokeStreamApi
-from thawd.gateway.logs_api import LogsApi, is_logs_request
-from thawd.gateway.objects import ObjectApi
-from thawd.gateway.queue_api import QueueApi
-from thawd.gateway.routes import RoutesApi
-from thawd.gateway.signed_api import Gate
-from thawd.gateway.sources_api import PREFIX as SOURCES_PREFIX
-from thawd.gateway.sources_api import SourcesApi
+from thawd.gateway.lambda_api.control import CODE_PREFIX, ControlApi
+from thawd.gateway.lambda_api.invoke import InvokeApi
+from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
+from thawd.gateway.logs.endpoint import LogsApi, is_logs_request
+from thawd.gateway.own.queue import QueueApi
+from thawd.gateway.own.sources import PREFIX as SOURCES_PREFIX
+from thawd.gateway.own.sources import SourcesApi
+from thawd.gateway.routes.endpoint import RoutesApi
+from thawd.gateway.s3.endpoint import ObjectApi
+from thawd.gateway.signed import Gate
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 

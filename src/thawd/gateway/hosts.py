@@ -18,8 +18,8 @@ from collections.abc import Callable, Iterable
 from urllib.parse import urlsplit
 
 from thawd.gateway.cors import is_this_machine
+from thawd.gateway.function_urls.table import id_in
 from thawd.gateway.http import Scope, header
-from thawd.gateway.url_table import id_in
 
 _MOST_REMEMBERED = 256
 

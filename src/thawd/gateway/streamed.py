@@ -1,7 +1,7 @@
 """An invocation whose answer is passed on while the function makes it.
 
-The client's reading sets the pace: what it has not read stays in the function (`thawd.response_stream`). A client that
-goes away does not end the function, as on Lambda: what follows is dropped.
+The client's reading sets the pace: what it has not read stays in the function (`thawd.wire.response_stream`). A
+client that goes away does not end the function, as on Lambda: what follows is dropped.
 """
 
 from __future__ import annotations
@@ -9,9 +9,9 @@ from __future__ import annotations
 import asyncio
 from types import TracebackType
 
-from thawd.execution.dispatcher import Dispatcher
 from thawd.invocation import Invocation, Result
-from thawd.response_stream import ResponseStream
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.wire.response_stream import ResponseStream
 
 
 class Streamed:

@@ -3,7 +3,7 @@
 import os
 from typing import Any, Optional
 
-from thawd import wire
+from thawd.wire import frames
 
 
 class Channel:
@@ -15,10 +15,10 @@ class Channel:
 
     def __init__(self, fd: int) -> None:
         self.fd = fd
-        self._decoder = wire.Decoder()
+        self._decoder = frames.Decoder()
         os.set_inheritable(fd, False)
 
-    def receive(self) -> Optional[wire.Frame]:
+    def receive(self) -> Optional[frames.Frame]:
         """The next frame, waited for; None when the platform closed its end."""
         while True:
             frame = self._decoder.take()
@@ -38,7 +38,7 @@ class Channel:
         Raises:
             BrokenPipeError: the platform closed its end.
         """
-        data = memoryview(wire.encode(kind, head, body))
+        data = memoryview(frames.encode(kind, head, body))
         while data:
             data = data[os.write(self.fd, data) :]
 

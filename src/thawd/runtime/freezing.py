@@ -11,7 +11,6 @@ import sys
 import time
 from typing import Any, Callable, Dict, List, Mapping, NamedTuple, Optional, Tuple
 
-from thawd import wire
 from thawd.runtime import context, faults, logs, loop, priming, process, services, shared_files, template
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
@@ -19,9 +18,10 @@ from thawd.runtime.handler import Handler
 from thawd.runtime.sources import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
 from thawd.snapshot.connections import CONNECTED, Openings
+from thawd.wire import frames
 
 _WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
-_CONTROL, _SERVICES, _LIFELINE = wire.DESCRIPTORS
+_CONTROL, _SERVICES, _LIFELINE = frames.DESCRIPTORS
 
 Head = Dict[str, Any]
 
@@ -61,23 +61,23 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     handler = loop.init(channel)
     sources.stop()
     facts: Head = {"init_ms": (time.monotonic() - started_s) * 1000}
-    channel.send(wire.READY, {"pid": os.getpid(), **facts})
+    channel.send(frames.READY, {"pid": os.getpid(), **facts})
     request = channel.receive()
-    if request is None or request.kind != wire.FREEZE:
+    if request is None or request.kind != frames.FREEZE:
         os._exit(0)
-    channel.send(wire.STAGE, {"stage": "hooks"})
+    channel.send(frames.STAGE, {"stage": "hooks"})
     _run_hooks(channel, hooks.run_before)
     primed = priming.Primed()
     if request.head["ids"]:
-        channel.send(wire.STAGE, {"stage": "priming"})
+        channel.send(frames.STAGE, {"stage": "priming"})
         primed = priming.prime(handler, request.head, request.body)
         context.forget_environment()
         logs.set_request_id("")
     openings.stop()
-    channel.send(wire.STAGE, {"stage": "freezing"})
+    channel.send(frames.STAGE, {"stage": "freezing"})
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
-    facts["dropped"] = [one.describe() for one in openings.sockets(wire.DESCRIPTORS) if one.kind == CONNECTED]
+    facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
     told: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if told["refused"] is None:
@@ -87,15 +87,15 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
                 services.go_on(_SERVICES)
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
-    channel.send(wire.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
-    loop.serve(channel, handler, until=wire.GO_ON)
+    channel.send(frames.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
+    loop.serve(channel, handler, until=frames.GO_ON)
     # It may have been asked the priming event once more since, and have opened what forks would share.
     refused = template.fork_refusal()
     if refused is not None:
         faults.write_log("thawd: not forked: %s\n" % refused)
         os._exit(0)
     # The platform waits for this: descriptors that come with a FORK would be lost on who reads frames alone.
-    channel.send(wire.STAGE, {"stage": "template"})
+    channel.send(frames.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
 
 
@@ -132,7 +132,7 @@ def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optio
     try:
         outcome = engine.freeze(
             request["path"],
-            provided=wire.DESCRIPTORS,
+            provided=frames.DESCRIPTORS,
             library=request["library"],
             disk=request["disk"],
             connections=request["connections"],
@@ -162,10 +162,10 @@ def _in_copy(
     if role == "environment":
         return channel, handler, {**head, **_renewed(channel, begun_s=begun_s)}
     if role == "template":
-        channel.send(wire.READY, {"pid": os.getpid(), **head})
+        channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
     # A probe: whether this image may be used again, asked of itself.
-    channel.send(wire.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
+    channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
     os._exit(0)
 
 
@@ -182,7 +182,7 @@ def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callab
     """Make this copy a process of its own."""
     if _WRAPPER in frozen.given:
         # What the wrapper made of its variables is what init was given; no wrapper runs for a copy.
-        own = {name: variables[name] for name in wire.PER_ENVIRONMENT if name in variables}
+        own = {name: variables[name] for name in frames.PER_ENVIRONMENT if name in variables}
         variables = {**frozen.given, **own}
     process.become_another(frozen.pid, variables=variables, given=frozen.given, thread_ids=thread_ids)
 
@@ -192,7 +192,7 @@ def _renewed(channel: Channel, *, begun_s: float) -> Head:
     logs.configure()
     renewed_s = time.monotonic()
     if hooks.MODULE in sys.modules:
-        channel.send(wire.STAGE, {"stage": "hooks"})
+        channel.send(frames.STAGE, {"stage": "hooks"})
         _run_hooks(channel, hooks.run_after)
     hooked_s = time.monotonic()
     return {"restored": True, "renew_ms": (renewed_s - begun_s) * 1000, "hooks_ms": (hooked_s - renewed_s) * 1000}

@@ -4,12 +4,13 @@ import os
 import sys
 from typing import NoReturn, Sequence
 
-from thawd import wire
 from thawd.runtime import faults, loop, process
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
-from thawd.snapshot import hooks, lint
+from thawd.snapshot import hooks
 from thawd.snapshot.connections import Openings
+from thawd.snapshot.lint import search
+from thawd.wire import frames
 
 
 def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
@@ -28,8 +29,8 @@ def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
         fault = Fault(error.error_type, error.message, error.cause)
         loop.give_up(channel, faults.report(fault), status=error.exit_status)
     openings.stop()
-    found = lint.findings(lint.user_modules(os.environ["LAMBDA_TASK_ROOT"]), own_fds=own_fds, openings=openings)
+    found = search.findings(search.user_modules(os.environ["LAMBDA_TASK_ROOT"]), own_fds=own_fds, openings=openings)
     process.flush_output()
-    channel.send(wire.READY, {"pid": os.getpid(), "findings": found})
+    channel.send(frames.READY, {"pid": os.getpid(), "findings": found})
     sys.stdout.flush()
     os._exit(0)

@@ -6,13 +6,13 @@ import sys
 import time
 from typing import Any, Callable, NoReturn, Optional, Tuple
 
-from thawd import wire
 from thawd.runtime import aws_guard, faults, logs, process, sdk, services
 from thawd.runtime.channel import Channel
 from thawd.runtime.context import LambdaContext
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler, load
 from thawd.snapshot import hooks
+from thawd.wire import frames
 
 # Source: Lambda quotas, "Invocation payload (request and response)".
 MAX_RESPONSE_BYTES = 6_291_556
@@ -28,7 +28,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         api_client.run()
     if mode == "snapshot":
         process.settle_descriptors([control, service, lifeline])
-        control, service, lifeline = wire.DESCRIPTORS
+        control, service, lifeline = frames.DESCRIPTORS
     process.die_with_platform(lifeline)
     process.keep_private([control, service, lifeline])
     process.limit_descriptors()
@@ -56,7 +56,7 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
 
         channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
         # From here on this is a forked environment.
-    channel.send(wire.READY, {"pid": os.getpid(), **head})
+    channel.send(frames.READY, {"pid": os.getpid(), **head})
     serve(channel, handler)
     raise AssertionError("serve returns only where it is told when")
 
@@ -65,7 +65,7 @@ def give_up(channel: Channel, told: faults.Report, *, status: int) -> NoReturn:
     """Tell the platform and the log why this process cannot serve, and end it."""
     process.flush_output()
     faults.write_log(told.text)
-    channel.send(wire.INIT_ERROR, {"type": told.error_type, "message": told.message}, told.document)
+    channel.send(frames.INIT_ERROR, {"type": told.error_type, "message": told.message}, told.document)
     # Not sys.exit: a non-daemon thread started by the module would keep the process alive.
     os._exit(status)
 
@@ -104,7 +104,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         frame = channel.receive()
         if frame is not None and frame.kind == until:
             return
-        if frame is None or frame.kind != wire.INVOKE:
+        if frame is None or frame.kind != frames.INVOKE:
             os._exit(0)
         started_s = time.monotonic()
         if streams is None:
@@ -119,7 +119,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
         if streams is not None:
             head.update(streams.told)
         try:
-            channel.send(wire.RESULT, head, body)
+            channel.send(frames.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)
 

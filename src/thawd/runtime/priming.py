@@ -9,9 +9,9 @@ import os
 import time
 from typing import Any, Dict, NamedTuple, Optional
 
-from thawd import wire
 from thawd.runtime import faults, loop, process
 from thawd.runtime.handler import Handler
+from thawd.wire import frames
 
 
 class Primed(NamedTuple):
@@ -65,5 +65,5 @@ def _failure(document: bytes) -> str:
     told = json.loads(document)
     return (
         "%s: %s: %s; the log has the details. Mend the handler, or the event that `prime` "
-        "names, or take `prime` out" % (wire.PRIMING_FAILED, told["errorType"], told["errorMessage"])
+        "names, or take `prime` out" % (frames.PRIMING_FAILED, told["errorType"], told["errorMessage"])
     )

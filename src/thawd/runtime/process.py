@@ -7,9 +7,9 @@ import sys
 import time
 from typing import Callable, List, Mapping, Optional
 
-from thawd import wire
 from thawd.runtime import faults
 from thawd.snapshot import uniqueness
+from thawd.wire import frames
 
 _OPEN_FILES = 1024
 _NOT_RENEWED = 1
@@ -41,12 +41,12 @@ def settle_descriptors(fds: List[int]) -> None:
 
     For the beginning of a process: nothing else may be open there.
     """
-    above = max(*fds, *wire.DESCRIPTORS) + 1
+    above = max(*fds, *frames.DESCRIPTORS) + 1
     parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds]
     for fd in fds:
         os.close(fd)
     for index, fd in enumerate(parked):
-        os.dup2(fd, wire.DESCRIPTORS[index], inheritable=False)
+        os.dup2(fd, frames.DESCRIPTORS[index], inheritable=False)
         os.close(fd)
 
 

@@ -1,6 +1,6 @@
 """boto3 for functions that do not bring it, as on Lambda: in thawd's own environment, where no other place has it.
 
-The variable ``THAWD_BOTO3`` tells where, as JSON (`thawd.execution.sdk` makes it): ``modules``, by name, each with
+The variable ``THAWD_BOTO3`` tells where, as JSON (`thawd.environments.sdk` makes it): ``modules``, by name, each with
 ``folder``, ``distribution``, ``version`` and ``allows``, the comparisons that a version of the function's own must meet
 to go with the rest; or ``missing``, why there is none. What the function brings comes first in any case. Of a mixture
 that boto3's authors exclude, such as the function's own botocore of another series, nothing is taken from here.

@@ -6,8 +6,8 @@ import os
 import threading
 from typing import Any, ContextManager, Dict, Iterator, Optional, Tuple, Union
 
-from thawd import wire
 from thawd.runtime.channel import Channel
+from thawd.wire import frames
 
 
 class ServiceError(Exception):
@@ -47,7 +47,7 @@ class _Connection:
                 "thawd.table was called in a child process of the handler; hand the data back and call it there"
             )
         with self._lock:
-            self._channel.send(wire.CALL, head, body)
+            self._channel.send(frames.CALL, head, body)
             frame = self._channel.receive()
         if frame is None:
             raise ServiceError("the platform closed the connection; it is stopping")
@@ -197,10 +197,10 @@ class RemoteBucket:
             ServiceError: the store failed, the key is not the bucket's, or the object is too large.
         """
         data = bytes(data)
-        if len(data) > wire.MAX_BODY_BYTES:
+        if len(data) > frames.MAX_BODY_BYTES:
             raise ServiceError(
                 "the object %r has %d bytes; thawd.bucket writes at most %d. Write it by the store's own client"
-                % (key, len(data), wire.MAX_BODY_BYTES)
+                % (key, len(data), frames.MAX_BODY_BYTES)
             )
         _connection.call({"op": "bucket.write", "bucket": self.name, "key": _text(key)}, data)
 

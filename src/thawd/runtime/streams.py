@@ -3,10 +3,11 @@
 import os
 from typing import Any, Dict, List, Optional, Tuple
 
-from thawd import streaming, wire
+from thawd import streaming
 from thawd.runtime import loop
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
+from thawd.wire import frames
 
 
 class Streams:
@@ -83,6 +84,6 @@ class _Sender:
             return
         assert self.stream is not None
         try:
-            self._channel.send(wire.PART, {"type": self.stream.content_type}, data)
+            self._channel.send(frames.PART, {"type": self.stream.content_type}, data)
         except (BrokenPipeError, ConnectionResetError):
             os._exit(0)

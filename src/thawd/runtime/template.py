@@ -13,9 +13,9 @@ import select
 import time
 from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
-from thawd import wire
 from thawd.runtime import faults, logs, process, services, shared_files, sharing
 from thawd.runtime.channel import Channel
+from thawd.wire import frames
 
 DESCRIPTORS_PER_FORK = 4
 
@@ -50,7 +50,7 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
     gc.freeze()
     own_pid, given = os.getpid(), dict(os.environ)
     refused = fork_refusal() or shared_files.keep()
-    channel.send(wire.READY, {"pid": os.getpid(), "init_ms": init_ms, "fork_refused": refused})
+    channel.send(frames.READY, {"pid": os.getpid(), "init_ms": init_ms, "fork_refused": refused})
     if refused is not None:
         os._exit(0)
     forked = serve(channel, own_fds=own_fds)
@@ -163,9 +163,9 @@ class _Template:
         if not data:
             self._end()
         started_s = time.monotonic()
-        head_bytes, _, kind = wire.sizes(data)
-        head = wire.decode_head(data[wire.HEADER.size : wire.HEADER.size + head_bytes])
-        if kind != wire.FORK or len(fds) != DESCRIPTORS_PER_FORK:
+        head_bytes, _, kind = frames.sizes(data)
+        head = frames.decode_head(data[frames.HEADER.size : frames.HEADER.size + head_bytes])
+        if kind != frames.FORK or len(fds) != DESCRIPTORS_PER_FORK:
             self._end()
         process.forking_environment = True
         try:
@@ -173,7 +173,7 @@ class _Template:
         except OSError as error:
             for fd in fds:
                 os.close(fd)
-            self._channel.send(wire.FORKED, {"n": head["n"], "error": str(error), "errno": error.errno})
+            self._channel.send(frames.FORKED, {"n": head["n"], "error": str(error), "errno": error.errno})
             return None
         finally:
             process.forking_environment = False
@@ -189,7 +189,7 @@ class _Template:
         for fd in fds:
             os.close(fd)
         self._watch(pid)
-        self._channel.send(wire.FORKED, {"n": head["n"], "pid": pid})
+        self._channel.send(frames.FORKED, {"n": head["n"], "pid": pid})
         return None
 
     def _watch(self, pid: int) -> None:
@@ -207,7 +207,7 @@ class _Template:
         if reaped:
             if pid in self._unwatched:
                 self._unwatched.remove(pid)
-            self._channel.send(wire.EXITED, {"pid": pid, "status": status})
+            self._channel.send(frames.EXITED, {"pid": pid, "status": status})
 
     def _end(self) -> NoReturn:
         os._exit(0)

@@ -1,1 +1,3 @@
-"""What the platform measures and writes down: metrics (`metrics`) and functions' logs (`logs`)."""
+"""What the platform measures and writes down: metrics (`metrics`), functions' logs (`logs`), its own lines
+(`console`).
+"""

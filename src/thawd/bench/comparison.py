@@ -1,0 +1,121 @@
+"""Two runs side by side: ratios, and between which bounds they lie by chance alone.
+
+The bounds are those of a bootstrap: were the requests of each run drawn again and again from what was measured, 95 of
+100 ratios would lie within. A percentile of such a draw is an order statistic of uniform numbers, whose distribution is
+known (Beta), so no sample is drawn at all. The bounds say nothing of what differs from run to run: measure more than
+once.
+
+Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 13.3 (percentile intervals); David, Nagaraja, "Order
+Statistics", 2.1.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+from collections.abc import Sequence
+
+import msgspec
+
+from thawd.bench.runs import Run
+from thawd.bench.summary import PERCENTILES
+
+_DRAWS = 4000
+_TAIL = 0.025
+_SEED = 1
+
+
+class Ratio(msgspec.Struct, frozen=True):
+    """One line of a comparison.
+
+    Attributes:
+        name: ``p50`` and so on, or ``requests/s``.
+        before: of the first run.
+        after: of the second.
+        ratio: of the second to the first.
+        low: the lower bound of the ratio, None: not known.
+        high: the upper bound.
+    """
+
+    name: str
+    before: float
+    after: float
+    ratio: float
+    low: float | None = None
+    high: float | None = None
+
+    def bounds(self) -> str:
+        """For people."""
+        return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
+
+
+def compare(before: Run, after: Run) -> list[Ratio]:
+    """Percentiles, maximum and rate of right answers; empty when a run has none."""
+    first, second = _sorted(before), _sorted(after)
+    if not first or not second:
+        return []
+    chance = random.Random(_SEED)
+    lines = [_percentile(p / 100, first, second, chance) for p in PERCENTILES]
+    lines.append(_ratio("max", first[-1], second[-1]))
+    lines.append(_ratio("requests/s", len(first) / before.took_s, len(second) / after.took_s))
+    return lines
+
+
+def regressions(lines: Sequence[Ratio], *, above: float) -> list[Ratio]:
+    """Percentiles that are surely more than `above` times as high: their lower bound is."""
+    return [line for line in lines if line.low is not None and line.low > above]
+
+
+def differences(before: Run, after: Run) -> list[str]:
+    """What else than the figures differs between two runs, in words: a ratio may be of that."""
+    pairs = {
+        "targets": (before.target, after.target),
+        "loads": (before.load.in_words(), after.load.in_words()),
+        "engines": (before.engine, after.engine),
+        "beginnings": (before.begun_from, after.begun_from),
+        "machines": (_machine(before), _machine(after)),
+    }
+    notes = [
+        f"not the same {what}: {first or 'as it was'} before, {second or 'as it was'} after"
+        for what, (first, second) in pairs.items()
+        if first != second
+    ]
+    return notes + [f"the run {name} was ended by Ctrl-C" for name, run in _sides(before, after) if run.interrupted]
+
+
+def _machine(run: Run) -> str:
+    machine = run.machine
+    return f"{machine.cores} cores of {machine.processor}, {machine.kernel}"
+
+
+def _sides(before: Run, after: Run) -> tuple[tuple[str, Run], tuple[str, Run]]:
+    return ("before", before), ("after", after)
+
+
+def _sorted(run: Run) -> list[float]:
+    return sorted(run.columns.latency_ms[i] for i in run.columns.right())
+
+
+def _ratio(name: str, before: float, after: float) -> Ratio:
+    return Ratio(name, before, after, after / before if before else math.inf)
+
+
+def _percentile(fraction: float, first: Sequence[float], second: Sequence[float], chance: random.Random) -> Ratio:
+    before, after = first[_rank(fraction, len(first)) - 1], second[_rank(fraction, len(second)) - 1]
+    ratios = sorted(
+        _drawn(fraction, second, chance) / max(1e-9, _drawn(fraction, first, chance)) for _ in range(_DRAWS)
+    )
+    low, high = ratios[int(_TAIL * _DRAWS)], ratios[int((1 - _TAIL) * _DRAWS) - 1]
+    return Ratio(f"p{fraction * 100:g}", before, after, after / max(1e-9, before), low, high)
+
+
+def _rank(fraction: float, count: int) -> int:
+    """Place, from 1, of the smallest value that at least `fraction` of `count` values do not exceed."""
+    return max(1, math.ceil(fraction * count - 1e-9))
+
+
+def _drawn(fraction: float, values: Sequence[float], chance: random.Random) -> float:
+    """The percentile of as many values as there are, drawn from them with replacement."""
+    count = len(values)
+    rank = _rank(fraction, count)
+    return values[min(count - 1, int(count * chance.betavariate(rank, count - rank + 1)))]

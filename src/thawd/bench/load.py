@@ -1,0 +1,362 @@
+"""The load: requests in a closed loop or an open one, from one process, by callbacks of one event loop.
+
+A closed loop sends the next request when an answer has come: it measures a service time, and a server that stalls is
+asked less meanwhile. An open loop sends at its times whatever comes back, and counts latency from the time at which a
+request was meant to be sent, so that nobody who would have waited is forgotten (coordinated omission).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import gc
+import json
+import ssl
+from array import array
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+from thawd.bench.connection import Answer, Connection, clock_ns
+from thawd.bench.pacing import Timer
+from thawd.bench.requests import Expected, Requests, Target
+from thawd.bench.samples import OK, Samples
+
+_SHOWN_BYTES = 300
+# Servers end connections that nobody uses, uvicorn after 5 s; a request that meets that end would be lost.
+_STALE_NS = 3_000_000_000
+# Far away each takes its time, and some servers take only so many at once.
+_OPENED_AT_ONCE = 64
+# Between two tries to reach somebody who takes no connections.
+_AGAIN_S = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """What holds for each load.
+
+    Attributes:
+        timeout_s: a request without an answer for so long is given up.
+        connections: most at once in an open loop; a closed one has as many as requests at a time.
+        expected: what counts as a right answer.
+    """
+
+    timeout_s: float = 900.0
+    connections: int = 2000
+    expected: Expected = field(default_factory=Expected)
+
+
+class Load:
+    """What both loops share: connections, the record, the end.
+
+    Attributes:
+        samples: of all requests that have come to their end.
+        begun_ns: when the load began, by `clock_ns`.
+        sent: requests begun.
+        waiting: requests whose time has come and that no connection could take yet.
+        stopped: whether no more are sent, as `stop` was called.
+    """
+
+    def __init__(self, target: Target, requests: Requests, limits: Limits) -> None:
+        self._target = target
+        self._requests = requests
+        self._limits = limits
+        self._context = ssl.create_default_context() if target.is_encrypted else None
+        self._connecting: set[asyncio.Task[None]] = set()
+        self._connections: set[Connection] = set()
+        self._idle: list[Connection] = []
+        self._done = asyncio.Event()
+        self._is_finished = False
+        self.stopped = False
+        self.samples = Samples()
+        self.begun_ns = 0
+        self.sent = 0
+        self.waiting: collections.deque[int] = collections.deque()
+
+    async def run(self, connections: int) -> Samples:
+        """Open so many connections, send all requests, wait for the answers.
+
+        Raises:
+            OSError: nobody takes connections at the target.
+        """
+        try:
+            first = await self._open_first(connections)
+            self._idle = [connection for connection in reversed(first) if connection.alive]
+            gc.collect()
+            gc.freeze()  # nor is what is there by now looked through while times are taken
+            self.begun_ns = clock_ns()
+            if not self.stopped:
+                self._begin()
+            await self._done.wait()
+        finally:
+            gc.unfreeze()
+            self._is_finished = True
+            for connection in self._connections:
+                connection.close()
+            for task in self._connecting:
+                task.cancel()
+        return self.samples
+
+    async def _open_first(self, count: int) -> list[Connection]:
+        """So many connections; none where the load is stopped meanwhile."""
+        gate = asyncio.Semaphore(_OPENED_AT_ONCE)
+
+        async def one() -> Connection:
+            async with gate:
+                return await self._open()
+
+        loop = asyncio.get_running_loop()
+        tasks = [loop.create_task(one()) for _ in range(count)]
+        ended = loop.create_task(self._done.wait())
+        opening = asyncio.gather(*tasks)
+        try:
+            await asyncio.wait((opening, ended), return_when=asyncio.FIRST_COMPLETED)
+            return opening.result() if opening.done() else []
+        finally:
+            for task in (*tasks, ended):
+                task.cancel()
+            await asyncio.gather(opening, ended, return_exceptions=True)
+
+    def stop(self) -> None:
+        """Send no more; the load ends when what is under way has."""
+        self.stopped = True
+        self.waiting.clear()
+        self._check_end()
+
+    def give_up(self) -> None:
+        """Send no more, and wait for nothing: what is under way is not counted."""
+        self.stop()
+        self._is_finished = True
+        self._done.set()
+
+    @property
+    def in_flight(self) -> int:
+        """Requests begun and not come to their end."""
+        return self.sent - len(self.samples)
+
+    def answered(self, connection: Connection, answer: Answer) -> None:
+        """See `Owner`."""
+        if self._is_finished:
+            return
+        intended_ns, sent_ns = connection.tag
+        self._record(intended_ns, sent_ns, answer)
+        if not connection.alive:
+            self._connections.discard(connection)
+        self._free(connection)
+        self._check_end()
+
+    def lost(self, connection: Connection) -> None:
+        """See `Owner`."""
+        self._connections.discard(connection)
+        if connection in self._idle:
+            self._idle.remove(connection)
+
+    def _record(self, intended_ns: int, sent_ns: int, answer: Answer) -> None:
+        outcome = self._limits.expected.outcome(answer)
+        begun_ns = self.begun_ns
+        if outcome != OK and outcome not in self.samples.examples:
+            self.samples.examples[outcome] = _said(answer)
+        self.samples.add(intended_ns - begun_ns, sent_ns - begun_ns, answer.done_ns - begun_ns, outcome, answer.timing)
+
+    def _send(self, connection: Connection, intended_ns: int | None) -> None:
+        now_ns = clock_ns()
+        connection.tag = (now_ns if intended_ns is None else intended_ns, now_ns)
+        request = self._requests[self.sent]
+        self.sent += 1
+        connection.send(request)
+
+    async def _open(self) -> Connection:
+        """One more connection.
+
+        Raises:
+            OSError: none came about, or not in time.
+        """
+        connection = Connection(self, timeout_s=self._limits.timeout_s)
+        try:
+            async with asyncio.timeout(self._limits.timeout_s):
+                await asyncio.get_running_loop().create_connection(
+                    lambda: connection, self._target.host, self._target.port, ssl=self._context
+                )
+        except TimeoutError as error:
+            raise OSError(str(error) or f"no connection within {self._limits.timeout_s:g} s") from None
+        self._connections.add(connection)
+        return connection
+
+    def _open_soon(self) -> None:
+        """One more connection; a request that waits is its first."""
+        task = asyncio.get_running_loop().create_task(self._opened())
+        self._connecting.add(task)
+        task.add_done_callback(self._connecting.discard)
+
+    async def _opened(self) -> None:
+        try:
+            connection = await self._open()
+        except OSError as error:
+            self._refused(error)
+        else:
+            self._free(connection)
+        self._check_end()
+
+    def _refused(self, error: Exception) -> None:
+        """No connection came about: the request that it was for fails."""
+        if self.waiting:
+            intended_ns = self.waiting.popleft()
+            answer = Answer()
+            answer.done_ns, answer.trouble = clock_ns(), "connection"
+            answer.body = str(error).encode()
+            self.sent += 1
+            self._record(intended_ns, answer.done_ns, answer)
+
+    def _begin(self) -> None:
+        raise NotImplementedError
+
+    def _free(self, connection: Connection | None) -> None:
+        """`connection` has nothing to do, or is lost; None: one could not be opened."""
+        raise NotImplementedError
+
+    def _is_over(self) -> bool:
+        raise NotImplementedError
+
+    def _check_end(self) -> None:
+        if not self.in_flight and not self.waiting and (self.stopped or self._is_over()):
+            self._done.set()
+
+
+def _said(answer: Answer) -> str:
+    """What an answer says that is not right."""
+    if 300 <= answer.status < 400 and answer.location:
+        return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
+    if answer.function_error:
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            error = json.loads(answer.body)
+            return f"{error['errorType']}: {error['errorMessage']}"[:_SHOWN_BYTES]
+    said = answer.body[:_SHOWN_BYTES].decode(errors="replace")
+    return f"{answer.error_type.decode('latin-1')} {said}".strip()
+
+
+class ClosedLoop(Load):
+    """So many requests at a time, the next one when an answer has come.
+
+    Args:
+        target: where requests go.
+        requests: they.
+        limits: of the load.
+        count: requests in all; None: until `duration_s` is over.
+        duration_s: seconds after which none is begun; None: until all are sent.
+    """
+
+    def __init__(
+        self, target: Target, requests: Requests, limits: Limits, *, count: int | None, duration_s: float | None
+    ) -> None:
+        super().__init__(target, requests, limits)
+        self._count = count
+        self._duration_ns = None if duration_s is None else int(duration_s * 1e9)
+
+    def _begin(self) -> None:
+        idle, self._idle = self._idle, []
+        for connection in reversed(idle):
+            self._free(connection)
+
+    def _free(self, connection: Connection | None) -> None:
+        if self.stopped or self._is_over():
+            self.waiting.clear()
+            return
+        if connection is not None and connection.alive:
+            self._send(connection, self.waiting.popleft() if self.waiting else None)
+        elif self._count is None or self.sent + len(self.waiting) < self._count:
+            self.waiting.append(clock_ns())
+            self._open_soon()
+
+    def _refused(self, error: Exception) -> None:
+        super()._refused(error)
+        asyncio.get_running_loop().call_later(_AGAIN_S, self._again)
+
+    def _again(self) -> None:
+        if not self._done.is_set():
+            self._free(None)
+            self._check_end()
+
+    def _is_over(self) -> bool:
+        if self._count is not None and self.sent >= self._count:
+            return True
+        return self._duration_ns is not None and clock_ns() - self.begun_ns >= self._duration_ns
+
+
+class OpenLoop(Load):
+    """Requests at given times.
+
+    Args:
+        target: where requests go.
+        requests: they.
+        limits: of the load.
+        offsets: when each is to be sent, seconds after the beginning, ascending.
+
+    Attributes:
+        late_ns: how late this client itself was with each request, for which a connection was free.
+        without_connection: requests that had to wait for one, as `Limits.connections` were busy.
+    """
+
+    def __init__(self, target: Target, requests: Requests, limits: Limits, *, offsets: Iterator[float]) -> None:
+        super().__init__(target, requests, limits)
+        self._offsets = offsets
+        self._next_ns: int | None = None
+        self._timer = Timer()
+        self.late_ns: array[int] = array("q")
+        self.without_connection = 0
+
+    async def run(self, connections: int) -> Samples:
+        """See `Load.run`."""
+        loop = asyncio.get_running_loop()
+        loop.add_reader(self._timer.fd, self._wake)
+        try:
+            return await super().run(connections)
+        finally:
+            loop.remove_reader(self._timer.fd)
+            self._timer.close()
+
+    def _begin(self) -> None:
+        self._advance()
+        self._wake()
+
+    def _advance(self) -> None:
+        offset_s = next(self._offsets, None)
+        self._next_ns = None if offset_s is None else self.begun_ns + int(offset_s * 1e9)
+
+    def _wake(self) -> None:
+        self._timer.clear()
+        while not self.stopped and self._next_ns is not None:
+            if self._next_ns > clock_ns():
+                self._timer.wake_at(self._next_ns)
+                return
+            self._due(self._next_ns)
+            self._advance()
+        self._check_end()
+
+    def _due(self, intended_ns: int) -> None:
+        while self._idle:
+            connection = self._idle.pop()
+            if clock_ns() - connection.idle_since_ns > _STALE_NS:
+                connection.close()
+                self._connections.discard(connection)
+            elif connection.alive:
+                self.late_ns.append(clock_ns() - intended_ns)
+                self._send(connection, intended_ns)
+                return
+        self.waiting.append(intended_ns)
+        if len(self._connections) + len(self._connecting) < self._limits.connections:
+            self._open_soon()
+        else:
+            self.without_connection += 1
+
+    def _free(self, connection: Connection | None) -> None:
+        if connection is not None and connection.alive:
+            if self.waiting:
+                self._send(connection, self.waiting.popleft())
+            else:
+                connection.idle_since_ns = clock_ns()
+                self._idle.append(connection)
+        elif len(self.waiting) > len(self._connecting):
+            self._open_soon()
+
+    def _is_over(self) -> bool:
+        return self._next_ns is None

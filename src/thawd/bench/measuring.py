@@ -1,0 +1,316 @@
+"""One measurement from its plan to its run: conditions, the state to begin from, the load, what was seen meanwhile."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import datetime
+import os
+import platform
+import signal
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from thawd import __version__
+from thawd.bench.load import ClosedLoop, Limits, Load, OpenLoop
+from thawd.bench.requests import Requests, Target, shown
+from thawd.bench.runs import LoadShape, Machine, Run, columns_of
+from thawd.bench.watching import MemorySample, MemoryWatch, StatusClient, Watch
+from thawd.errors import StoreError
+
+_LOOK_S = 0.05
+_PROGRESS_S = 0.5
+_WARM_ROUNDS = 3
+
+Progress = Callable[[Load, float], None]
+"""Told from time to time how far the load is, and for how many seconds it has been running."""
+
+
+@dataclass(frozen=True, slots=True)
+class Served:
+    """The thawd that is measured.
+
+    Attributes:
+        url: of the server.
+        headers: what lets a request for the status in.
+        function: whose environments are looked at.
+        is_private: whether it runs for this measurement only.
+    """
+
+    url: str
+    headers: Mapping[str, str]
+    function: str
+    is_private: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What is to be measured.
+
+    Attributes:
+        label: name of the run.
+        target_name: what is asked, in words.
+        target: where requests go.
+        payloads: bodies, sent in turn.
+        limits: of the load.
+        shape: how requests come.
+        offsets: makes the times of an open loop; None: the loop is closed.
+        connections: opened beforehand.
+        served: the thawd that answers; None: it is somebody else.
+        engine: how environments are to start; None: not ours to choose.
+        begun_from: ``zero``, ``one``, ``warm``, or None: as it is.
+        provisioned: environments that must be ready before.
+        warm_up: requests before it begins, not counted.
+    """
+
+    label: str
+    target_name: str
+    target: Target
+    payloads: Sequence[bytes]
+    limits: Limits
+    shape: LoadShape
+    connections: int
+    offsets: Callable[[], Iterator[float]] | None = None
+    served: Served | None = None
+    engine: str | None = None
+    begun_from: str | None = None
+    provisioned: int = 0
+    warm_up: int = 0
+    notes: list[str] = field(default_factory=list)
+
+
+def measure(plan: Plan, *, progress: Progress) -> Run:
+    """Do what the plan says. Ctrl-C ends the load with its last answers, a second one at once; what was measured until
+    then is the run.
+
+    Raises:
+        StoreError: the target cannot be reached, or the function cannot be run.
+    """
+    import uvloop
+
+    try:
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            return runner.run(_measure(plan, progress))
+    except OSError as error:
+        raise StoreError(f"{shown(plan.target.url)} cannot be reached: {error}") from error
+
+
+async def _measure(plan: Plan, progress: Progress) -> Run:
+    requests = Requests(plan.target, plan.payloads)
+    load = _load(plan, requests)
+    client = StatusClient(plan.served.url, plan.served.headers) if plan.served is not None else None
+    notes = list(plan.notes)
+    watch: Watch | None = None
+    memory: MemoryWatch | None = None
+    seen: list[MemorySample] = []
+    state = "not known: it is not thawd's"
+    try:
+        if plan.served is not None and client is not None:
+            await _function_ready(client, plan.served.function)
+            await _bring_about(plan, client, requests)
+        if plan.warm_up:
+            await _some(plan, requests, plan.warm_up)
+        if plan.served is not None and client is not None:
+            status = await client.read()
+            entry = status["functions"][plan.served.function]
+            state = _in_words(entry)
+            notes += _notes(plan, entry, status)
+            watch = Watch(client, plan.served.function)
+            watch.note(entry, at_s=0.0)
+            memory = await MemoryWatch.start(status["pid"])
+        begun = datetime.datetime.now(datetime.UTC)
+        interrupted = await _watched(load, plan.connections, watch, progress)
+    finally:
+        if memory is not None:
+            seen = await memory.stop(load.begun_ns)
+        if client is not None:
+            client.close()
+    samples = load.samples
+    notes += _notes_on_load(load, interrupted=interrupted)
+    return Run(
+        label=plan.label,
+        target=plan.target_name,
+        url=shown(plan.target.url),
+        engine=plan.engine,
+        begun_from=plan.begun_from,
+        state=state,
+        load=plan.shape,
+        begun=begun.isoformat(timespec="seconds"),
+        took_s=max(samples.done_ns, default=0) / 1e9,
+        interrupted=interrupted,
+        columns=columns_of(samples),
+        examples=samples.examples,
+        moments=watch.moments if watch is not None else [],
+        memory=seen,
+        late_ms=_lateness(load),
+        notes=notes,
+        machine=this_machine(),
+    )
+
+
+async def _watched(load: Load, connections: int, watch: Watch | None, progress: Progress) -> bool:
+    """Run the load while others look on; whether it was ended by Ctrl-C."""
+    loop = asyncio.get_running_loop()
+    begun_s = loop.time()
+    interrupted = False
+
+    def interrupt() -> None:
+        nonlocal interrupted
+        if interrupted:
+            loop.remove_signal_handler(signal.SIGINT)  # a third one ends the command
+            load.give_up()
+            return
+        interrupted = True
+        load.stop()
+        progress(load, loop.time() - begun_s)
+
+    async def tell() -> None:
+        while True:
+            await asyncio.sleep(_PROGRESS_S)
+            progress(load, loop.time() - begun_s)
+
+    with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
+        loop.add_signal_handler(signal.SIGINT, interrupt)
+    others = [loop.create_task(tell())]
+    running = loop.create_task(load.run(connections))
+    try:
+        if watch is not None:
+            await asyncio.sleep(0)
+            others.append(loop.create_task(_look_on(load, watch, running)))
+        await running
+        if watch is not None:
+            await watch.look(load.begun_ns)
+    finally:
+        for task in (running, *others):
+            task.cancel()
+        await asyncio.gather(*others, running, return_exceptions=True)
+        loop.remove_signal_handler(signal.SIGINT)
+    return interrupted
+
+
+async def _look_on(load: Load, watch: Watch, running: asyncio.Task[Any]) -> None:
+    while not load.begun_ns and not running.done():  # noqa: ASYNC110 - connections are opened first, which is short
+        await asyncio.sleep(0.001)
+    await watch.run(load.begun_ns)
+
+
+def _load(plan: Plan, requests: Requests) -> Load:
+    if plan.offsets is not None:
+        return OpenLoop(plan.target, requests, plan.limits, offsets=plan.offsets())
+    return ClosedLoop(plan.target, requests, plan.limits, count=plan.shape.requests, duration_s=plan.shape.duration_s)
+
+
+async def _some(plan: Plan, requests: Requests, count: int, *, at_once: int = 1) -> None:
+    """So many requests that are not counted.
+
+    Raises:
+        StoreError: one of them was not answered rightly.
+    """
+    load = ClosedLoop(plan.target, requests, plan.limits, count=count, duration_s=None)
+    samples = await load.run(min(count, at_once))
+    if samples.examples:
+        kind, said = next(iter(samples.examples.items()))
+        raise StoreError(f"a request to warm up failed: {kind}: {said}")
+
+
+async def _function_ready(client: StatusClient, name: str) -> None:
+    """Wait until the function can be invoked.
+
+    Raises:
+        StoreError: there is none of that name, or it could not be published.
+    """
+    while True:
+        status = await client.read()
+        entry = status["functions"].get(name)
+        if entry is None:
+            known = ", ".join(status["functions"]) or "none"
+            raise StoreError(f"there is no function {name!r}; the server has: {known}")
+        if entry["state"] == "Failed":
+            raise StoreError(f"{name} cannot be run: {entry['reason']}")
+        if entry["state"] == "Active":
+            return
+        await asyncio.sleep(_LOOK_S)
+
+
+async def _bring_about(plan: Plan, client: StatusClient, requests: Requests) -> None:
+    """The state from which to begin."""
+    assert plan.served is not None
+    name = plan.served.function
+
+    async def until(holds: Callable[[dict[str, int]], bool]) -> None:
+        while not holds((await client.read())["functions"][name]["environments"]):  # noqa: ASYNC110 - of another process
+            await asyncio.sleep(_LOOK_S)
+
+    if plan.provisioned:
+        await until(lambda counts: counts["idle"] >= plan.provisioned)
+    elif plan.begun_from == "zero":
+        await until(lambda counts: not any(counts.values()))
+    elif plan.begun_from == "one":
+        await _some(plan, requests, 2)
+    elif plan.begun_from == "warm":
+        await _some(plan, requests, plan.connections * _WARM_ROUNDS, at_once=plan.connections)
+    if plan.begun_from in ("one", "warm"):
+        await until(lambda counts: not counts["busy"] and not counts["starting"])
+
+
+def _in_words(entry: Mapping[str, Any]) -> str:
+    alive = {state: count for state, count in entry["environments"].items() if count}
+    environments = ", ".join(f"{count} {state}" for state, count in alive.items()) or "none alive"
+    return f"environments: {environments}; new ones start by {entry['start'] or 'no way yet'}"
+
+
+def _notes(plan: Plan, entry: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
+    notes = []
+    wanted = {"cold": "cold", "fork": "fork", "thaw": "thaw"}.get(plan.engine or "")
+    if wanted is not None and entry["start"] != wanted:
+        notes.append(f"{wanted} was wanted, and environments start by {entry['start']}: {entry['start_reason']}")
+    if plan.served is not None and not plan.served.is_private:
+        notes.append("measured on the running server as it is; others may use it")
+    at_once = plan.shape.concurrency
+    if at_once is not None and status["max_environments"] < at_once:
+        notes.append(
+            f"at most {environments(status['max_environments'])} for {at_once} requests at a time: some wait for others"
+        )
+    return notes
+
+
+def _notes_on_load(load: Load, *, interrupted: bool) -> list[str]:
+    notes = []
+    if isinstance(load, OpenLoop) and load.without_connection:
+        notes.append(f"{load.without_connection:,} requests had to wait for a connection; see --connections")
+    if interrupted and load.in_flight:
+        notes.append(f"{load.in_flight:,} requests were under way when it was ended, and are not counted")
+    return notes
+
+
+def _lateness(load: Load) -> dict[str, float]:
+    if not isinstance(load, OpenLoop) or not load.late_ns:
+        return {}
+    late = sorted(load.late_ns)
+    places = {"p50": len(late) // 2, "p99": len(late) * 99 // 100, "max": len(late) - 1}
+    return {name: round(late[place] / 1e6, 4) for name, place in places.items()}
+
+
+def environments(count: int) -> str:
+    """So many of them, in words."""
+    return f"{count} environment" if count == 1 else f"{count} environments"
+
+
+def this_machine() -> Machine:
+    """What this machine is."""
+    processor = platform.processor() or platform.machine()
+    with contextlib.suppress(OSError):
+        for line in Path("/proc/cpuinfo").read_text().splitlines():
+            if line.startswith("model name"):
+                processor = line.partition(":")[2].strip()
+                break
+    return Machine(
+        processor=processor,
+        cores=len(os.sched_getaffinity(0)),
+        memory_mib=os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") >> 20,
+        kernel=f"{platform.system()} {platform.release()}",
+        python=platform.python_version(),
+        thawd=__version__,
+    )

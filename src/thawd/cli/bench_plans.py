@@ -1,0 +1,264 @@
+"""From the options of ``thawd bench`` to what is to be measured: the load's shape, the target, the server for it."""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import os
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+import click
+
+from thawd.cli.verbs import fail, load, warn
+
+if TYPE_CHECKING:
+    from thawd.bench.measuring import Plan, Served
+    from thawd.bench.requests import Credentials
+    from thawd.bench.runs import LoadShape
+    from thawd.config import Settings
+
+_OPEN_CONNECTIONS = 10
+# Source: RFC 9110, 5.1 and 5.5.
+_HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
+_HEADER_VALUE = re.compile(r"[\t\x20-\x7e\xa0-\xff]*")
+_FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:[A-Za-z0-9_$-]{1,128})?")
+
+
+def shape_of(options: Mapping[str, Any]) -> LoadShape:
+    from thawd.bench.runs import LoadShape
+
+    count, duration_s = options["requests"], options["duration_s"]
+    rate, file = options["rate"], options["arrivals"]
+    if rate is None and file is None:
+        for name in ("pattern", "burst"):
+            if options[name] is not None:
+                raise click.UsageError(f"--{name} is for an open loop: give --rate")
+        count = 1000 if count is None and duration_s is None else count
+        return LoadShape("closed", concurrency=options["concurrency"] or 1, requests=count, duration_s=duration_s)
+    if options["concurrency"] is not None:
+        raise click.UsageError("--concurrency is for a closed loop; --rate and --arrivals make an open one")
+    if rate is not None and file is not None:
+        raise click.UsageError("--rate and --arrivals exclude each other")
+    if file is not None:
+        return LoadShape("open", pattern="recorded", file=str(file), requests=count, duration_s=duration_s)
+    count = 1000 if count is None and duration_s is None else count
+    pattern = options["pattern"] or ("bursts" if options["burst"] else "poisson")
+    return LoadShape(
+        "open",
+        requests=count,
+        duration_s=duration_s,
+        pattern=pattern,
+        rate_per_s=rate,
+        burst=(options["burst"] or 10) if pattern == "bursts" else None,
+        seed=options["seed"] if pattern == "poisson" else None,
+    )
+
+
+def check_files(options: Mapping[str, Any]) -> None:
+    """Read what is to be sent, and when, before a server is started for it.
+
+    Raises:
+        StoreError: the arrivals cannot be used.
+    """
+    from thawd.bench.arrivals import recorded
+
+    for text in options["payloads"]:
+        _payload(text)
+    _headers(options["headers"])
+    if options["arrivals"] is not None:
+        recorded(options["arrivals"])
+
+
+def _offsets(options: Mapping[str, Any], shape: LoadShape) -> Iterator[float]:
+    from thawd.bench.arrivals import arrivals, recorded
+
+    if shape.pattern == "recorded":
+        times = iter(recorded(options["arrivals"], speed=options["speed"] or 1.0))
+        end_s = shape.duration_s
+        if end_s is not None:
+            times = itertools.takewhile(lambda time_s: time_s < end_s, times)
+        return itertools.islice(times, shape.requests)
+    assert shape.pattern is not None
+    assert shape.rate_per_s is not None
+    return arrivals(
+        shape.pattern,
+        rate_per_s=shape.rate_per_s,
+        requests=shape.requests,
+        duration_s=shape.duration_s,
+        burst=shape.burst or 1,
+        seed=shape.seed or 0,
+    )
+
+
+@contextlib.contextmanager
+def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> Iterator[Plan]:
+    """The plan for one run; while it lasts, the server that it needs is there."""
+    from thawd.bench.requests import check_url, without_credentials
+
+    target: str = options["target"]
+    begun_from = options["begun_from"]
+    is_private = engine is not None or begun_from is not None
+    if target.startswith(("http://", "https://")):
+        if is_private or options["environments"]:
+            raise click.UsageError("--engine, --from and --environments are for functions and routes of thawd")
+        check_url(target)
+        url, authorization = without_credentials(target)
+        yield _make_plan(options, shape, url, None, None, None if not authorization else lambda *_: authorization)
+        return
+    settings = load(options["config_path"])
+    function = _function_of(target, options, settings)
+    if not is_private:
+        if options["environments"]:
+            raise click.UsageError("--environments is for a private server: give --engine or --from with it")
+        url, credentials, headers = _running(settings)
+        served = _served(url, headers, function, is_private=False)
+        yield _make_plan(options, shape, target, served, None, credentials)
+        return
+    yield from _private(options, shape, settings, function, engine or "auto")
+
+
+def _private(
+    options: Mapping[str, Any], shape: LoadShape, settings: Settings, function: str, engine: str
+) -> Iterator[Plan]:
+    from thawd.bench.conditions import Conditions
+    from thawd.bench.measuring import environments as in_words
+    from thawd.bench.private_start import Place, private_server
+
+    if function not in settings.functions:
+        known = ", ".join(settings.functions) or "none"
+        fail(f"there is no function {function!r}; the configuration has: {known}")
+    name, _, qualifier = options["target"].partition(":")
+    if qualifier not in ("", "$LATEST") and not name.startswith("/"):
+        fail(f"a private server has no versions and aliases: give {name!r}, or measure it on the running server")
+    environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
+    provisioned = environments if engine == "provisioned" else 0
+    warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")
+
+    def conditions(place: Place) -> Conditions:
+        return Conditions(
+            place=place, function=function, engine=engine, environments=environments, provisioned=provisioned
+        )
+
+    with private_server(settings, purpose="bench", conditions=conditions) as server:
+        served = _served(server.url, {}, function, is_private=True)
+        yield _make_plan(options, shape, options["target"], served, engine, provisioned=provisioned)
+
+
+def _default_environments() -> int:
+    from thawd.scheduling.room import default_max_environments
+
+    return default_max_environments()
+
+
+def _served(url: str, headers: Mapping[str, str], function: str, *, is_private: bool) -> Served:
+    from thawd.bench.measuring import Served
+
+    return Served(url, headers, function, is_private)
+
+
+def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds of target
+    options: Mapping[str, Any],
+    shape: LoadShape,
+    name: str,
+    served: Served | None,
+    engine: str | None,
+    credentials: Credentials | None = None,
+    provisioned: int = 0,
+) -> Plan:
+    from thawd.bench.load import Limits
+    from thawd.bench.measuring import Plan
+    from thawd.bench.requests import Expected, Target, shown
+
+    payloads = [_payload(text) for text in options["payloads"]]
+    method = options["method"] or ("POST" if payloads else "GET")
+    headers = _headers(options["headers"])
+    url = name
+    if served is not None:
+        headers = {"X-Thawd-Timing": "1", **headers, **served.headers}
+        url = served.url + name
+        if not name.startswith("/"):
+            url = f"{served.url}/2015-03-31/functions/{quote(os.fsencode(name), safe=':$')}/invocations"
+            method, payloads = "POST", payloads or [b"{}"]
+    begun_from = options["begun_from"] or ("zero" if engine is not None and not provisioned else None)
+    return Plan(
+        label=_label(options, shown(name), engine),
+        target_name=shown(name),
+        target=Target(url, method, headers, credentials),
+        payloads=payloads,
+        limits=Limits(
+            timeout_s=options["timeout_s"],
+            connections=options["connections"],
+            expected=Expected(frozenset(options["statuses"]), options["expect_text"].encode()),
+        ),
+        shape=shape,
+        offsets=None if shape.loop == "closed" else lambda: _offsets(options, shape),
+        connections=shape.concurrency or min(_OPEN_CONNECTIONS, options["connections"]),
+        served=served,
+        engine=engine,
+        begun_from=begun_from,
+        provisioned=provisioned,
+        warm_up=options["warm_up"],
+    )
+
+
+def _label(options: Mapping[str, Any], name: str, engine: str | None) -> str:
+    """The run's name: what was given, with the engine behind it where there are several."""
+    given: str | None = options["label"]
+    if engine is None:
+        return given or name.partition("://")[2] or name
+    return engine if given is None else f"{given} {engine}" if len(options["engines"]) > 1 else given
+
+
+def _function_of(target: str, options: Mapping[str, Any], settings: Settings) -> str:
+    """The function that answers `target`, a path or a function's name; without its qualifier."""
+    if not target.startswith("/"):
+        if not _FUNCTION.fullmatch(target):
+            fail(f"{target!r} is no function's name, nor a path that begins with /, nor an http(s) address")
+        return target.partition(":")[0]
+    from thawd.gateway.routes.endpoint import RouteTable
+
+    method = options["method"] or ("POST" if options["payloads"] else "GET")
+    found = RouteTable(settings.routes).find(method, target.partition("?")[0])
+    if found is None:
+        known = ", ".join(route.key for route in settings.routes) or "none"
+        fail(f"there is no route for {method} {target}; the configuration has: {known}")
+    return found[0].function
+
+
+def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str]]:
+    """Where the running server is; what signs requests to it, and which headers let them in."""
+    from thawd.cli.client import address, request, signature
+
+    request(settings, "/_thawd/status", None, {})  # ends the command with the way out where nobody answers
+    host, port = address(settings)
+    server = settings.server
+    url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
+    if server.key is not None:
+        return url, None, {"X-Api-Key": server.key}
+    if server.access_keys:
+        keys, place = server.access_keys, (host, port)
+        return url, lambda path, body, headers: signature(keys, place, path, body or None, headers), {}
+    return url, None, {}
+
+
+def _payload(text: str) -> bytes:
+    if not text.startswith("@"):
+        return text.encode()
+    try:
+        return Path(text[1:]).read_bytes()
+    except OSError as error:
+        fail(f"{text[1:]}: {error.strerror}")
+
+
+def _headers(given: tuple[str, ...]) -> dict[str, str]:
+    headers = {}
+    for text in given:
+        name, colon, value = text.partition(":")
+        if not colon or not _HEADER.fullmatch(name.strip()) or not _HEADER_VALUE.fullmatch(value):
+            raise click.UsageError(f"-H {text!r} is no header; write NAME: VALUE, in characters of Latin-1")
+        headers[name.strip()] = value.strip()
+    return headers

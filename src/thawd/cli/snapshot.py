@@ -1,0 +1,354 @@
+"""The commands ``thawd snapshot …``: what images there are, what is in one, whether they are whole, and away with them.
+
+Works whether a server runs or not: what one uses is locked, and stays. Owns the looks of it; the store decides what
+goes. Heavy imports happen inside the verbs, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+from collections.abc import Callable, Iterator
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd.cli.terminal import print_text
+from thawd.cli.verbs import EXIT_FAILED, Verbs, config_option, load, warn
+from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+    from thawd.snapshot.lint.rules import Finding
+    from thawd.snapshot.store.images import Snapshot, SnapshotStore
+
+_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+
+
+@click.group(name="snapshot", cls=Verbs)
+def group() -> None:
+    """Look after the snapshots that environments are thawed from.
+
+    A snapshot is named by its ID, by the first digits of it, by its function or by FUNCTION:VERSION where only one
+    fits. They are removed by themselves when they are too old or too large together; removing one by hand is safe: the
+    function is frozen anew when it is next published.
+    """
+
+
+@group.command("list")
+@_json_option
+@config_option
+def list_(as_json: bool, config_path: Path) -> None:
+    """List all snapshots, last used first."""
+    settings = load(config_path)
+    store = _store(settings)
+    snapshots = store.snapshots()
+    if as_json:
+        click.echo(json.dumps([_document(snapshot) for snapshot in snapshots], indent=2))
+        return
+    if not snapshots:
+        how = (
+            f'{config_path} has snapshots = "off"; "auto" lets `thawd up` make some'
+            if settings.server.snapshots == "off"
+            else "`thawd up` makes one of each function that it publishes, unless the function has snapshot = false; "
+            "if it did not, `thawd status` says why"
+        )
+        click.echo(f"no snapshots in {store.folder}; {how}")
+        return
+    print_text([_row(snapshot) for snapshot in snapshots], key_name="id")
+    total = sum(snapshot.stored_bytes for snapshot in snapshots)
+    count = len(snapshots)
+    click.echo(f"{count} snapshot{'' if count == 1 else 's'}, {_mib(total)} on disk in {store.folder}")
+    for snapshot in snapshots:
+        if snapshot.problem is not None:
+            warn(snapshot.problem)
+
+
+@group.command()
+@click.argument("which", metavar="ID|PATH")
+@click.option("--full", is_flag=True, help="Every row of every table, not only the largest.")
+@_json_option
+@config_option
+def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
+    """Show what is in a snapshot or image file.
+
+    That is: what takes the space, mappings, threads, descriptors, and the machine it was frozen on. PATH is that of an
+    image anywhere and needs no configuration. What has a slash in it, or is the name of a file here, is a path.
+    """
+    from thawd.snapshot.inspect import reader as images
+
+    is_path = "/" in which or Path(which).is_file()
+    snapshot = None if is_path else _store(load(config_path)).resolve(which)
+    try:
+        described = images.describe(images.read(which if snapshot is None else snapshot.path))
+    except images.ImageError as error:
+        warn(str(error))
+        sys.exit(EXIT_FAILED)
+    if as_json:
+        document = {"snapshot": snapshot and _document(snapshot), "image": described}
+        click.echo(json.dumps(document, indent=2))
+        return
+    if snapshot is not None:
+        _print_origin(snapshot)
+    click.echo(images.text(described, rows=None if full else 10), nl=False)
+    if snapshot is not None and snapshot.problem is not None:
+        warn(snapshot.problem)
+
+
+@group.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@_json_option
+@config_option
+def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
+    """Read snapshots whole and say which are sound.
+
+    Those with these IDs, or all. Each is compared with its SHA-256, and its tables are decoded. Ends with status 1
+    when one is damaged or must not be used.
+    """
+    store = _store(load(config_path))
+    snapshots = [store.resolve(text) for text in dict.fromkeys(ids)] if ids else store.snapshots()
+    documents = []
+    for snapshot in snapshots:
+        try:
+            with _progress(snapshot) as progress:
+                problems = store.verify(snapshot, progress=progress)
+        except ResourceNotFoundException:
+            if ids:
+                raise
+            continue  # evicted while others were read
+        except StoreError as error:
+            problems = (str(error),)
+        documents.append({**_named(snapshot), "sound": not problems, "problems": list(problems)})
+        if not as_json:
+            click.echo(f"{snapshot.id}  {snapshot.name}  {'not sound' if problems else 'sound'}")
+        for problem in problems:
+            warn(problem)
+    if as_json:
+        click.echo(json.dumps(documents, indent=2))
+    elif not documents:
+        click.echo(f"no snapshots in {store.folder}")
+    if not all(document["sound"] for document in documents):
+        sys.exit(EXIT_FAILED)
+
+
+@group.command()
+@click.argument("functions", nargs=-1, metavar="[FUNCTION]...")
+@_json_option
+@config_option
+def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
+    """Search functions for what will not be right after a thaw: all functions when none is named.
+
+    Each is initialised in its own interpreter, as for a snapshot, and ended again; no server is needed. Finds
+    generators of its own that are seeded, connections, threads, credentials and times captured at import, and more;
+    docs/reference/snapshot-lint.md explains every rule. Exit status 1 when there is a warning.
+    """
+    import asyncio
+
+    import msgspec
+
+    from thawd import config
+    from thawd.environments.programs import python_of
+    from thawd.publishing import linting
+
+    settings = load(config_path)
+    for name in functions:
+        if name not in settings.functions:
+            raise ResourceNotFoundException(
+                f"{config_path} has no function {name}; it has {', '.join(settings.functions)}"
+            )
+    found = {}
+    for name in functions or settings.functions:
+        function = settings.functions[name]
+        found[name] = asyncio.run(
+            linting.lint(
+                msgspec.structs.replace(function, python=python_of(function, settings.runtimes)),
+                folder=config_path.absolute().parent,
+                data=settings.server.data,
+                buckets=settings.buckets,
+                own=config.process_environment(),
+                progress=lambda line: click.echo(f"    {line}", err=True),
+            )
+        )
+    if as_json:
+        click.echo(json.dumps({name: [one._asdict() for one in some] for name, some in found.items()}, indent=2))
+    else:
+        for name, some in found.items():
+            click.echo(f"{name}: {_counted(some)}")
+            for one in some:
+                click.echo(f"\n  {one.rule} {one.level}: {one.where}: {one.what}\n      {one.why}\n      {one.way_out}")
+    if any(one.level == "warning" for some in found.values() for one in some):
+        sys.exit(EXIT_FAILED)
+
+
+def _counted(found: list[Finding]) -> str:
+    warnings = sum(one.level == "warning" for one in found)
+    notes = len(found) - warnings
+    if not found:
+        return "nothing found"
+    return f"{warnings} warning{'' if warnings == 1 else 's'}, {notes} note{'' if notes == 1 else 's'}"
+
+
+@group.command()
+@click.argument("ids", metavar="[ID]...", nargs=-1)
+@click.option("--unused", is_flag=True, help="All that no process uses, and what died half made.")
+@click.option("--all", "everything", is_flag=True, help="All; those in use stay, and the status is 1 then.")
+@config_option
+def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) -> None:
+    """Remove snapshots that nobody uses.
+
+    What a running server uses stays. A function whose snapshot is gone is frozen anew when it is next published.
+    """
+    if [bool(ids), unused, everything].count(True) != 1:
+        raise click.UsageError("give either IDs, or --unused, or --all")
+    store = _store(load(config_path))
+    failed = False
+    if ids:
+        chosen: dict[str, Snapshot] = {}
+        for text in ids:
+            try:
+                snapshot = store.resolve(text)
+                chosen[snapshot.sha256] = snapshot
+            except ThawdError as error:
+                warn(str(error))
+                failed = True
+        doomed = list(chosen.values())
+    else:
+        if left := store.tidy():
+            click.echo(f"removed {left} thing{'' if left == 1 else 's'} left behind half made")
+        doomed = [snapshot for snapshot in store.snapshots() if everything or not snapshot.in_use]
+        if not doomed:
+            click.echo(f"nothing to remove in {store.folder}")
+    for snapshot in doomed:
+        try:
+            store.remove(snapshot)
+            click.echo(f"removed {snapshot.id} ({snapshot.name}), {_mib(snapshot.stored_bytes)}")
+        except ThawdError as error:
+            warn(str(error))
+            failed = True
+    if failed:
+        sys.exit(EXIT_FAILED)
+
+
+def _store(settings: Settings) -> SnapshotStore:
+    from thawd.snapshot.store.images import SnapshotStore
+
+    return SnapshotStore(settings.server.data / "snapshots")
+
+
+@contextlib.contextmanager
+def _progress(snapshot: Snapshot) -> Iterator[Callable[[int], None]]:
+    """A bar on a terminal, nothing elsewhere."""
+    if not sys.stderr.isatty() or snapshot.sidecar is None:
+        yield lambda done_bytes: None
+        return
+    with click.progressbar(length=snapshot.sidecar.image_bytes, label=snapshot.id, file=sys.stderr) as bar:
+        yield lambda done_bytes: bar.update(done_bytes - bar.pos)
+
+
+def _named(snapshot: Snapshot) -> dict[str, Any]:
+    origin = snapshot.sidecar and snapshot.sidecar.origin
+    return {
+        "id": snapshot.sha256,
+        "function": origin and origin.function,
+        "version": origin and origin.version,
+    }
+
+
+def _document(snapshot: Snapshot) -> dict[str, Any]:
+    """What is known of a snapshot, for programs."""
+    document = {
+        **_named(snapshot),
+        "path": str(snapshot.path),
+        "stored_bytes": snapshot.stored_bytes,
+        "last_used_at": _utc(snapshot.last_used_unix_s),
+        "in_use": snapshot.in_use,
+        "stale": snapshot.stale,
+        "problem": snapshot.problem,
+        "disk": snapshot.disk and str(snapshot.disk),
+    }
+    if (sidecar := snapshot.sidecar) is not None:
+        origin = sidecar.origin
+        document |= {
+            "created_at": _utc(sidecar.created_unix_s),
+            "key": origin.key,
+            "python": origin.python,
+            "kernel": sidecar.kernel,
+            "thawd": sidecar.thawd,
+            "image_bytes": sidecar.image_bytes,
+            "data_bytes": origin.data_bytes,
+            "init_ms": origin.init_ms,
+            "freeze_ms": origin.freeze_ms,
+            "self_test": origin.self_test,
+            "self_test_ms": origin.self_test_ms,
+        }
+    return document
+
+
+def _row(snapshot: Snapshot) -> dict[str, Any]:
+    """A line of the list."""
+    sidecar = snapshot.sidecar
+    return {
+        "id": snapshot.id,
+        "function": snapshot.name if sidecar else "?",
+        "on disk": _mib(snapshot.stored_bytes),
+        "created": _local(sidecar.created_unix_s) if sidecar else "?",
+        "last used": _local(snapshot.last_used_unix_s),
+        "init": _took(sidecar.origin.init_ms) if sidecar else "?",
+        "freeze": _took(sidecar.origin.freeze_ms) if sidecar else "?",
+        "self-test": sidecar.origin.self_test if sidecar else "?",
+        "state": _state(snapshot),
+    }
+
+
+def _state(snapshot: Snapshot) -> str:
+    if snapshot.problem is not None:
+        return "not usable"
+    if snapshot.stale:
+        return "stale"
+    return "in use" if snapshot.in_use else "unused"
+
+
+def _print_origin(snapshot: Snapshot) -> None:
+    """Where a snapshot comes from, above what is in it."""
+    click.echo(f"{snapshot.name}, {snapshot.sha256}")
+    if (sidecar := snapshot.sidecar) is not None:
+        origin = sidecar.origin
+        tested = f" in {_took(origin.self_test_ms)}" if origin.self_test_ms is not None else ""
+        click.echo(
+            f"  made {_local(sidecar.created_unix_s)} by thawd {sidecar.thawd}, Python {origin.python}, "
+            f"kernel {sidecar.kernel}\n"
+            f"  init {_took(origin.init_ms)}, freeze {_took(origin.freeze_ms)}, self-test {origin.self_test}{tested}"
+        )
+    with_disk = " and what init wrote to its temporary folder" if snapshot.disk else ""
+    click.echo(
+        f"  {_state(snapshot)}, last used {_local(snapshot.last_used_unix_s)}; "
+        f"memory{with_disk}: {_mib(snapshot.stored_bytes)} on disk\n"
+    )
+
+
+def _mib(size_bytes: int) -> str:
+    return f"{size_bytes / (1 << 20):,.1f} MiB"
+
+
+def _took(duration_ms: float) -> str:
+    return f"{duration_ms:.0f} ms" if duration_ms < 1000 else f"{duration_ms / 1000:.2f} s"
+
+
+def _local(unix_s: float) -> str:
+    moment = _moment(unix_s)
+    return moment.astimezone().strftime("%Y-%m-%d %H:%M:%S") if moment else "?"
+
+
+def _utc(unix_s: float) -> str | None:
+    moment = _moment(unix_s)
+    return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z") if moment else None
+
+
+def _moment(unix_s: float) -> datetime | None:
+    try:
+        return datetime.fromtimestamp(unix_s, UTC)
+    except (OverflowError, ValueError, OSError):  # beyond the year 9999: somebody has set it
+        return None

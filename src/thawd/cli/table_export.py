@@ -1,0 +1,214 @@
+"""A table's items as JSON lines, CSV or Parquet, into a file that appears whole or not at all.
+
+Memory does not grow with the table: CSV and Parquet need to know all columns before the first row, so rows go to a
+temporary file first and are read back from there. What is in the file is one pass over the table.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import io
+import json
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Any
+
+from thawd.errors import StoreError
+from thawd.system import folders
+
+if TYPE_CHECKING:
+    import pyarrow
+
+FORMATS = ("jsonl", "csv", "parquet")
+Row = dict[str, Any]
+
+_BATCH_ROWS = 10_000
+_BATCH_BYTES = 4 << 20
+# The whole numbers up to here are those that a double tells apart.
+_MOST_EXACT = 1 << 53
+
+
+def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> int:
+    """Write `rows` into the file `output`, in place of what was there; how many there were.
+
+    Args:
+        rows: each with its key in the field `key_name`.
+        output: the file.
+        kind: one of `FORMATS`.
+        key_name: name of the field that every row has.
+
+    Raises:
+        StoreError: the library that writes Parquet is not installed.
+        OSError: the file cannot be written; what was there is there still.
+    """
+    if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
+        raise StoreError("Parquet needs pyarrow, which is not installed; install it with: pip install 'thawd[parquet]'")
+    if output.exists() and not output.is_file():
+        raise StoreError(f"{output} is no file; name a new one, or one that may be replaced")
+    with folders.replacing(output) as file:
+        if kind == "jsonl":
+            return write_json_lines(rows, file.write)
+        with Spool(rows, folder=output.parent, key_name=key_name) as spool:
+            if kind == "csv":
+                write_csv(spool, file.write)
+            else:
+                _write_parquet(spool, file)
+            return spool.count
+
+
+def write_json_lines(rows: Iterable[Row], write: Callable[[bytes], object]) -> int:
+    """Write one JSON object a line, UTF-8; how many."""
+    count = 0
+    for row in rows:
+        # What is no Unicode (half a surrogate pair) goes out as the escape that JSON has for it.
+        write((json.dumps(row, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
+        count += 1
+    return count
+
+
+def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
+    """Write CSV in UTF-8 with a header; fields that are no text as JSON."""
+    import csv
+
+    line = io.StringIO()
+    # The writer quotes the characters of its line end, and a lone \r is a line end to readers.
+    writer = csv.writer(line, lineterminator="\r\n")
+    columns = list(spool.columns)
+    for cells in _cells(columns, spool):
+        writer.writerow(cells)
+        write((line.getvalue().removesuffix("\r\n") + "\n").encode(errors="backslashreplace"))
+        line.seek(0)
+        line.truncate()
+
+
+def cell(value: Any) -> str:
+    """A value as the text of a cell."""
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _cells(columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:
+    yield columns
+    for row in rows:
+        yield [cell(row.get(name)) for name in columns]
+
+
+class Spool:
+    """Rows on disk, and what columns they have. To be read again and again, while it is entered.
+
+    Attributes:
+        columns: the kinds of values that were met, by column, the key first.
+        count: how many rows there are.
+    """
+
+    def __init__(self, rows: Iterable[Row], *, folder: Path | None = None, key_name: str) -> None:
+        self.columns: dict[str, Kinds] = {key_name: Kinds()}
+        self.count = 0
+        self._rows = rows
+        self._folder = folder
+        self._file: IO[bytes]
+
+    def __enter__(self) -> Spool:
+        self._file = tempfile.TemporaryFile(dir=self._folder)
+        try:
+            for row in self._rows:
+                for name, value in row.items():
+                    self.columns.setdefault(name, Kinds()).add(value)
+                self._file.write(json.dumps(row).encode() + b"\n")
+                self.count += 1
+        except BaseException:
+            self._file.close()
+            raise
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._file.close()
+
+    def __iter__(self) -> Iterator[Row]:
+        return (row for batch in self.batches() for row in batch)
+
+    def batches(self) -> Iterator[list[Row]]:
+        """The rows, a few thousand or a few megabytes at a time."""
+        self._file.seek(0)
+        batch: list[Row] = []
+        size = 0
+        for line in self._file:
+            batch.append(json.loads(line))
+            size += len(line)
+            if len(batch) >= _BATCH_ROWS or size >= _BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+
+class Kinds:
+    """Which kinds of values a column holds."""
+
+    def __init__(self) -> None:
+        self._seen: set[str] = set()
+
+    def add(self, value: Any) -> None:
+        """One more value."""
+        if value is None:
+            return
+        if isinstance(value, bool):
+            self._seen.add("bool")
+        elif isinstance(value, int):
+            exact = abs(value) <= _MOST_EXACT
+            self._seen.add("int" if exact else "long" if -(1 << 63) <= value < 1 << 63 else "other")
+        elif isinstance(value, float):
+            self._seen.add("float")
+        else:
+            self._seen.add("text" if isinstance(value, str) else "other")
+
+    @property
+    def parquet(self) -> str:
+        """The column's type in Parquet: ``bool``, ``int64``, ``double``, ``string``, or ``json`` for JSON as text."""
+        for name, held in (
+            ("string", {"text"}),  # a column of nulls alone, too
+            ("bool", {"bool"}),
+            ("int64", {"int", "long"}),
+            ("double", {"int", "float"}),
+        ):
+            if self._seen <= held:
+                return name
+        return "json"
+
+
+def _write_parquet(spool: Spool, file: IO[bytes]) -> None:
+    import pyarrow
+    from pyarrow import parquet
+
+    types = {name: kinds.parquet for name, kinds in spool.columns.items()}
+    schema = pyarrow.schema([_field(name, kind) for name, kind in types.items()])
+    with parquet.ParquetWriter(file, schema) as writer:
+        for batch in spool.batches():
+            columns = [
+                pyarrow.array([_value(row.get(name), kind) for row in batch], type=schema.field(at).type)
+                for at, (name, kind) in enumerate(types.items())
+            ]
+            writer.write_batch(pyarrow.record_batch(columns, schema=schema))
+
+
+def _field(name: str, kind: str) -> pyarrow.Field:
+    import pyarrow
+
+    types = {"bool": pyarrow.bool_(), "int64": pyarrow.int64(), "double": pyarrow.float64()}
+    metadata = {"thawd": "json"} if kind == "json" else None
+    return pyarrow.field(_unicode(name), types.get(kind, pyarrow.string()), metadata=metadata)
+
+
+def _value(value: Any, kind: str) -> Any:
+    if value is None:
+        return None
+    if kind == "json":
+        return _unicode(json.dumps(value, ensure_ascii=False))
+    return _unicode(value) if kind == "string" else value
+
+
+def _unicode(text: str) -> str:
+    """`text`, with an escape in the place of what is no Unicode."""
+    return text.encode(errors="backslashreplace").decode()

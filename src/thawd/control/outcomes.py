@@ -1,0 +1,106 @@
+"""Destinations as the Lambda API gives them: from ARNs, with AWS's refusals.
+
+Source: AWS Lambda API reference, "PutFunctionEventInvokeConfig", "CreateFunction"; developer guide, "Capturing records
+of Lambda asynchronous invocations".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
+from thawd.grammar.destination_names import function_of, is_fifo, parse_arn, parse_dead_letter
+from thawd.resources import Destination
+
+_OUTCOMES = ("OnSuccess", "OnFailure")
+
+
+def given_arns(configuration: Mapping[str, Any]) -> dict[str, str]:
+    """The ARNs of an event invoke configuration, by ``OnSuccess`` and ``OnFailure``."""
+    config = configuration.get("DestinationConfig") or {}
+    arns = {outcome: (config.get(outcome) or {}).get("Destination") for outcome in _OUTCOMES}
+    return {outcome: arn for outcome, arn in arns.items() if arn}
+
+
+def destinations_of(configuration: Mapping[str, Any]) -> dict[str, Destination]:
+    """The destinations of a stored event invoke configuration, by ``OnSuccess`` and ``OnFailure``."""
+    found = {outcome: parse_arn(arn) for outcome, arn in given_arns(configuration).items()}
+    return {outcome: destination for outcome, destination in found.items() if destination is not None}
+
+
+def check_destinations(
+    function: str, configuration: Mapping[str, Any], *, exists: Callable[[str, str | None], object]
+) -> None:
+    """Let an event invoke configuration pass whose destinations there can be.
+
+    Args:
+        function: whose it is.
+        configuration: it.
+        exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
+
+    Raises:
+        InvalidParameterValueException: a destination is of a kind that the outcome cannot go to, the function itself,
+            or no function that exists (400).
+    """
+    arns = given_arns(configuration)
+    for outcome, arn in arns.items():
+        destination = parse_arn(arn)
+        if destination is not None and destination.kind == "sns" and is_fifo(destination):
+            raise InvalidParameterValueException("FIFO-type Amazon SNS topics aren't supported as a destination.")
+        if arn.split(":")[2:3] == ["lambda"]:
+            _check_function(function, arn, destination, exists)
+        elif destination is None or is_fifo(destination) or (destination.kind == "s3" and outcome == "OnSuccess"):
+            raise InvalidParameterValueException(
+                f"The provided destination config DestinationConfig({', '.join(_spelled(arns))}) is invalid."
+            )
+
+
+def _check_function(
+    function: str, arn: str, destination: Destination | None, exists: Callable[[str, str | None], object]
+) -> None:
+    if destination is None:
+        raise InvalidParameterValueException(f"The destination ARN {arn} is invalid.")
+    name, qualifier = function_of(destination)
+    if name == function:
+        raise InvalidParameterValueException("You can't specify the function as a destination for itself.")
+    try:
+        exists(name, qualifier)
+    except ResourceNotFoundException:
+        raise InvalidParameterValueException(f"The destination ARN {arn} is invalid.") from None
+
+
+def _spelled(arns: Mapping[str, str]) -> list[str]:
+    """The destinations as AWS's refusal spells them."""
+    parts = []
+    for outcome in _OUTCOMES:
+        value = f"{outcome}(destination={arns[outcome]})" if outcome in arns else "null"
+        parts.append(f"{outcome[0].lower()}{outcome[1:]}={value}")
+    return parts
+
+
+def dead_letter_of(shown: Mapping[str, Any]) -> Destination | None:
+    """The dead-letter queue or topic among the parameters of a function that are shown as they were given."""
+    arn = (shown.get("DeadLetterConfig") or {}).get("TargetArn")
+    return parse_dead_letter(arn) if arn else None
+
+
+def check_dead_letter(given: Mapping[str, Any]) -> None:
+    """Let parameters of a function pass whose dead letters can be delivered.
+
+    Raises:
+        InvalidParameterValueException: the ARN is none of a standard queue or topic (400).
+    """
+    arn = (given.get("DeadLetterConfig") or {}).get("TargetArn")
+    if not arn:
+        return
+    destination = dead_letter_of(given)
+    if destination is None:
+        raise InvalidParameterValueException(
+            f"Invalid dead letter queue ARN: {arn} is not the ARN of an SQS queue or an SNS topic"
+        )
+    if is_fifo(destination):
+        kind = "SQS queue" if destination.kind == "sqs" else "SNS topic"
+        raise InvalidParameterValueException(
+            f"Invalid dead letter queue ARN: FIFO {kind} is not supported for dead letter configuration"
+        )

@@ -1,0 +1,217 @@
+"""What keeping environments warm would do: a function's arrivals run through the pool's own rules, without processes.
+
+As in the pool, the environment used last is used first, every request that finds none free starts one, and a `Keeper`
+says how long idle ones are kept. What is left out: limits of the machine (each request gets its environment), and a
+request that waits for a start takes that start though another environment may become free sooner.
+"""
+
+from __future__ import annotations
+
+import heapq
+import math
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import msgspec
+
+from thawd.scheduling.keep_alive import Keeper, Policy
+
+
+class Arrival(msgspec.Struct, frozen=True):
+    """A request.
+
+    Attributes:
+        at_s: when, seconds; since the epoch where schedules are simulated, too.
+        duration_s: how long it runs in an environment that is there, seconds.
+    """
+
+    at_s: float
+    duration_s: float
+
+
+class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of it.
+
+    Attributes:
+        invocations: how many there were.
+        starts: those of them that had to wait for the start of an environment.
+        started_ahead: starts that nobody waited for.
+        in_provisioned: invocations that a provisioned environment served.
+        idle_s: environment-seconds in which environments were there and did nothing.
+        busy_s: environment-seconds of starts and invocations.
+        most: environments at once.
+        spent_s: what was looked at, seconds: from the first arrival to the end of the last invocation unless more.
+    """
+
+    invocations: int
+    starts: int
+    started_ahead: int
+    in_provisioned: int
+    idle_s: float
+    busy_s: float
+    most: int
+    spent_s: float
+
+    @property
+    def start_share(self) -> float:
+        """Part of the invocations that waited for a start."""
+        return self.starts / self.invocations if self.invocations else 0.0
+
+    @property
+    def provisioned_share(self) -> float:
+        """Part of the invocations that provisioned environments served."""
+        return self.in_provisioned / self.invocations if self.invocations else 0.0
+
+
+@dataclass(slots=True, eq=False)
+class _Kept:
+    """An idle environment, and since when it is."""
+
+    idle_since_s: float
+
+
+@dataclass(slots=True)
+class _Simulation:
+    """The state between two moments."""
+
+    keeper: Keeper
+    start_s: float
+    provisioned: Callable[[float], int]
+    now_s: float = -math.inf
+    idle: deque[_Kept] = field(default_factory=deque)  # in the order of their last use
+    running: list[tuple[float, bool]] = field(default_factory=list)  # when it is free again, whether provisioned
+    provisioned_busy: int = 0
+    ahead_ready_s: float | None = None
+    prewarmed_at_s: float | None = None
+    starts: int = 0
+    started_ahead: int = 0
+    in_provisioned: int = 0
+    idle_s: float = 0.0
+    busy_s: float = 0.0
+    most: int = 0
+
+    def advance(self, until_s: float) -> None:
+        """Everything that happens before `until_s`, in order."""
+        while True:
+            free_s = self.running[0][0] if self.running else None
+            moments = [at for at in (free_s, self._due_s(), self._prewarm_s(), self.ahead_ready_s) if at is not None]
+            if not moments or min(moments) > until_s:
+                return
+            self.now_s = at_s = min(moments)
+            if at_s == free_s:
+                self._free()
+            elif at_s == self.ahead_ready_s:
+                self.ahead_ready_s = None
+                self.idle.append(_Kept(at_s))
+            elif at_s == self._due_s():
+                self._end_due(at_s)
+            else:
+                self._prewarm(at_s)
+
+    def arrive(self, arrival: Arrival) -> None:
+        """A request comes; all before it has been dealt with."""
+        self.now_s = now_s = arrival.at_s
+        self.keeper.asked(now_s)
+        wait_s = 0.0
+        provisioned = self.provisioned_busy < self.provisioned(now_s)
+        if provisioned:
+            self.provisioned_busy += 1
+            self.in_provisioned += 1
+        elif self.idle:
+            self.idle_s += now_s - self.idle.pop().idle_since_s
+        elif self.ahead_ready_s is not None:
+            wait_s = self.ahead_ready_s - now_s  # it takes the start that is under way
+            self.ahead_ready_s = None
+            self.starts += 1
+        else:
+            self.starts += 1
+            wait_s = self.start_s
+            self.busy_s += self.start_s
+        self.busy_s += arrival.duration_s
+        heapq.heappush(self.running, (now_s + wait_s + arrival.duration_s, provisioned))
+        self.most = max(self.most, len(self.running) + len(self.idle))
+
+    def finish(self, end_s: float) -> None:
+        """Count what is idle until the end of the time that is looked at."""
+        for kept in self.idle:
+            self.idle_s += max(0.0, end_s - kept.idle_since_s)
+
+    def _free(self) -> None:
+        now_s, provisioned = heapq.heappop(self.running)
+        if provisioned:
+            self.provisioned_busy -= 1
+        else:
+            self.idle.append(_Kept(now_s))
+        if not self.running:
+            self.keeper.at_rest(now_s)
+
+    def _due_s(self) -> float | None:
+        """When the next idle environment ends; at once where its time had passed before the rule changed."""
+        if not self.idle:
+            return None
+        first, last = self.idle[0], self.idle[-1]
+        due_s = min(self.keeper.kept_until_s(one.idle_since_s, chosen=one is last) for one in (first, last))
+        return max(due_s, self.now_s)
+
+    def _end_due(self, now_s: float) -> None:
+        kept_until_s = self.keeper.kept_until_s
+        while len(self.idle) > 1 and kept_until_s(self.idle[0].idle_since_s, chosen=False) <= now_s:
+            self.idle_s += now_s - self.idle.popleft().idle_since_s
+        if kept_until_s(self.idle[-1].idle_since_s, chosen=True) <= now_s:
+            self.idle_s += now_s - self.idle.pop().idle_since_s
+
+    def _prewarm_s(self) -> float | None:
+        at_s = self.keeper.prewarm_at_s()
+        return None if at_s == self.prewarmed_at_s else at_s
+
+    def _prewarm(self, now_s: float) -> None:
+        self.prewarmed_at_s = self.keeper.prewarm_at_s()
+        if not (self.idle or self.running or self.provisioned(now_s)):
+            self.started_ahead += 1
+            self.ahead_ready_s = now_s + self.start_s
+            self.busy_s += self.start_s
+            self.most = max(self.most, 1)
+
+
+def simulate(
+    arrivals: Sequence[Arrival],
+    policy: Policy,
+    *,
+    surplus_s: float,
+    start_s: float,
+    provisioned: Callable[[float], int] = lambda _now: 0,
+    span: tuple[float, float] | None = None,
+) -> SimulationResult:
+    """Run arrivals through a policy.
+
+    Args:
+        arrivals: in the order of their times.
+        policy: how long an idle function's environment is kept; it learns, so it serves for one simulation.
+        surplus_s: how long other idle environments are kept, seconds.
+        start_s: how long a start takes, seconds.
+        provisioned: how many environments are kept initialised at a time, besides.
+        span: the time that is looked at, where that is more than from the first arrival to the end of the last one.
+    """
+    state = _Simulation(Keeper(policy, surplus_s=surplus_s), start_s, provisioned)
+    for arrival in arrivals:
+        state.advance(arrival.at_s)
+        state.arrive(arrival)
+    end_s = max((free_s for free_s, _ in state.running), default=0.0)
+    begin_s = arrivals[0].at_s if arrivals else 0.0
+    if span is not None:
+        begin_s, end_s = min(begin_s, span[0]), max(end_s, span[1])
+    while state.running:
+        state.advance(state.running[0][0])
+    state.advance(end_s)
+    state.finish(end_s)
+    return SimulationResult(
+        invocations=len(arrivals),
+        starts=state.starts,
+        started_ahead=state.started_ahead,
+        in_provisioned=state.in_provisioned,
+        idle_s=state.idle_s,
+        busy_s=state.busy_s,
+        most=state.most,
+        spent_s=max(0.0, end_s - begin_s),
+    )

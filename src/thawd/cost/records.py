@@ -1,0 +1,210 @@
+"""Measured invocations, from the REPORT lines of a log: thawd's or Lambda's own, as text or as JSON.
+
+Source: AWS Lambda developer guide, "Viewing CloudWatch logs for Lambda functions" and "Telemetry API Event schema
+reference", ``platform.report``.
+"""
+
+from __future__ import annotations
+
+import re
+import statistics
+from collections.abc import Iterable, Sequence
+from datetime import datetime
+from typing import Annotated
+
+import msgspec
+
+from thawd.cost.bills import Times, billed_ms, billed_restored_ms
+from thawd.cost.keep_warm import Arrival
+from thawd.cost.prices import CostError
+
+_FIELD = re.compile(
+    r"(?:^|\t|: )((?:Billed )?(?:Restore |Init )?Duration|Memory Size|Max Memory Used): ([0-9]+(?:\.[0-9]*)?) (?:ms|MB)"
+)
+_Time = Annotated[float, msgspec.Meta(ge=0)]
+_TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
+
+
+class _Metrics(msgspec.Struct, rename="camel"):
+    """What ``platform.report`` tells; times in milliseconds, memory in MB."""
+
+    duration_ms: _Time
+    memory_size: _Time = msgspec.field(name="memorySizeMB")
+    init_duration_ms: _Time | None = None
+    restore_duration_ms: _Time | None = None
+    billed_restore_duration_ms: _Time = 0.0
+    most_memory: _Time | None = msgspec.field(name="maxMemoryUsedMB", default=None)
+
+
+class _Reported(msgspec.Struct):
+    metrics: _Metrics
+
+
+class _PlatformReport(msgspec.Struct):
+    record: _Reported
+
+
+class Record(msgspec.Struct, frozen=True, kw_only=True):
+    """An invocation that was measured.
+
+    Attributes:
+        memory_mb: of its function, then.
+        duration_ms: in the handler.
+        init_ms: init that it waited for; None: it did not.
+        restore_ms: restore that it waited for, all of it; None: it did not.
+        billed_restore_ms: what is billed of that.
+        used_mb: most memory that its environment used so far, MB; None: the line does not tell.
+        ended_s: when it was reported, seconds since the epoch; None: the line does not tell.
+    """
+
+    memory_mb: int
+    duration_ms: float
+    init_ms: float | None = None
+    restore_ms: float | None = None
+    billed_restore_ms: float = 0.0
+    used_mb: int | None = None
+    ended_s: float | None = None
+
+    @property
+    def billed_ms(self) -> int:
+        """What Lambda bills of it."""
+        if self.restore_ms is not None:
+            return billed_restored_ms(self.duration_ms, self.billed_restore_ms)
+        return billed_ms(self.duration_ms, self.init_ms or 0.0)
+
+    @property
+    def is_first(self) -> bool:
+        """Whether an environment was started for it."""
+        return self.init_ms is not None or self.restore_ms is not None
+
+
+class Measured(msgspec.Struct, frozen=True, kw_only=True):
+    """A function at one memory size, measured.
+
+    Attributes:
+        memory_mb: the size.
+        warm_ms: billed on average where no start was waited for.
+        cold_ms: billed on average with init; None: not measured.
+        restored_ms: billed on average with a restore; None: not measured.
+        start_share: part of the invocations that waited for a start; None: given by hand.
+        count: invocations measured; 0: given by hand.
+    """
+
+    memory_mb: int
+    warm_ms: float
+    cold_ms: float | None = None
+    restored_ms: float | None = None
+    start_share: float | None = None
+    count: int = 0
+
+    def times(self, *, snapstart: bool) -> Times:
+        """What is billed; starts that were not measured count as warm invocations."""
+        first_ms = self.restored_ms if snapstart else self.cold_ms
+        return Times(warm_ms=self.warm_ms, first_ms=self.warm_ms if first_ms is None else first_ms)
+
+
+def read_records(lines: Iterable[str]) -> list[Record]:
+    """The invocations that these lines report; other lines are passed over."""
+    return [record for line in lines if (record := _record(line)) is not None]
+
+
+def _record(line: str) -> Record | None:
+    found = _TIME.search(line)
+    ended_s = None if found is None else datetime.fromisoformat(found[0]).timestamp()
+    if '"platform.report"' in line:
+        return _of_json(line, ended_s)
+    begin = line.find("REPORT RequestId: ")
+    if begin < 0:
+        return None
+    fields = {name: float(value) for name, value in _FIELD.findall(line[begin:])}
+    if "Duration" not in fields or "Memory Size" not in fields:
+        return None
+    return Record(
+        memory_mb=int(fields["Memory Size"]),
+        duration_ms=fields["Duration"],
+        init_ms=fields.get("Init Duration"),
+        restore_ms=fields.get("Restore Duration"),
+        billed_restore_ms=fields.get("Billed Restore Duration", 0.0),
+        used_mb=int(fields["Max Memory Used"]) if "Max Memory Used" in fields else None,
+        ended_s=ended_s,
+    )
+
+
+def _of_json(line: str, ended_s: float | None) -> Record | None:
+    try:
+        metrics = msgspec.json.decode(line[line.index("{") :], type=_PlatformReport).record.metrics
+    except (msgspec.DecodeError, UnicodeEncodeError, ValueError):
+        return None
+    return Record(
+        memory_mb=int(metrics.memory_size),
+        duration_ms=metrics.duration_ms,
+        init_ms=metrics.init_duration_ms,
+        restore_ms=metrics.restore_duration_ms,
+        billed_restore_ms=metrics.billed_restore_duration_ms,
+        used_mb=None if metrics.most_memory is None else int(metrics.most_memory),
+        ended_s=ended_s,
+    )
+
+
+def measure(records: Sequence[Record]) -> list[Measured]:
+    """Averages by memory size, the smallest first.
+
+    Raises:
+        CostError: there is nothing to average.
+    """
+    if not records:
+        raise CostError("there are no REPORT lines to work from; invoke the function first, or give --size")
+    return [_measured(size, records) for size in sorted({record.memory_mb for record in records})]
+
+
+def _measured(memory_mb: int, records: Sequence[Record]) -> Measured:
+    of_size = [record for record in records if record.memory_mb == memory_mb]
+    warm = [record.billed_ms for record in of_size if not record.is_first]
+    cold = [record.billed_ms for record in of_size if record.init_ms is not None]
+    restored = [record.billed_ms for record in of_size if record.restore_ms is not None]
+    handler = [billed_ms(record.duration_ms) for record in of_size]
+    return Measured(
+        memory_mb=memory_mb,
+        warm_ms=statistics.fmean(warm or handler),
+        cold_ms=statistics.fmean(cold) if cold else None,
+        restored_ms=statistics.fmean(restored) if restored else None,
+        start_share=(len(cold) + len(restored)) / len(of_size),
+        count=len(of_size),
+    )
+
+
+def by_hand(text: str) -> Measured:
+    """What ``MEMORY:DURATION[:INIT[:RESTORE]]`` says, in MB and ms; INIT and RESTORE come before the duration.
+
+    Raises:
+        CostError: it says nothing of the kind.
+    """
+    parts = text.split(":")
+    try:
+        memory_mb, (duration_ms, *rest) = int(parts[0]), [float(part) if part else None for part in parts[1:]]
+        init_ms, restore_ms = (*rest, None, None)[:2]
+        if len(rest) > 2 or duration_ms is None or not 128 <= memory_mb <= 10_240:
+            raise ValueError(text)  # noqa: TRY301
+        if any(value is not None and not 0 <= value < 1e9 for value in (duration_ms, init_ms, restore_ms)):
+            raise ValueError(text)  # noqa: TRY301
+    except ValueError:
+        raise CostError(
+            f"{text!r} is not MEMORY:DURATION[:INIT[:RESTORE]], MB (128 to 10240) and ms, such as 1024:557:8616:572"
+        ) from None
+    return Measured(
+        memory_mb=memory_mb,
+        warm_ms=billed_ms(duration_ms),
+        cold_ms=None if init_ms is None else billed_ms(duration_ms, init_ms),
+        restored_ms=None if restore_ms is None else billed_restored_ms(duration_ms, restore_ms),
+    )
+
+
+def arrivals_of(records: Sequence[Record]) -> list[Arrival]:
+    """When these invocations came, in order; those without a time are left out."""
+    found = []
+    for record in records:
+        if record.ended_s is not None:
+            start_ms = record.init_ms if record.restore_ms is None else record.restore_ms
+            begun_s = record.ended_s - (record.duration_ms + (start_ms or 0.0)) / 1000
+            found.append(Arrival(begun_s, record.duration_ms / 1000))
+    return sorted(found, key=lambda arrival: arrival.at_s)

@@ -1,0 +1,341 @@
+"""Which memory suits a function: it is run at several sizes, cold, restored and warm, and each size is priced.
+
+Each size has a private server of its own, where environments are held to the CPU share that Lambda gives with the
+memory (1,769 MB are one CPU), by a cgroup: from the begin of a cold start on, and from the end of a restore on.
+
+Source: AWS Lambda developer guide, "Configure Lambda function memory"; what is best is said as AWS Lambda Power Tuning
+says it.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import http.client
+import json
+import os
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote, urlsplit
+
+import msgspec
+
+from thawd.bench.private_start import Place, private_server
+from thawd.config import Settings
+from thawd.cost.bills import Shape, per_million
+from thawd.cost.prices import CostError, Prices
+from thawd.cost.records import Measured, Record, measure, read_records
+from thawd.resources import MEMORY_MB_PER_VCPU
+
+SIZES_MB = (128, 256, 512, 1024, 1536, 1769, 3008)
+"""Those that are tried unless told otherwise, as far as the machine has the CPU for them."""
+COLD, RESTORED = "tune-cold", "tune-restored"
+"""Names by which the private server serves the function once more, so that each invocation has a start."""
+
+_LOOK_S = 0.02
+_SAID = 160
+_WARM_UPS = 3
+_ENTERING_S = 60.0
+# Source: AWS Lambda Power Tuning, "discardTopBottom": the slowest and the fastest fifth are left out.
+_LEFT_OUT = 0.2
+
+
+class TuneServer(msgspec.Struct, frozen=True, kw_only=True):
+    """What a private server is told.
+
+    Attributes:
+        place: where it finds and puts what.
+        function: the one function that it serves.
+        memory_mb: at this size.
+    """
+
+    place: Place
+    function: str
+    memory_mb: int
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """How much to measure.
+
+    Attributes:
+        events: given to the function in turn; JSON texts.
+        runs: warm invocations of each size that count.
+        starts: of each kind of start, invocations of each size; 0: none.
+        unlimited: measure although environments cannot be held to a CPU share.
+    """
+
+    events: tuple[bytes, ...]
+    runs: int = 20
+    starts: int = 3
+    unlimited: bool = False
+
+
+class Size(msgspec.Struct, frozen=True, kw_only=True):
+    """What was measured at one size.
+
+    Attributes:
+        memory_mb: the size.
+        cpus: the CPU share that goes with it.
+        measured: billed times; None: the function failed.
+        warm_median_ms: of the handler, warm.
+        most_memory_mb: used at most.
+        failure: how it failed; None: it did not.
+    """
+
+    memory_mb: int
+    cpus: float
+    measured: Measured | None = None
+    warm_median_ms: float | None = None
+    most_memory_mb: int | None = None
+    failure: str | None = None
+
+
+class Trials(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of trying the sizes.
+
+    Attributes:
+        sizes: those that were tried.
+        limited: whether environments were held to their CPU share.
+        interrupted: whether Ctrl-C ended it before all were.
+    """
+
+    sizes: tuple[Size, ...]
+    limited: bool
+    interrupted: bool
+
+
+class Tuned(msgspec.Struct, frozen=True, kw_only=True):
+    """All sizes, priced.
+
+    Attributes:
+        function: its name.
+        architecture: whose prices they are.
+        limited: whether environments were held to their CPU share.
+        sizes: by memory.
+        per_million: price of a million warm invocations, by memory; of sizes that did not fail.
+        cheapest: size with the lowest price; None: all failed.
+        fastest: size with the shortest time.
+        balanced: size with the best of both.
+    """
+
+    function: str
+    architecture: str
+    limited: bool
+    sizes: tuple[Size, ...]
+    per_million: dict[int, float]
+    cheapest: int | None
+    fastest: int | None
+    balanced: int | None
+
+
+def default_sizes() -> list[int]:
+    """`SIZES_MB`, without those for which this machine has not the CPUs."""
+    return [size for size in SIZES_MB if size <= (os.cpu_count() or 1) * MEMORY_MB_PER_VCPU]
+
+
+def tune(
+    settings: Settings, function: str, sizes_mb: Sequence[int], trial: Trial, *, progress: Callable[[str], None]
+) -> Trials:
+    """Measure the function at each size. Ctrl-C ends it with those that were measured until then.
+
+    Raises:
+        StoreError: a private server does not start.
+        CostError: there is no cgroup for CPU shares, and that was not allowed.
+        KeyboardInterrupt: Ctrl-C, and none was measured yet.
+    """
+    measured: list[Size] = []
+    limited, interrupted = True, False
+    for memory_mb in sizes_mb:
+        try:
+            size, limited = _at_size(settings, function, memory_mb, trial)
+            measured.append(size)
+            progress(_told(size))  # after it is kept: who reads this may press Ctrl-C at once
+        except KeyboardInterrupt:
+            if not measured:
+                raise
+            interrupted = True
+            break
+    return Trials(sizes=tuple(measured), limited=limited, interrupted=interrupted)
+
+
+def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) -> tuple[Size, bool]:
+    """What was measured at one size, and whether environments were held to their CPU share."""
+
+    def conditions(place: Place) -> TuneServer:
+        return TuneServer(place=place, function=function, memory_mb=memory_mb)
+
+    with private_server(settings, purpose="tune", conditions=conditions) as server:
+        client = _Client(server.url)
+        status = client.status()
+        limited = "CPU shares" in status["memory_limit"]
+        if not limited and not trial.unlimited:
+            raise CostError(
+                "environments cannot be held to the CPU share of their memory here, as no cgroup with the cpu "
+                "controller may be written; all sizes would be as fast. Run thawd as root, or in a service with "
+                "Delegate=yes; or measure at full speed with --no-cpu-limits"
+            )
+        group = f"/thawd-{status['pid']}-" if limited else None
+        return _measure(client, function, memory_mb, trial, group=group), limited
+
+
+def priced(
+    function: str, sizes: Sequence[Size], prices: Prices, *, architecture: str, limited: bool, weight: float = 0.5
+) -> Tuned:
+    """Price the sizes, and choose among them.
+
+    Balanced is the size with the least sum of price and time, each by the highest of all sizes and by its weight.
+    Source: AWS Lambda Power Tuning, "balancedWeight" and the strategies ``cost``, ``speed``, ``balanced``.
+
+    Args:
+        function: its name.
+        sizes: as measured.
+        prices: of Lambda.
+        architecture: ``x86_64`` or ``arm64``.
+        limited: whether environments were held to their CPU share.
+        weight: of the price against the time, 0-1.
+    """
+    times = {one.memory_mb: one.measured.warm_ms for one in sizes if one.measured is not None}
+    costs = {
+        one.memory_mb: per_million(
+            prices,
+            Shape(memory_mb=one.memory_mb, architecture=architecture),
+            one.measured.times(snapstart=False),
+        )
+        for one in sizes
+        if one.measured is not None
+    }
+
+    def both(memory_mb: int) -> float:
+        return weight * costs[memory_mb] / max(costs.values()) + (1 - weight) * times[memory_mb] / max(times.values())
+
+    return Tuned(
+        function=function,
+        architecture=architecture,
+        limited=limited,
+        sizes=tuple(sizes),
+        per_million=costs,
+        cheapest=min(costs, key=lambda size: (costs[size], times[size]), default=None),
+        fastest=min(costs, key=lambda size: (times[size], costs[size]), default=None),
+        balanced=min(costs, key=both, default=None),
+    )
+
+
+class _Client:
+    """Invokes functions of a private server, one after the other."""
+
+    def __init__(self, url: str) -> None:
+        address = urlsplit(url)
+        self._host, self._port = address.hostname or "", address.port
+
+    def status(self) -> dict[str, Any]:
+        """The server's status document."""
+        document: dict[str, Any] = json.loads(self._request("GET", "/_thawd/status", None, {})[1])
+        return document
+
+    def invoke(self, function: str, event: bytes) -> Record:
+        """One invocation, measured.
+
+        Raises:
+            CostError: the function failed.
+        """
+        headers, body = self._request(
+            "POST",
+            f"/2015-03-31/functions/{quote(function)}/invocations",
+            event,
+            {"X-Amz-Log-Type": "Tail"},
+        )
+        if "x-amz-function-error" in headers:
+            raise CostError(_said(body))
+        tail = base64.b64decode(headers.get("x-amz-log-result", "")).decode(errors="replace")
+        records = read_records(tail.splitlines())
+        if not records:
+            raise CostError(f"the end of the log has no REPORT line: {tail[-200:]!r}")
+        return records[-1]
+
+    def _request(
+        self, method: str, path: str, body: bytes | None, headers: dict[str, str]
+    ) -> tuple[dict[str, str], bytes]:
+        connection = http.client.HTTPConnection(self._host, self._port or 0)
+        try:
+            with contextlib.closing(connection):
+                connection.request(method, path, body=body, headers=headers)
+                answer = connection.getresponse()
+                content = answer.read()
+        except (OSError, http.client.HTTPException) as error:
+            raise CostError(f"the private server does not answer: {error!r}") from error
+        if answer.status >= 300:
+            raise CostError(f"HTTP {answer.status}: {content[:200].decode(errors='replace')}")
+        return {name.lower(): value for name, value in answer.getheaders()}, content
+
+
+def _said(body: bytes) -> str:
+    """What a function's error says, in a line."""
+    with contextlib.suppress(ValueError, KeyError, TypeError):
+        error = json.loads(body)
+        return f"it failed: {error['errorType']}: {error['errorMessage']}"[:_SAID]
+    return f"it failed: {body.decode(errors='replace')}"[:_SAID]
+
+
+def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, group: str | None) -> Size:
+    events = trial.events
+    try:
+        for index in range(_WARM_UPS):
+            client.invoke(function, events[index % len(events)])
+            if group is not None and index == 0:
+                _await_group(group)
+        warm = [client.invoke(function, events[index % len(events)]) for index in range(trial.runs)]
+        first = [
+            client.invoke(name, events[index % len(events)])
+            for name in (COLD, RESTORED)
+            for index in range(trial.starts)
+        ]
+        return _size(memory_mb, warm, first)
+    except CostError as error:
+        return Size(memory_mb=memory_mb, cpus=memory_mb / MEMORY_MB_PER_VCPU, failure=str(error))
+
+
+def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Size:
+    """Averages of what was measured.
+
+    Raises:
+        CostError: nothing of it counts.
+    """
+    # What was started by a fork is neither cold nor restored on Lambda; it is warm, with what it took left out.
+    by_duration = sorted((one for one in warm if not one.is_first), key=lambda record: record.duration_ms)
+    out = int(_LEFT_OUT * len(by_duration))
+    kept = [*by_duration[out : len(by_duration) - out], *(record for record in first if record.is_first)]
+    measured = msgspec.structs.replace(measure(kept)[0], start_share=None)
+    return Size(
+        memory_mb=memory_mb,
+        cpus=memory_mb / MEMORY_MB_PER_VCPU,
+        measured=measured,
+        warm_median_ms=statistics.median(record.duration_ms for record in warm),
+        most_memory_mb=max((record.used_mb for record in kept if record.used_mb is not None), default=None),
+    )
+
+
+def _await_group(name: str) -> None:
+    """Wait until a process is in a cgroup of that name that holds it to a CPU share: it enters soon after its start.
+
+    Raises:
+        CostError: none does.
+    """
+    end_s = time.monotonic() + _ENTERING_S
+    while time.monotonic() < end_s:
+        for file in Path("/proc").glob("[0-9]*/cgroup"):
+            with contextlib.suppress(OSError):
+                for line in file.read_text().splitlines():
+                    _, controllers, path = line.split(":", 2)
+                    if name in path and (not controllers or "cpu" in controllers.split(",")):
+                        return
+        time.sleep(_LOOK_S)
+    raise CostError("the function's process did not enter the cgroup that holds it to its CPU share")
+
+
+def _told(size: Size) -> str:
+    if size.measured is None:
+        return f"{size.memory_mb:,} MB: {size.failure}"
+    return f"{size.memory_mb:,} MB: {size.measured.warm_ms:,.1f} ms warm"

@@ -1,0 +1,134 @@
+"""What a destination is told of an asynchronous invocation. Pure, but for the clock.
+
+Source of the record's fields and of the names of objects: AWS Lambda developer guide, "Capturing records of Lambda
+asynchronous invocations".
+"""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from thawd.errors import InvalidParameterValueException
+from thawd.invocation import Result
+from thawd.resources import LATEST
+from thawd.stores.events.records import Event
+
+MAX_ERROR_BYTES = 1024
+"""Of an error's message in an attribute of a dead letter."""
+
+# What a payload that is no JSON is found out by. A runtime of the user's own may answer anything.
+_NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class _ErrorDocument(msgspec.Struct):
+    error_message: str | None = msgspec.field(default=None, name="errorMessage")
+
+
+class _Context(msgspec.Struct):
+    function_arn: str = msgspec.field(name="functionArn")
+
+
+class _Record(msgspec.Struct):
+    context: _Context = msgspec.field(name="requestContext")
+
+
+def record(event: Event, *, arn: str, condition: str, result: Result | None, attempts: int) -> dict[str, Any]:
+    """Lambda's record of an invocation.
+
+    Args:
+        event: the event.
+        arn: of the function, without a qualifier.
+        condition: ``Success``, ``RetriesExhausted``, ``EventAgeExceeded``, ``DestinationRefused`` or
+            ``DestinationFailed``.
+        result: of the last attempt, None when there was none.
+        attempts: how often the function was invoked with it.
+    """
+    made: dict[str, Any] = {
+        "version": "1.0",
+        "timestamp": datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%f")[:-3] + "Z",
+        "requestContext": {
+            "requestId": event.request_id,
+            "functionArn": f"{arn}:{event.qualifier or LATEST}",
+            "condition": condition,
+            "approximateInvokeCount": attempts,
+        },
+        "requestPayload": msgspec.Raw(event.payload),
+    }
+    if result is not None:
+        made["responseContext"] = {"statusCode": 200, "executedVersion": result.executed_version}
+        if result.function_error is not None:
+            made["responseContext"]["functionError"] = result.function_error
+        made["responsePayload"] = _embedded(result.payload)
+    return made
+
+
+def with_condition(body: bytes, condition: str) -> bytes:
+    """A record, encoded, with another condition."""
+    made = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
+    context = {**msgspec.json.decode(made["requestContext"]), "condition": condition}
+    return msgspec.json.encode({**made, "requestContext": context})
+
+
+def _embedded(payload: bytes) -> msgspec.Raw | str:
+    """An answer inside a record: as it is where it is JSON, else as a text, or the record would be no JSON either."""
+    try:
+        return _checked(payload)
+    except _NO_JSON:
+        return payload.decode(errors="replace")
+
+
+def check_json(payload: bytes) -> None:
+    """Make sure that a handler's answer is JSON: Python's encoder lets NaN through, as on Lambda.
+
+    Raises:
+        InvalidParameterValueException: it is not.
+    """
+    try:
+        _checked(payload)
+    except _NO_JSON as error:
+        raise InvalidParameterValueException(f"the handler's answer is no JSON: {error}; NaN is none") from None
+
+
+def _checked(payload: bytes) -> msgspec.Raw:
+    payload.decode()  # what is skipped is not looked at for that
+    return _decode_raw(payload)
+
+
+def as_item(payload: bytes) -> bytes:
+    """A handler's answer as an item of a table: an object as it is, anything else as ``{"value": …}``."""
+    value = payload.lstrip()
+    return payload if value.startswith(b"{") else b'{"value":' + payload + b"}"
+
+
+def object_key(event: Event) -> str:
+    """The name that AWS gives to the record's object in a bucket; the UUID is the request id, so that one stays one."""
+    at = datetime.fromtimestamp(event.accepted_at, UTC)
+    return f"aws/lambda/async/{event.function}/{at:%Y/%m/%d/%Y-%m-%dT%H.%M.%S}-{event.request_id}"
+
+
+def attributes(event: Event, *, condition: str, result: Result | None) -> dict[str, str]:
+    """The attributes of a dead letter: ``RequestID``, ``ErrorCode`` and ``ErrorMessage``, the first KiB of it."""
+    message = condition if result is None else _error_message(result.payload)
+    shown = "".join(character if character.isprintable() else " " for character in message) or condition
+    return {
+        "RequestID": event.request_id,
+        "ErrorCode": "200" if result is not None else "429",
+        "ErrorMessage": shown.encode(errors="replace")[:MAX_ERROR_BYTES].decode(errors="ignore"),
+    }
+
+
+def _error_message(payload: bytes) -> str:
+    try:
+        found = msgspec.json.decode(payload, type=_ErrorDocument).error_message
+    except _NO_JSON:
+        found = None
+    return payload.decode(errors="replace") if found is None else found
+
+
+def arn_in(body: bytes) -> str:
+    """The qualified ARN of the function that a record is of."""
+    return msgspec.json.decode(body, type=_Record).context.function_arn

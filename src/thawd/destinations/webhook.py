@@ -1,0 +1,141 @@
+"""Records to an address: one POST each, signed where there is a secret. httpx is an extra, imported when it is needed.
+
+Names of headers and the signature are those of Standard Webhooks 1.0 (https://www.standardwebhooks.com), for which
+receivers have libraries.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import hmac
+import time
+from http.cookiejar import CookieJar, DefaultCookiePolicy
+from typing import TYPE_CHECKING
+
+from thawd import __version__
+from thawd.config import is_loopback
+from thawd.errors import DestinationRefused, DestinationUnavailable
+from thawd.grammar.destination_names import address_of
+from thawd.resources import Destination
+
+if TYPE_CHECKING:
+    import httpx
+
+_SECRET_PREFIX = "whsec_"
+# What of an answer is read so that the connection can be used again; longer ones are cut off.
+_READ_BYTES = 65_536
+# Refusals that pass: Request Timeout, Conflict, Too Early, Too Many Requests. All of 5xx passes, too.
+_PASSING = (408, 409, 425, 429)
+
+
+class Webhooks:
+    """Clients of the addresses that are destinations. Who calls bounds how many requests there are at once.
+
+    Args:
+        secret: what records are signed with; None: they are not signed.
+    """
+
+    def __init__(self, secret: str | None) -> None:
+        self._key = None if secret is None else _key_of(secret)
+        self._clients: dict[Destination, httpx.AsyncClient] = {}
+
+    async def post(self, destination: Destination, body: bytes, *, request_id: str, key: str) -> None:
+        """Send a record; when this returns, the receiver has said that it took it.
+
+        Args:
+            destination: the address.
+            body: the record.
+            request_id: of the invocation.
+            key: the same on each try, and on no other record.
+
+        Raises:
+            DestinationUnavailable: nobody answers, or not now.
+            DestinationRefused: the receiver will not take it.
+        """
+        client = self._client(destination)
+        import httpx
+
+        headers = {
+            "content-type": "application/json",
+            "user-agent": f"thawd/{__version__}",
+            "x-amzn-requestid": request_id,
+            "idempotency-key": key,
+            **self._signature(key, body),
+        }
+        try:
+            async with client.stream("POST", destination.name, content=body, headers=headers) as response:
+                await _read_some(response)
+        except (httpx.UnsupportedProtocol, httpx.InvalidURL) as error:
+            raise DestinationRefused(f"{destination} is no address that can be called: {error}") from None
+        except (httpx.HTTPError, OSError) as error:
+            reason = str(error) or type(error).__name__
+            raise DestinationUnavailable(f"{destination} could not be reached: {reason}") from error
+        _check(destination, response.status_code)
+
+    def _signature(self, key: str, body: bytes) -> dict[str, str]:
+        at = str(int(time.time()))
+        headers = {"webhook-id": key, "webhook-timestamp": at}
+        if self._key is not None:
+            digest = hmac.digest(self._key, f"{key}.{at}.".encode() + body, hashlib.sha256)
+            headers["webhook-signature"] = "v1," + base64.b64encode(digest).decode()
+        return headers
+
+    def _client(self, destination: Destination) -> httpx.AsyncClient:
+        if destination not in self._clients:
+            try:
+                import httpx
+            except ModuleNotFoundError:
+                raise DestinationUnavailable(
+                    "destinations at an address need httpx, which is not installed; install it with: "
+                    "pip install 'thawd[webhook]', and start thawd anew"
+                ) from None
+            address = address_of(destination)
+            is_local = address is not None and is_loopback(address.hostname or "")
+            self._clients[destination] = httpx.AsyncClient(
+                timeout=None,  # the delivery as a whole has a limit
+                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # what one answer sets is no other's
+                trust_env=not is_local,  # a proxy of the environment cannot reach this machine's own addresses
+            )
+        return self._clients[destination]
+
+    async def close(self) -> None:
+        """Drop all connections."""
+        clients = list(self._clients.values())
+        self._clients.clear()
+        for client in clients:
+            await client.aclose()
+
+
+def _key_of(secret: str) -> bytes:
+    """The key that a secret stands for: Base64 behind ``whsec_``, as Standard Webhooks writes it, else itself."""
+    if secret.startswith(_SECRET_PREFIX):
+        try:
+            return base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
+        except binascii.Error:
+            pass
+    return secret.encode()
+
+
+async def _read_some(response: httpx.Response) -> None:
+    read = 0
+    async for part in response.aiter_raw():
+        read += len(part)
+        if read > _READ_BYTES:
+            return
+
+
+def _check(destination: Destination, status: int) -> None:
+    """Let an answer pass that says that the record was taken.
+
+    Raises:
+        DestinationUnavailable: it was not, and may be another time.
+        DestinationRefused: it was not, and will not be.
+    """
+    if 200 <= status < 300:
+        return
+    if status >= 500 or status in _PASSING:
+        raise DestinationUnavailable(f"{destination} answered {status}")
+    moved = "; redirects are not followed: give the address that answers itself" if 300 <= status < 400 else ""
+    raise DestinationRefused(f"{destination} answered {status}{moved}")

@@ -1,0 +1,52 @@
+"""The channel on which a process asks the platform for its stores, through ``import thawd``."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from thawd.environments.ends import FrameProtocol
+from thawd.wire import frames
+
+ServiceHandler = Callable[[dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes]]]
+
+_encode = msgspec.json.Encoder().encode
+
+
+class CallChannel:
+    """The platform's end of it.
+
+    Args:
+        services: answers a call.
+        on_nonsense: called when what came is no call.
+    """
+
+    def __init__(self, services: ServiceHandler, *, on_nonsense: Callable[[], None]) -> None:
+        self._services = services
+        self._on_nonsense = on_nonsense
+        self._protocol = FrameProtocol(self._on_frame, lambda: None)
+        self._calls: set[asyncio.Task[None]] = set()
+
+    async def open(self, sock: socket.socket) -> None:
+        """Answer what comes over `sock` from now on."""
+        await asyncio.get_running_loop().create_unix_connection(lambda: self._protocol, sock=sock)
+
+    def close(self) -> None:
+        """Answer nothing more."""
+        self._protocol.close()
+
+    def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
+        if kind != frames.CALL or not isinstance(head, dict):
+            self._on_nonsense()
+            return
+        task = asyncio.get_running_loop().create_task(self._answer(head, body))
+        self._calls.add(task)
+        task.add_done_callback(self._calls.discard)
+
+    async def _answer(self, head: dict[str, Any], body: bytes) -> None:
+        reply, data = await self._services(head, body)
+        self._protocol.send(frames.REPLY, _encode(reply), data)

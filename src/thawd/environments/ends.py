@@ -1,0 +1,121 @@
+"""The platform's ends of the descriptors between it and one process, and the frames that travel over them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import socket
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thawd.wire import frames
+
+
+@dataclass(slots=True)
+class Ends:
+    """Both ends of the descriptors between the platform and one process.
+
+    Attributes:
+        control: platform's end of the invocation channel, non-blocking.
+        services: platform's end of the channel for `thawd.table`, non-blocking.
+        lifeline: platform's (write) end of the pipe whose end is the process's death.
+        output: platform's (read) end of the log pipe, non-blocking.
+        theirs: the other ends in the order the process is told them: control, services, lifeline, output.
+    """
+
+    control: socket.socket
+    services: socket.socket
+    lifeline: int
+    output: int
+    theirs: tuple[int, int, int, int]
+
+    @classmethod
+    def open(cls) -> Ends:
+        """Make all four pairs.
+
+        Raises:
+            OSError: no descriptors left.
+        """
+        with contextlib.ExitStack() as undo:
+            control, their_control = (undo.enter_context(end) for end in socket.socketpair())
+            services, their_services = (undo.enter_context(end) for end in socket.socketpair())
+            their_lifeline, lifeline = os.pipe()
+            undo.callback(os.close, their_lifeline)
+            undo.callback(os.close, lifeline)
+            output, their_output = os.pipe()
+            undo.pop_all()
+        control.setblocking(False)
+        services.setblocking(False)
+        os.set_blocking(output, False)
+        theirs = (their_control.detach(), their_services.detach(), their_lifeline, their_output)
+        return cls(control, services, lifeline, output, theirs)
+
+    def close_theirs(self) -> None:
+        """Close the process's ends in this process; call it once the process has them."""
+        theirs, self.theirs = self.theirs, (-1, -1, -1, -1)
+        for fd in theirs:
+            if fd >= 0:
+                os.close(fd)
+
+    def close(self) -> None:
+        """Close everything that is still open here, for a process that never came to be. Twice does no harm."""
+        self.control.close()
+        self.services.close()
+        for fd in (self.lifeline, self.output):
+            if fd >= 0:
+                os.close(fd)
+        self.lifeline = self.output = -1
+        self.close_theirs()
+
+
+class FrameProtocol(asyncio.Protocol):
+    """Cuts a socket's bytes into frames and hands each to `on_frame`; `on_lost` is called once at the end."""
+
+    def __init__(self, on_frame: Callable[[int, Any, bytes], None], on_lost: Callable[[], None]) -> None:
+        self.transport: asyncio.Transport | None = None
+        self._on_frame = on_frame
+        self._on_lost = on_lost
+        self._decoder = frames.Decoder()
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Called by asyncio."""
+        assert isinstance(transport, asyncio.Transport) or hasattr(transport, "write")
+        self.transport = transport  # type: ignore[assignment]
+
+    def data_received(self, data: bytes) -> None:
+        """Called by asyncio."""
+        self._decoder.feed(data)
+        try:
+            while (frame := self._decoder.take()) is not None:
+                self._on_frame(*frame)
+        except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
+            # User code wrote to our descriptor: nothing it says can be trusted any more.
+            self.close()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Called by asyncio."""
+        self._on_lost()
+
+    def send(self, kind: int, head: bytes, body: bytes = b"") -> None:
+        """Send one frame; `head` is JSON text."""
+        if self.transport is not None:
+            self.transport.write(frames.HEADER.pack(len(head), len(body), kind) + head + body)
+
+    def pause(self) -> None:
+        """Leave what comes unread; the process then waits when it writes."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.pause_reading()
+
+    def resume(self) -> None:
+        """Read on after `pause`."""
+        if self.transport is not None and not self.transport.is_closing():
+            self.transport.resume_reading()
+
+    def close(self) -> None:
+        """Drop the connection."""
+        if self.transport is not None:
+            self.transport.abort()

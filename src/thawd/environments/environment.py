@@ -1,0 +1,413 @@
+"""One execution environment: a process, one invocation at a time, a time limit enforced by killing.
+
+The platform's end of the control channel is a plain asyncio protocol; one frame out, one frame in. What the process
+writes to its standard output and error comes through a pipe, and is drained before an answer counts as complete, so
+that an invocation's log is whole when its result is returned.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import math
+import os
+import time
+from collections.abc import Callable
+from typing import Annotated, Any
+
+import msgspec
+
+from thawd.environments.calls import CallChannel, ServiceHandler
+from thawd.environments.children import Child
+from thawd.environments.ends import Ends, FrameProtocol
+from thawd.environments.extensions import Extensions
+from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
+from thawd.environments.output import OutputPipe
+from thawd.environments.platform_log import InvocationOutcome, StartTimes, platform_log
+from thawd.environments.runtime_api.endpoint import RuntimeApi
+from thawd.environments.sandbox.memory import MemoryLimit
+from thawd.environments.suspension import Suspender
+from thawd.environments.version import Version
+from thawd.invocation import LOG_TAIL_BYTES, Invocation, Result, StartKind, new_trace_header
+from thawd.telemetry.logs.writer import LogStream
+from thawd.wire import frames
+from thawd.wire.response_stream import CONTENT_TYPE, ResponseStream
+
+_LAST_WORDS_S = 0.5
+_encode = msgspec.json.Encoder().encode
+_decode = msgspec.json.Decoder().decode
+
+
+class Environment:
+    """A live execution environment; made by the spawner, used by the pool.
+
+    Attributes:
+        version: what it runs.
+        identifier: 32 hexadecimal digits, unique.
+        kind: how it was started.
+        provisioned: whether it is kept however long it is idle.
+        dying: whether it was killed or has lost its channel, so that it must not be used any more.
+        idle_since: ``time.monotonic()`` seconds of its last release.
+        ended: set when it can no longer be used.
+        init_ms: time from spawning to ready, milliseconds.
+        prepare_ms: of that, what went by inside the process: init, fork or restore, with the after-restore hooks.
+        restored: whether it is a copy of a process in which the before-snapshot hooks have run.
+        billed_restore_ms: of a restored one's `init_ms`, what it spent in the function's runtime and hooks.
+        hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None while they have not.
+        served: invocations begun.
+        has_folder: whether it has a temporary folder of its own.
+        inherited_bytes: what init left in that, where it is shared with others.
+        suspender: stops its processes between invocations; None: they run on.
+    """
+
+    def __init__(self, version: Version, *, identifier: str, kind: StartKind, stream: LogStream, ends: Ends) -> None:
+        self.version = version
+        self.identifier = identifier
+        self.kind = kind
+        self.provisioned = False
+        self.dying = False
+        self.idle_since = 0.0
+        self.init_ms = 0.0
+        self.prepare_ms = 0.0
+        self.restored = False
+        self.billed_restore_ms = 0.0
+        self.hooks_since_s: float | None = None
+        self.served = 0
+        self.stream = stream
+        self.log = platform_log(version, stream)
+        self.on_end: Callable[[Environment], None] = lambda environment: None
+        self.memory_limit: MemoryLimit | None = None
+        self.suspender: Suspender | None = None
+        self.has_folder = False
+        self.inherited_bytes = 0
+        self.busy_since: float | None = None
+        self.child: Child | None = None
+        loop = asyncio.get_running_loop()
+        self.ready: asyncio.Future[ReadyHead] = loop.create_future()
+        self.ended = asyncio.Event()
+        self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
+        self._timed_out = False
+        self._stream: ResponseStream | None = None
+        self._ends = ends
+        self._output = OutputPipe(ends.output, stream)
+        self._control: FrameProtocol | RuntimeApi = FrameProtocol(self._on_frame, self._on_control_lost)
+        self._control_lost = False
+        self._calls: CallChannel | None = None
+        self._api: RuntimeApi | None = None
+        self._extensions: Extensions | None = None
+        self._fault: tuple[str, str] | None = None
+
+    def connect_api(self, api: RuntimeApi, extensions: Extensions) -> None:
+        """Attach to the Runtime API of a program, in the place of the channels."""
+        self._output.open()
+        self._ends.control.close()
+        self._ends.services.close()
+        self._control = self._api = api
+        self._extensions = extensions
+        api.attach(self._on_frame, on_answer=self._on_answer, on_lost=self._on_control_lost)
+        extensions.on_fault = self._on_fault
+
+    async def connect(self, services: ServiceHandler) -> None:
+        """Attach to the channels, and serve the process's calls by `services`."""
+        loop = asyncio.get_running_loop()
+        self._output.open()
+        control = self._control
+        assert isinstance(control, FrameProtocol)
+        await loop.create_unix_connection(lambda: control, sock=self._ends.control)
+        self._calls = CallChannel(services, on_nonsense=self.kill)
+        await self._calls.open(self._ends.services)
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing in it is still at work on the last invocation; extensions may be."""
+        return self._api is None or self._api.extensions.all_waiting()
+
+    @property
+    def beside(self) -> list[int]:
+        """Process groups that are part of it, besides that of its process: its extensions'."""
+        return [] if self._extensions is None else self._extensions.groups()
+
+    def drain(self) -> None:
+        """Take what it has written so far."""
+        self._output.drain()
+
+    def adopt(self, child: Child) -> None:
+        """The process is `child`: when it ends, so does the environment."""
+        self.child = child
+        if self._api is not None:
+            self._api.pid = child.pid
+        child.ended.add_done_callback(self._on_exit)
+
+    def kill(self) -> None:
+        """End the environment now; what runs in it fails with ``Runtime.ExitError``."""
+        self.dying = True
+        if self.child is None:
+            return
+        is_idle = self._answer is None and self.ready.done()
+        if self._extensions is not None and is_idle:
+            if self.suspender is not None:
+                self.suspender.busy(self)  # what is stopped hears no SIGTERM
+            if self._extensions.wind_down(self.child):
+                return
+        self.child.kill()
+
+    def end_because(self, reason: str) -> None:
+        """End it for what it has done; an invocation that runs in it, and the log, are told."""
+        self._fault = ("Runtime.ExitError", f"Runtime exited with error: {reason}")
+        self.stream.line(f"thawd: the execution environment is ended: {reason}")
+        self.kill()
+
+    def abandon(self) -> None:
+        """No process came of it."""
+        self._on_gone()
+
+    def began(self, *, init_ms: float) -> None:
+        """It is ready, `init_ms` after its start."""
+        head = self.ready.result()
+        self.init_ms = init_ms
+        self.restored = head.restored
+        inside_ms = head.restore_ms if self.kind == StartKind.THAW else head.init_ms
+        self.prepare_ms = min(init_ms, inside_ms + head.renew_ms + head.hooks_ms)
+        if self.restored:
+            self.billed_restore_ms = head.renew_ms + head.hooks_ms
+            self._output.drain()
+            self.log.restore_report(init_ms)
+        self._rest()
+
+    async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
+        """Run `invocation`; always a result, an error document when the function failed.
+
+        Args:
+            invocation: what to run; the time limit starts now.
+            init_ms: time of the start to report with it, None when it did not wait for one.
+        """
+        function = self.version.function
+        stream = self.stream
+        self.served += 1
+        loop = asyncio.get_running_loop()
+        self._answer = loop.create_future()
+        self._timed_out = False
+        self._stream = invocation.stream
+        if self._stream is not None:
+            self._begin_stream(self._stream)
+        self.busy_since = time.monotonic()
+        if self.suspender is not None:
+            self.suspender.busy(self)
+        if invocation.want_log_tail:
+            stream.begin_tail(LOG_TAIL_BYTES)
+        self.log.start(invocation.request_id)
+        timer = loop.call_later(function.timeout_s, self._on_timeout)
+        self._send(invocation)
+        try:
+            head, body = await self._answer
+        except _Ended as ended:
+            head, body = self._failure(invocation, ended.status)
+        finally:
+            timer.cancel()
+            self._answer = None
+            self.busy_since = None
+            self._end_stream()
+        self._output.drain()
+        self._rest()
+        return self._result(invocation, head, body, init_ms=init_ms)
+
+    def _rest(self) -> None:
+        """It has nothing to do until the next invocation; it is stopped once its extensions, too, are quiet."""
+        if self.suspender is not None:
+            self.suspender.idle(self)
+
+    def _send(self, invocation: Invocation) -> None:
+        function = self.version.function
+        head = {
+            "id": invocation.request_id,
+            "arn": function.arn if invocation.qualifier is None else f"{function.arn}:{invocation.qualifier}",
+            "left_ms": function.timeout_s * 1000,
+            "trace": invocation.trace_id or new_trace_header(),
+        }
+        if invocation.client_context:
+            head["client"] = invocation.client_context
+        if invocation.stream is not None:
+            head["stream"] = invocation.stream.limit_bytes
+        if self.ended.is_set():
+            assert self._answer is not None
+            self._answer.set_exception(_Ended(self.child.ended.result() if self.child is not None else None))
+            return
+        self._control.send(frames.INVOKE, _encode(head), invocation.payload)
+
+    def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
+        """The answer for an invocation whose environment ended under it. Source: Lambda's wording, lambda-facts."""
+        timeout_s = self.version.function.timeout_s
+        prefix = f"RequestId: {invocation.request_id} Error: "
+        started = self.busy_since or time.monotonic()
+        head: dict[str, Any] = {"duration_ms": (time.monotonic() - started) * 1000, "peak_kib": 0, "failed": True}
+        if self._timed_out:
+            head["duration_ms"] = timeout_s * 1000.0
+            head["error_type"], message = "Sandbox.Timedout", f"Task timed out after {timeout_s:.2f} seconds"
+        else:
+            head["error_type"], message = self._fault or ("Runtime.ExitError", describe_exit(status))
+        head["message"] = message
+        return head, error_document(head["error_type"], prefix + message)
+
+    def _result(self, invocation: Invocation, head: dict[str, Any], body: bytes, *, init_ms: float | None) -> Result:
+        start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
+        outcome = InvocationOutcome(
+            request_id=invocation.request_id,
+            duration_ms=head["duration_ms"],
+            memory_mib=math.ceil(head["peak_kib"] / 1024),
+            status="timeout" if self._timed_out else "error" if head["failed"] else "success",
+            error_type=head.get("error_type", ""),
+            message=head.get("message", ""),
+            start=start,
+        )
+        self.log.done(outcome)
+        content_type = head.get("type")
+        if content_type is not None and invocation.asynchronous:
+            # What destinations are told is JSON.
+            body, content_type = _encode(body.decode("utf-8", "replace")), None
+        return Result(
+            payload=body,
+            function_error="Unhandled" if head["failed"] else None,
+            executed_version=self.version.number,
+            start_kind=StartKind.WARM if init_ms is None else self.kind,
+            duration_ms=outcome.duration_ms,
+            init_ms=init_ms,
+            prepare_ms=self.prepare_ms,
+            log_tail=self.stream.end_tail() if invocation.want_log_tail else b"",
+            content_type=content_type,
+        )
+
+    def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
+        if kind == frames.RESULT and self._answer is not None:
+            self._on_answer(_checked(head, body), body)
+        elif kind == frames.PART and self._stream is not None:
+            if not self._stream.put(head["type"], body):
+                self.kill()  # the runtime keeps to the limit; somebody else wrote to the descriptor
+        elif kind == frames.READY and not self.ready.done():
+            self.ready.set_result(msgspec.convert(head, ReadyHead))
+        elif kind == frames.INIT_ERROR and not self.ready.done():
+            self.ready.set_exception(InitError(head["message"], body, told=True))
+        elif kind == frames.STAGE and not self.ready.done():
+            self.hooks_since_s = time.monotonic()
+        else:
+            self.kill()
+
+    def _begin_stream(self, stream: ResponseStream) -> None:
+        stream.executed_version = self.version.number
+        stream.attach(self._control)
+
+    def _end_stream(self) -> None:
+        """The channel is read on, whoever takes the parts that came."""
+        stream, self._stream = self._stream, None
+        if stream is not None:
+            stream.detach()
+
+    def _on_answer(self, head: dict[str, Any], body: bytes) -> None:
+        if self._timed_out and head["failed"]:
+            return  # it broke off because it was killed, and that is what is told
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_result((head, body))
+
+    def _on_fault(self, error_type: str, message: str) -> None:
+        """An extension has failed, and the environment with it."""
+        self._fault = error_type, message
+        if not self.ready.done():
+            document = error_document(error_type, f"Error: {message}")
+            self.ready.set_exception(InitError(message, document, told=True))
+            self.ready.exception()  # nobody may be waiting yet
+        self.dying = True
+        if self.child is not None:
+            self.child.kill()
+
+    def _on_timeout(self) -> None:
+        self._timed_out = True
+        self.kill()
+
+    def _on_control_lost(self) -> None:
+        self._control_lost = True
+        self.dying = True
+        if self.child is not None and self.child.ended.done():
+            self._on_gone()
+        elif self.child is not None:
+            self.child.make_sure()
+
+    def _on_exit(self, _: asyncio.Future[int | None]) -> None:
+        # What it sent before it died is still in the socket; the end of the stream comes after that. A process that
+        # inherited the descriptor could hold the stream open, so there is a limit to the patience.
+        if self._stream is not None:
+            self._stream.detach()
+        self.dying = True  # before its last answer is passed on: nobody is to be given it any more
+        if self._control_lost:
+            self._on_gone()
+        else:
+            if self._api is not None:
+                self._api.runtime_ended()
+            asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._on_gone)
+
+    def _on_gone(self) -> None:
+        """The process is dead: whoever waits is told, descriptors are closed, the pool is told. Once."""
+        if self.ended.is_set():
+            return
+        if self._extensions is None:
+            self._output.close()
+        else:
+            self._output.drain()
+        self.ended.set()
+        status = self.child.ended.result() if self.child is not None else None
+        if self._answer is not None and not self._answer.done():
+            self._answer.set_exception(_Ended(status))
+        if not self.ready.done():
+            self.ready.set_exception(InitError.of_exit(self.child))
+            self.ready.exception()  # nobody may be waiting any more
+        self._close()
+        self.on_end(self)
+
+    def _close(self) -> None:
+        os.close(self._ends.lifeline)
+        if self._extensions is not None:
+            # They live on for a moment, and with them the endpoint, the log and the group that limits their memory.
+            if self.suspender is not None:
+                self.suspender.busy(self)
+            is_leaving = self.child is not None and self.child.leaving
+            reason = "timeout" if self._timed_out else "spindown" if is_leaving else "failure"
+            self._extensions.finish(reason, on_end=self._extensions_ended)
+        else:
+            self._control.close()
+            if self.memory_limit is not None:
+                self.memory_limit.close()
+        if self._calls is not None:
+            self._calls.close()
+        if self.suspender is not None:
+            self.suspender.forget(self)
+
+    def _extensions_ended(self) -> None:
+        """Nothing of it is left."""
+        self._output.close()
+        if self.memory_limit is not None:
+            self.memory_limit.close()
+
+
+class _Ended(Exception):
+    """The process ended while an invocation ran in it; `status` is the wait status, None when unknown."""
+
+    def __init__(self, status: int | None) -> None:
+        super().__init__(status)
+        self.status = status
+
+
+class _ResultHead(msgspec.Struct):
+    duration_ms: Annotated[float, msgspec.Meta(ge=0, le=1e9)]
+    peak_kib: Annotated[int, msgspec.Meta(ge=0, le=1 << 40)]
+    failed: bool
+    type: Annotated[str, msgspec.Meta(pattern=CONTENT_TYPE)] | None = None
+
+
+def _checked(head: Any, body: bytes) -> dict[str, Any]:
+    """The head of a RESULT, in which figures are figures; user code can write to the descriptor.
+
+    Raises:
+        msgspec.ValidationError: they are not.
+        ValueError: the body is no text.
+    """
+    checked = msgspec.convert(head, _ResultHead)
+    if checked.type is None:
+        body.decode()
+    return msgspec.structs.asdict(checked)

@@ -1,0 +1,177 @@
+"""The processes of external extensions, beside that of the function's program: started before it, ended after it.
+
+Their end is arranged so that it holds up nobody: the environment's room is free at once, its caller has the answer;
+the extensions get their two seconds by timers alone.
+
+Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions": an environment without
+extensions is ended at once, one with internal ones has 500 ms, one with external ones 2,000 ms.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from thawd.environments.children import Child
+from thawd.environments.init_phase import InitError, error_document
+from thawd.environments.runtime_api.endpoint import RuntimeApi
+from thawd.environments.starts.launcher import Launcher, Start, execute_program
+from thawd.environments.version import Version
+
+_INTERNAL_GRACE_S = 0.5
+_EXTERNAL_GRACE_S = 2.0
+# What extensions are not told, since it is the runtime's. Source: the guide's page, "Environment variables".
+_OF_THE_RUNTIME = ("_HANDLER", "AWS_EXECUTION_ENV", "LAMBDA_RUNTIME_DIR", "AWS_LAMBDA_LOG_GROUP_NAME")
+
+
+class Extensions:
+    """The external extensions of one environment, and the end of its endpoint.
+
+    Attributes:
+        on_fault: called with error type and message when one has failed; the environment cannot go on.
+    """
+
+    def __init__(self, api: RuntimeApi, launcher: Launcher) -> None:
+        self.on_fault: Callable[[str, str], None] = lambda error_type, message: None
+        self._api = api
+        self._launcher = launcher
+        self._children: dict[str, Child] = {}
+        self._is_ending = False
+        self._on_end: Callable[[], None] = lambda: None
+        self._lifeline = -1
+        self._registered: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        api.extensions.on_registered = self._look
+        api.extensions.on_fault = self._failed
+
+    def start(self, paths: Sequence[Path], version: Version, start: Start) -> None:
+        """Start them all.
+
+        Raises:
+            InitError: one cannot be executed.
+            OSError: there is no memory, descriptor or process left.
+        """
+        variables = {name: value for name, value in version.variables.items() if name not in _OF_THE_RUNTIME}
+        variables |= start.variables | {"AWS_LAMBDA_RUNTIME_API": self._api.address}
+        variables.pop("AWS_LAMBDA_LOG_STREAM_NAME", None)
+        if paths:
+            lifeline, self._lifeline = os.pipe()
+            try:
+                for path in paths:
+                    self._children[path.name] = self._start(path, variables, start, lifeline)
+            except OSError as error:
+                raise InitError.of_launch("Extension.LaunchError", error) from error
+            finally:
+                os.close(lifeline)
+        self._look()
+
+    def _start(self, path: Path, variables: Mapping[str, str], start: Start, lifeline: int) -> Child:
+        # Opened anew: who is killed when the other end closes belongs to an open file, and each has its own.
+        own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
+        try:
+            pid = execute_program(
+                self._launcher.confined(start, [str(path)]),
+                variables,
+                cwd=path.parent.parent,
+                lifeline=own,
+                output=start.ends.theirs[3],
+            )
+        finally:
+            os.close(own)
+        child = self._launcher.children.watch(pid)
+        child.ended.add_done_callback(lambda ended: self._ended(path.name, ended.result()))
+        return child
+
+    def groups(self) -> list[int]:
+        """The process groups of those that are alive."""
+        return [child.pid for child in self._children.values() if not child.ended.done()]
+
+    async def registered(self, *, within_s: float) -> None:
+        """Wait until all have registered.
+
+        Raises:
+            InitError: one has failed, or took too long.
+        """
+        try:
+            async with asyncio.timeout(within_s):
+                await self._registered
+        except TimeoutError:
+            raise InitError.of_time_out(within_s) from None
+
+    def _look(self) -> None:
+        if not self._registered.done() and self._api.extensions.all_registered():
+            self._registered.set_result(None)
+
+    def _ended(self, name: str, status: int | None) -> None:
+        """One has ended: by itself, it takes the environment along."""
+        if self._is_ending:
+            self._close_when_all_ended()
+        elif status is not None and os.WIFSIGNALED(status):
+            self._failed("Extension.Crash", f"exit code unavailable: signal {os.WTERMSIG(status)} ({name})")
+        else:
+            code = "unknown" if status is None else os.WEXITSTATUS(status)
+            self._failed("Extension.Crash", f"exit status {code} ({name})")
+
+    def _failed(self, error_type: str, message: str) -> None:
+        if not self._registered.done():
+            document = error_document(error_type, f"Error: {message}")
+            self._registered.set_exception(InitError(message, document, told=True))
+            self._registered.exception()  # nobody may be waiting any more
+        self.on_fault(error_type, message)
+
+    def wind_down(self, runtime: Child) -> bool:
+        """End the idle program as one is ended that has extensions: it may clean up; False when it has none.
+
+        `finish` follows when it has ended.
+        """
+        if not self._api.extensions.all():
+            return False
+        if runtime.leaving or runtime.ended.done():
+            return True
+        runtime.killed = runtime.leaving = True
+        for child in self._children.values():
+            child.leaving = True
+        try:
+            os.kill(runtime.pid, signal.SIGTERM)
+        except ProcessLookupError:
+            return True
+        asyncio.get_running_loop().call_later(_INTERNAL_GRACE_S, runtime.kill)
+        return True
+
+    def finish(self, reason: str, *, on_end: Callable[[], None]) -> None:
+        """The program has ended, or never began: tell the extensions, and end those that do not. Once.
+
+        Args:
+            reason: ``spindown``, ``timeout`` or ``failure``.
+            on_end: called when all have ended.
+        """
+        if self._is_ending:
+            return
+        self._is_ending = True
+        self._on_end = on_end
+        deadline_ms = int((time.time() + _EXTERNAL_GRACE_S) * 1000)
+        self._api.extensions.shut_down(reason, deadline_ms=deadline_ms)
+        told = {extension.name for extension in self._api.extensions.all() if "SHUTDOWN" in extension.events}
+        for name, child in self._children.items():
+            child.leaving = True
+            if name not in told:
+                child.kill()
+        if self._children:
+            asyncio.get_running_loop().call_later(_EXTERNAL_GRACE_S, self._end_all)
+        self._close_when_all_ended()
+
+    def _end_all(self) -> None:
+        for child in self._children.values():
+            child.kill()
+
+    def _close_when_all_ended(self) -> None:
+        if all(child.ended.done() for child in self._children.values()):
+            self._api.close()
+            on_end, self._on_end = self._on_end, lambda: None
+            on_end()
+            if self._lifeline >= 0:
+                os.close(self._lifeline)
+                self._lifeline = -1

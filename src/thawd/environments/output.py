@@ -1,0 +1,66 @@
+"""The pipe through which a process's standard output and error reach its log."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+
+from thawd.telemetry.logs.writer import LogStream
+
+# A pipe holds 64 KiB (pipe(7)): one read takes all that was in it.
+_READ_BYTES = 1 << 16
+
+
+class OutputPipe:
+    """The platform's end of it.
+
+    A process that writes faster than its log may grow is made to wait by leaving the pipe unread until the log has been
+    written: flooding its log slows a function down, and nobody else.
+    """
+
+    def __init__(self, fd: int, stream: LogStream) -> None:
+        self._fd = fd
+        self._stream = stream
+        self._is_read = False
+
+    def open(self) -> None:
+        """Take what comes from now on."""
+        self._is_read = True
+        asyncio.get_running_loop().add_reader(self._fd, self._readable)
+
+    def drain(self) -> None:
+        """Take what is in the pipe now: all that was written before whatever made us look."""
+        if self._fd < 0:
+            return
+        try:
+            data = os.read(self._fd, _READ_BYTES)
+        except BlockingIOError:
+            return
+        if data:
+            self._stream.output(data)
+        else:
+            self._pause()  # end of file: all writers are gone
+
+    def close(self) -> None:
+        """Take what is left and close the pipe. Twice does no harm."""
+        if self._fd >= 0:
+            self.drain()
+            self._stream.end()
+            self._pause()
+            os.close(self._fd)
+            self._fd = -1
+
+    def _readable(self) -> None:
+        self.drain()
+        if self._stream.log.is_full():
+            self._pause()
+            self._stream.log.when_flushed(self._resume)
+
+    def _pause(self) -> None:
+        if self._is_read:
+            self._is_read = False
+            asyncio.get_running_loop().remove_reader(self._fd)
+
+    def _resume(self) -> None:
+        if self._fd >= 0 and not self._is_read:
+            self.open()

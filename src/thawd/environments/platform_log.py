@@ -1,0 +1,213 @@
+"""The platform's own lines in a function's log: START, END, REPORT and the like, or their JSON form.
+
+Source: AWS Lambda developer guide, "Log-level filtering", which gives each event its level; "Lambda Telemetry API Event
+schema reference", which gives each its record.
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thawd.environments.version import Version
+from thawd.telemetry.logs.writer import LogStream
+
+_encode = msgspec.json.Encoder().encode
+_LEVELS = {"DEBUG": 0, "INFO": 1, "WARN": 2}
+
+
+@dataclass(slots=True)
+class StartTimes:
+    """What an invocation's environment took to start, where the invocation waited for it.
+
+    Attributes:
+        duration_ms: from spawning it to its being ready, milliseconds.
+        restored: whether it was restored from a snapshot; else it ran init.
+        billed_restore_ms: of a restore, what is billed.
+    """
+
+    duration_ms: float
+    restored: bool
+    billed_restore_ms: float
+
+
+@dataclass(slots=True)
+class InvocationOutcome:
+    """How an invocation went.
+
+    Attributes:
+        request_id: of the invocation.
+        duration_ms: in the handler, milliseconds.
+        memory_mib: peak memory, MiB.
+        status: ``success``, ``error`` or ``timeout``.
+        error_type: what ended the environment under it; empty when nothing did.
+        message: the same in words.
+        start: of its environment, None when it did not wait for that.
+    """
+
+    request_id: str
+    duration_ms: float
+    memory_mib: int
+    status: str
+    error_type: str
+    message: str
+    start: StartTimes | None
+
+    @property
+    def billed_ms(self) -> int:
+        """Duration in whole milliseconds, rounded up, with the init phase. Source: Lambda pricing, since 2025-08."""
+        init_ms = self.start.duration_ms if self.start is not None and not self.start.restored else 0.0
+        return math.ceil(self.duration_ms + init_ms)
+
+
+class PlatformLog:
+    """Writes them as text, as Lambda does unless told otherwise."""
+
+    def __init__(self, version: Version, stream: LogStream) -> None:
+        self._version = version
+        self._stream = stream
+
+    def init_start(self, initialization: str) -> None:
+        """A process begins the init phase; `initialization` is ``AWS_LAMBDA_INITIALIZATION_TYPE``."""
+        self._stream.line(f"INIT_START Runtime Version: {self._version.runtime_title}")
+
+    def init_report(self, initialization: str, duration_ms: float, *, error_type: str = "") -> None:
+        """The init phase has ended; as text it is told only when it failed."""
+        if error_type:
+            status = "timeout" if error_type == "Sandbox.Timedout" else f"error\tError Type: {error_type}"
+            self._stream.line(f"INIT_REPORT Init Duration: {duration_ms:.2f} ms\tPhase: init\tStatus: {status}")
+
+    def extension(self, name: str, *, state: str, events: Sequence[str]) -> None:
+        """An extension is in its environment; `state` and `events` by AWS's names."""
+        self._stream.line(f"EXTENSION\tName: {name}\tState: {state}\tEvents: [{', '.join(events)}]")
+
+    def restore_start(self) -> None:
+        """A process begins to be restored from a snapshot."""
+        self._stream.line(f"RESTORE_START Runtime Version: {self._version.runtime_title}")
+
+    def restore_report(self, duration_ms: float) -> None:
+        """It is restored."""
+        self._stream.line(f"RESTORE_REPORT Restore Duration: {duration_ms:.2f} ms")
+
+    def start(self, request_id: str) -> None:
+        """An invocation begins."""
+        self._stream.line(f"START RequestId: {request_id} Version: {self._version.number}")
+
+    def done(self, outcome: InvocationOutcome) -> None:
+        """An invocation has ended."""
+        request_id = outcome.request_id
+        if outcome.status == "timeout":
+            self._stream.line(f"{_now_text()} {request_id} {outcome.message}")
+        elif outcome.message:
+            self._stream.line(f"RequestId: {request_id} Error: {outcome.message}")
+        self._stream.line(f"END RequestId: {request_id}")
+        self._stream.line(
+            f"REPORT RequestId: {request_id}\tDuration: {outcome.duration_ms:.2f} ms\t"
+            f"Billed Duration: {outcome.billed_ms} ms\tMemory Size: {self._version.function.memory_mb} MB\t"
+            f"Max Memory Used: {outcome.memory_mib} MB\t{_start_text(outcome.start)}{_status_text(outcome)}"
+        )
+
+
+class JsonPlatformLog(PlatformLog):
+    """Writes them as JSON objects, those that the function's system log level lets through."""
+
+    def __init__(self, version: Version, stream: LogStream) -> None:
+        super().__init__(version, stream)
+        self._least = _LEVELS[version.function.system_log_level or "INFO"]
+
+    def init_start(self, initialization: str) -> None:
+        """See `PlatformLog.init_start`."""
+        self._write("INFO", "platform.initStart", {"initializationType": initialization, **self._facts()})
+
+    def init_report(self, initialization: str, duration_ms: float, *, error_type: str = "") -> None:
+        """See `PlatformLog.init_report`."""
+        level = "DEBUG" if initialization == "on-demand" else "INFO"
+        status = "timeout" if error_type == "Sandbox.Timedout" else "error" if error_type else "success"
+        record: dict[str, Any] = {"initializationType": initialization, "phase": "init", "status": status}
+        if error_type:
+            level, record["errorType"] = "WARN", error_type
+        self._write(level, "platform.initReport", {**record, "metrics": {"durationMs": _ms(duration_ms)}})
+
+    def extension(self, name: str, *, state: str, events: Sequence[str]) -> None:
+        """See `PlatformLog.extension`."""
+        self._write("INFO", "platform.extension", {"name": name, "state": state, "events": list(events)})
+
+    def restore_start(self) -> None:
+        """See `PlatformLog.restore_start`."""
+        self._write("INFO", "platform.restoreStart", self._facts())
+
+    def restore_report(self, duration_ms: float) -> None:
+        """See `PlatformLog.restore_report`."""
+        record = {"status": "success", "metrics": {"durationMs": _ms(duration_ms)}}
+        self._write("INFO", "platform.restoreReport", record)
+
+    def start(self, request_id: str) -> None:
+        """See `PlatformLog.start`."""
+        self._write("INFO", "platform.start", {"requestId": request_id, "version": self._version.number})
+
+    def done(self, outcome: InvocationOutcome) -> None:
+        """See `PlatformLog.done`."""
+        went_well = outcome.status == "success"
+        record: dict[str, Any] = {"requestId": outcome.request_id, "status": outcome.status}
+        if outcome.error_type:
+            record["errorType"] = outcome.error_type
+        metrics: dict[str, float] = {"durationMs": _ms(outcome.duration_ms)}
+        self._write("DEBUG" if went_well else "WARN", "platform.runtimeDone", {**record, "metrics": dict(metrics)})
+        metrics["billedDurationMs"] = outcome.billed_ms
+        metrics["memorySizeMB"] = self._version.function.memory_mb
+        metrics["maxMemoryUsedMB"] = outcome.memory_mib
+        if outcome.start is not None and outcome.start.restored:
+            metrics["restoreDurationMs"] = _ms(outcome.start.duration_ms)
+            metrics["billedRestoreDurationMs"] = math.ceil(outcome.start.billed_restore_ms)
+        elif outcome.start is not None:
+            metrics["initDurationMs"] = _ms(outcome.start.duration_ms)
+        self._write("INFO" if went_well else "WARN", "platform.report", {**record, "metrics": metrics})
+
+    def _facts(self) -> dict[str, Any]:
+        function = self._version.function
+        return {
+            "phase": "init",
+            "runtimeVersion": self._version.runtime_title,
+            "functionName": function.name,
+            "functionVersion": self._version.number,
+            "instanceMaxMemory": function.memory_mb << 20,
+        }
+
+    def _write(self, level: str, kind: str, record: dict[str, Any]) -> None:
+        if _LEVELS[level] >= self._least:
+            self._stream.line(_encode({"time": _now_text(), "type": kind, "record": record}).decode())
+
+
+def platform_log(version: Version, stream: LogStream) -> PlatformLog:
+    """The form that the function asks for."""
+    return (JsonPlatformLog if version.function.log_format == "JSON" else PlatformLog)(version, stream)
+
+
+def _start_text(start: StartTimes | None) -> str:
+    if start is None:
+        return ""
+    if not start.restored:
+        return f"Init Duration: {start.duration_ms:.2f} ms\t"
+    # Source: Lambda bills of a restore what the runtime and the after-restore hooks take.
+    billed_ms = math.ceil(start.billed_restore_ms)
+    return f"Restore Duration: {start.duration_ms:.2f} ms\tBilled Restore Duration: {billed_ms} ms\t"
+
+
+def _status_text(outcome: InvocationOutcome) -> str:
+    if outcome.status == "timeout":
+        return "Status: timeout\t"
+    return f"Status: error\tError Type: {outcome.error_type}\t" if outcome.error_type else ""
+
+
+def _ms(duration_ms: float) -> float:
+    return round(duration_ms, 3)
+
+
+def _now_text() -> str:
+    now = time.time()
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}Z"

@@ -1,0 +1,117 @@
+"""What travels over the Runtime API: an invocation as headers and event, and what programs tell, as documents. Pure
+but for the clock.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import re
+import time
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thawd.environments.init_phase import error_document
+from thawd.environments.runtime_api.http import Request
+from thawd.invocation import MAX_PAYLOAD_BYTES
+from thawd.streaming import BYTES
+from thawd.wire.response_stream import CONTENT_TYPE
+
+_decode = msgspec.json.Decoder().decode
+
+
+@dataclass(slots=True)
+class Current:
+    """The invocation under way.
+
+    Attributes:
+        identifier: its request id.
+        headers: of the answer to ``next``, lines that end in CR LF.
+        event: its body.
+        told: the event that extensions get.
+        sent_s: when it was handed to the endpoint, ``time.monotonic()`` seconds.
+        limit_bytes: how large a streamed response may be that is wanted part by part; None: it is wanted whole.
+        begun: whether it has been handed to the program.
+    """
+
+    identifier: str
+    headers: bytes
+    event: bytes
+    told: dict[str, Any]
+    sent_s: float
+    limit_bytes: int | None
+    begun: bool = False
+
+
+def event_of(head: dict[str, Any], payload: bytes) -> Current:
+    """What the program is answered for an invocation; `head` is that of its INVOKE frame."""
+    deadline_ms = int(time.time() * 1000 + head["left_ms"])
+    lines = [
+        ("Content-Type", "application/json"),
+        ("Lambda-Runtime-Aws-Request-Id", head["id"]),
+        ("Lambda-Runtime-Deadline-Ms", str(deadline_ms)),
+        ("Lambda-Runtime-Invoked-Function-Arn", head["arn"]),
+    ]
+    told: dict[str, Any] = {
+        "eventType": "INVOKE",
+        "deadlineMs": deadline_ms,
+        "requestId": head["id"],
+        "invokedFunctionArn": head["arn"],
+    }
+    if trace := head.get("trace"):
+        lines.append(("Lambda-Runtime-Trace-Id", trace))
+        told["tracing"] = {"type": "X-Amzn-Trace-Id", "value": trace}
+    if client := head.get("client"):
+        lines.append(("Lambda-Runtime-Client-Context", _one_line(client)))
+    headers = "".join(f"{name}: {_printable(value)}\r\n" for name, value in lines)
+    encoded = headers.encode("latin-1", "replace")
+    return Current(head["id"], encoded, payload, told, time.monotonic(), head.get("stream"))
+
+
+def _one_line(text: str) -> str:
+    """JSON text of the caller's as one line of ASCII, which a header can hold."""
+    try:
+        return json.dumps(json.loads(text), separators=(",", ":"))
+    except (ValueError, RecursionError):
+        return text
+
+
+def _printable(value: str) -> str:
+    """`value` without line ends: nobody adds a header by them."""
+    return value.replace("\r", " ").replace("\n", " ").replace("\0", " ")
+
+
+def document_of(request: Request) -> bytes:
+    """The error document that a program has sent; one made of its header where it sent none, or too much."""
+    error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
+    if request.is_too_large:
+        message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"
+        return error_document(error_type, message)
+    return bytes(request.body) or error_document(error_type, "Runtime reported an error without a document")
+
+
+def message_of(document: bytes) -> str:
+    """What an error document says, for people."""
+    try:
+        told = _decode(document)
+        return f"{told['errorType']}: {told['errorMessage']}"
+    except (msgspec.DecodeError, KeyError, TypeError):
+        return document[:1000].decode(errors="replace")
+
+
+def type_of(request: Request) -> str:
+    """The content type of a streamed response, which becomes a header of the answer."""
+    given = request.header(b"content-type")
+    return given if re.match(CONTENT_TYPE, given) else BYTES
+
+
+def broken_off(request: Request, error_type: str) -> bytes:
+    """The error document of a streamed response that failed in the middle, from its trailers."""
+    try:
+        body = base64.b64decode(request.header(b"lambda-runtime-function-error-body"), validate=True)
+    except binascii.Error:
+        body = b""
+    return body or error_document(error_type, "The response broke off in the middle")

@@ -1,0 +1,1 @@
+"""What an environment's process may use: memory, processors, processes, storage, capabilities."""

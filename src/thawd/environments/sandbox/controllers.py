@@ -1,0 +1,100 @@
+"""Controllers of cgroup version 1 besides memory: each has a hierarchy of its own, and an environment a group in each.
+
+Source: Linux Documentation/admin-guide/cgroup-v1/cgroups.rst.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter, move_into, own_group, remove_group, works
+from thawd.system import threads
+
+_HIERARCHIES = Path("/sys/fs/cgroup")
+
+
+class AddedController(MemoryLimiter):
+    """Limits memory as another limiter does, and something else besides, by one controller of version 1.
+
+    Args:
+        memory: the other limiter.
+        parent: group in which those of environments are.
+        controller: its name.
+        files: what to write into a group, by file: made from the memory limit in MiB.
+        words: what is limited, for the operator.
+    """
+
+    def __init__(
+        self,
+        memory: MemoryLimiter,
+        parent: Path,
+        *,
+        controller: str,
+        files: Callable[[int], dict[str, str]],
+        words: str,
+    ) -> None:
+        self.kind = f"{memory.kind}, {words} by cgroup v1"
+        self.parent = parent
+        self._memory = memory
+        self._files = files
+        self._thread = threads.pool(1, name=f"cgroup-{controller}")
+
+    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
+        """See `MemoryLimiter.limit`."""
+        memory = self._memory.limit(pid, identifier=identifier, limit_mib=limit_mib)
+        group = self.parent / f"thawd-{os.getpid()}-{identifier}"
+        self._thread.submit(self._enter, group, pid, limit_mib)
+        return _Both(memory, on_close=lambda: self._thread.submit(remove_group, group))
+
+    def close(self) -> None:
+        """See `MemoryLimiter.close`."""
+        self._memory.close()
+        self._thread.shutdown()
+
+    def make(self, group: Path, limit_mib: int) -> None:
+        """Make a group with a limit.
+
+        Raises:
+            OSError: it cannot be made or limited.
+        """
+        group.mkdir(exist_ok=True)
+        for name, text in self._files(limit_mib).items():
+            (group / name).write_text(text)
+
+    def _enter(self, group: Path, pid: int, limit_mib: int) -> None:
+        try:
+            self.make(group, limit_mib)
+            move_into(group, pid)
+        except OSError:
+            pass  # it has ended already
+
+
+class _Both(MemoryLimit):
+    """The memory limit, and what else ends with the environment."""
+
+    def __init__(self, memory: MemoryLimit, *, on_close: Callable[[], object]) -> None:
+        self._memory = memory
+        self._on_close = on_close
+
+    def check(self) -> bool:
+        """See `MemoryLimit.check`."""
+        return self._memory.check()
+
+    def close(self) -> None:
+        """See `MemoryLimit.close`."""
+        self._memory.close()
+        self._on_close()
+
+
+def with_controller(
+    memory: MemoryLimiter, controller: str, *, files: Callable[[int], dict[str, str]], words: str
+) -> AddedController | None:
+    """A limiter that uses `controller` besides; None where no group of it may be written. See `AddedController`."""
+    own = own_group(controller)
+    if own is None or not (_HIERARCHIES / controller / own).is_dir():
+        return None
+    parent = _HIERARCHIES / controller / own
+    limiter = AddedController(memory, parent, controller=controller, files=files, words=words)
+    return limiter if works(parent, lambda probe: limiter.make(probe, 64)) else None

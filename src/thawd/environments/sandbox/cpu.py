@@ -1,0 +1,42 @@
+"""CPU by memory, when the operator asks for it: 1,769 MB are one vCPU, as on Lambda. By a cgroup, version 1 or 2.
+
+Environments are held to it from the moment at which they enter their memory limit; the process that runs init for a
+snapshot or for forks is not, as environments forked from it would begin in its group.
+
+Source: AWS Lambda developer guide, "Configure Lambda function memory"; Linux Documentation/scheduler/sched-bwc.rst.
+"""
+
+from __future__ import annotations
+
+from thawd.environments.sandbox.controllers import with_controller
+from thawd.environments.sandbox.memory import Cgroup, MemoryLimiter
+from thawd.resources import MEMORY_MB_PER_VCPU
+
+PERIOD_US = 20_000
+"""A group that has used up its share waits for the next period: a fiftieth of a second at most."""
+
+_LEAST_QUOTA_US = 1_000  # the kernel's
+
+
+def quota_us(memory_mb: int) -> int:
+    """Processor time in each period for a function with so much memory, microseconds."""
+    return max(_LEAST_QUOTA_US, memory_mb * PERIOD_US // MEMORY_MB_PER_VCPU)
+
+
+def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
+    """A limiter that holds environments to their CPU share besides; None where no cgroup for it may be written."""
+    if isinstance(memory, Cgroup) and memory.is_v2:
+        try:
+            subtree = memory.parent / "cgroup.subtree_control"
+            if "cpu" not in subtree.read_text().split():
+                subtree.write_text("+cpu")
+        except OSError:
+            return None
+        memory.settings["cpu.max"] = lambda limit_mib: f"{quota_us(limit_mib)} {PERIOD_US}"
+        memory.kind += ", CPU shares too"
+        return memory
+    return with_controller(memory, "cpu", files=_files, words="CPU shares")
+
+
+def _files(limit_mib: int) -> dict[str, str]:
+    return {"cpu.cfs_period_us": str(PERIOD_US), "cpu.cfs_quota_us": str(quota_us(limit_mib))}

@@ -1,0 +1,278 @@
+"""The memory limit of an execution environment: by watching, and by a cgroup where one may be written.
+
+Either way a process over its limit is killed, and its invocation ends as on Lambda: ``Runtime.ExitError``,
+"signal: killed". Memory that a forked environment shares with its template is charged once, to the template.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import time
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+from thawd.system import threads
+
+_CGROUPS = Path("/sys/fs/cgroup")
+MIB = 1 << 20
+# What is forked while its parent is moved is found the next time; whoever forks afterwards does so in the group.
+_MOVES = 4
+MAX_PROCESSES = 1024
+"""Processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
+
+
+class MemoryLimit:
+    """Holds one environment to its limit.
+
+    Watched from the first moment; a cgroup, where there is one, takes over as soon as the process has been moved there,
+    and kills at once instead of within a tenth of a second.
+    """
+
+    def __init__(self, pid: int, *, limit_mib: int) -> None:
+        self._pid = pid
+        self._limit_bytes = limit_mib * MIB
+
+    def check(self) -> bool:
+        """Whether the environment and its descendants are within the limit; called while it is busy."""
+        # The cheap figure counts pages shared with the template too; only above the limit is the exact one worth it.
+        processes = with_descendants(self._pid)
+        if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
+            return True
+        return sum(map(private_bytes, processes)) <= self._limit_bytes
+
+    def close(self) -> None:
+        """Forget the environment, which has ended."""
+
+
+class MemoryLimiter:
+    """Limits memory by watching; the way that works everywhere.
+
+    Attributes:
+        kind: in words, for the operator.
+    """
+
+    kind = "watching"
+
+    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
+        """Hold the process `pid` and its descendants to `limit_mib` from now on. Does not block."""
+        del identifier
+        return MemoryLimit(pid, limit_mib=limit_mib)
+
+    def close(self) -> None:
+        """Finish what is under way. Blocks."""
+
+
+class Cgroup(MemoryLimiter):
+    """Limits by the memory controller, version 1 or 2; the kernel kills.
+
+    Attributes:
+        parent: the group in which those of environments are.
+        is_v2: whether it is of version 2, where one group serves for all controllers.
+        settings: what else to write into a group, by file: made from the memory limit in MiB.
+
+    Moving a process into a group waits for a grace period of the kernel (13 ms measured) and would stall every request
+    on the event loop, so all of it happens in one thread, in order.
+    """
+
+    def __init__(self, parent: Path, *, v2: bool) -> None:
+        self.kind = "cgroup v2" if v2 else "cgroup v1"
+        self.parent = parent
+        self._limit_file = "memory.max" if v2 else "memory.limit_in_bytes"
+        self._swap_file = "memory.swap.max" if v2 else "memory.memsw.limit_in_bytes"
+        self.is_v2 = v2
+        self.settings: dict[str, Callable[[int], str]] = (
+            {"pids.max": lambda limit_mib: str(MAX_PROCESSES)} if v2 else {}
+        )
+        self._swap = "0" if v2 else ""  # version 1 counts memory and swap together
+        self._thread = threads.pool(1, name="cgroup")
+
+    def limit(self, pid: int, *, identifier: str, limit_mib: int) -> MemoryLimit:
+        """See `MemoryLimiter.limit`."""
+        group = self.parent / f"thawd-{os.getpid()}-{identifier}"
+        self._thread.submit(self._enter, group, pid, limit_mib * MIB)
+        return _Grouped(pid, limit_mib=limit_mib, on_close=lambda: self._thread.submit(remove_group, group))
+
+    def close(self) -> None:
+        """See `MemoryLimiter.close`."""
+        self._thread.shutdown()
+
+    def make(self, group: Path, limit_bytes: int) -> None:
+        """Make a group with a limit.
+
+        Raises:
+            OSError: it cannot be made or limited.
+        """
+        group.mkdir(exist_ok=True)
+        (group / self._limit_file).write_text(str(limit_bytes))
+        try:
+            (group / self._swap_file).write_text(self._swap or str(limit_bytes))
+        except OSError:
+            pass  # no swap accounting: the limit holds for memory alone
+        for name, text in self.settings.items():
+            try:
+                (group / name).write_text(text(limit_bytes // MIB))
+            except OSError:
+                continue  # that controller is not ours
+
+    def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
+        try:
+            self.make(group, limit_bytes)
+            move_into(group, pid)
+        except OSError:
+            pass  # it has ended already, or the group is refused: it stays watched
+
+
+class _Grouped(MemoryLimit):
+    def __init__(self, pid: int, *, limit_mib: int, on_close: Callable[[], object]) -> None:
+        super().__init__(pid, limit_mib=limit_mib)
+        self._on_close = on_close
+
+    def close(self) -> None:
+        self._on_close()
+
+
+def remove_group(group: Path) -> None:
+    """End what is left in an environment's group, and remove it."""
+    for _ in range(20):
+        try:
+            for pid in (group / "cgroup.procs").read_text().split():
+                os.kill(int(pid), signal.SIGKILL)
+            group.rmdir()
+        except FileNotFoundError:
+            return
+        except OSError:  # a process is on its way out
+            time.sleep(0.01)
+        else:
+            return
+
+
+def move_into(group: Path, pid: int) -> None:
+    """Move a process and its descendants into a group, and those that they start meanwhile.
+
+    Raises:
+        OSError: the process has ended, or the group takes none.
+    """
+    moved: set[int] = set()
+    for _ in range(_MOVES):
+        new = [process for process in with_descendants(pid) if process not in moved]
+        for process in new:
+            try:
+                (group / "cgroup.procs").write_text(str(process))
+            except ProcessLookupError:
+                if process == pid:
+                    raise
+        moved.update(new)
+        if not new:
+            return
+
+
+def with_descendants(pid: int) -> list[int]:
+    """The process and all that descend from it, as far as they have not detached themselves."""
+    found = [pid]
+    for parent in found:
+        # Each thread has a list of its own.
+        for children in Path(f"/proc/{parent}/task").glob("*/children"):
+            try:
+                found += map(int, children.read_text().split())
+            except OSError:
+                continue
+    return found
+
+
+def _anonymous_bytes(pid: int) -> int:
+    try:
+        fields = Path(f"/proc/{pid}/statm").read_text().split()
+        return (int(fields[1]) - int(fields[2])) * os.sysconf("SC_PAGE_SIZE")
+    except (OSError, IndexError):
+        return 0
+
+
+def private_bytes(pid: int) -> int:
+    """Memory that only the process `pid` maps, bytes, swap included; 0 where it cannot be read."""
+    try:
+        rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
+    except OSError:
+        return 0
+    wanted = ("Private_Clean:", "Private_Dirty:", "Swap:")
+    return sum(int(line.split()[1]) * 1024 for line in rollup.splitlines() if line.startswith(wanted))
+
+
+def find_limiter() -> MemoryLimiter:
+    """The best way this process may use: cgroup v2, cgroup v1, else watching."""
+    for limiter in (_cgroup_v2(), _cgroup_v1()):
+        if limiter is not None and works(limiter.parent, partial(limiter.make, limit_bytes=64 * MIB)):
+            return limiter
+    return MemoryLimiter()
+
+
+def own_group(controller: str) -> str | None:
+    """This process's cgroup path in the hierarchy of `controller` ("" is version 2)."""
+    try:
+        lines = Path("/proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        _, controllers, path = line.split(":", 2)
+        if controller in controllers.split(","):
+            return path.lstrip("/")
+    return None
+
+
+def _cgroup_v2() -> Cgroup | None:
+    own = own_group("")
+    if own is None:
+        return None
+    group = _CGROUPS / own
+    try:
+        if "memory" not in (group / "cgroup.subtree_control").read_text().split():
+            _delegate(group)
+    except OSError:
+        return None
+    with contextlib.suppress(OSError):
+        (group / "cgroup.subtree_control").write_text("+pids")
+    return Cgroup(group, v2=True)
+
+
+def _delegate(group: Path) -> None:
+    """Enable the memory controller for sub-groups of `group`.
+
+    A group with processes may not have controllers below it, so the server moves into a sub-group first, and only when
+    it is alone: nobody else's processes are moved.
+
+    Raises:
+        OSError: it is not ours to do.
+
+    Source: Linux Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint".
+    """
+    if (group / "cgroup.procs").read_text().split() == [str(os.getpid())]:
+        server = group / "thawd-server"
+        server.mkdir(exist_ok=True)
+        (server / "cgroup.procs").write_text(str(os.getpid()))
+    (group / "cgroup.subtree_control").write_text("+memory")
+
+
+def _cgroup_v1() -> Cgroup | None:
+    own = own_group("memory")
+    if own is None:
+        return None
+    group = _CGROUPS / "memory" / own
+    return Cgroup(group, v2=False) if group.is_dir() else None
+
+
+def works(parent: Path, make: Callable[[Path], object]) -> bool:
+    """Whether `make` can make a group below `parent`, and limit it; removes what earlier servers left there."""
+    try:
+        for left_over in parent.glob("thawd-[0-9]*"):
+            if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():
+                left_over.rmdir()
+        probe = parent / f"thawd-{os.getpid()}-probe"
+        try:
+            make(probe)
+        finally:
+            probe.rmdir()
+    except OSError:
+        return False
+    return True

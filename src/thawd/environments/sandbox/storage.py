@@ -1,0 +1,55 @@
+"""The limit of an environment's temporary folder, ``ephemeral_storage_mb``: by looking, once a second while it is used.
+
+No file system that an ordinary user may write to holds a folder to a size, so the write that goes beyond it succeeds;
+the environment is ended for it within a second or so. What init left counts, as on Lambda. Files that are deleted and
+still open are not seen.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+
+from thawd.environments.environment import Environment
+from thawd.snapshot.disk.folders import Disks
+
+LOOK_S = 1.0
+_MIB = 1 << 20
+
+
+class StorageWatch:
+    """Looks at the folders of environments that have run since the last look."""
+
+    def __init__(self, disks: Disks) -> None:
+        self._disks = disks
+        self._used: set[Environment] = set()
+        self._any_used = asyncio.Event()
+
+    def began(self, environment: Environment) -> None:
+        """An invocation begins in it."""
+        self._used.add(environment)
+        self._any_used.set()
+
+    async def run(self) -> None:
+        """Until cancelled: end environments whose folders are over their limits. Idle ones cost nothing."""
+        while True:
+            await self._any_used.wait()
+            await asyncio.sleep(LOOK_S)
+            started_s = time.monotonic()
+            environments = list(self._used)
+            self._used = {environment for environment in environments if environment.busy_since is not None}
+            if not self._used:
+                self._any_used.clear()
+            for environment in environments:
+                if not environment.dying and environment.has_folder:
+                    await self._look(environment)
+            # Many files take long to count: never more than a twentieth of the time.
+            await asyncio.sleep(20 * (time.monotonic() - started_s))
+
+    async def _look(self, environment: Environment) -> None:
+        limit_mb = environment.version.function.ephemeral_storage_mb
+        own_bytes = await asyncio.to_thread(self._disks.used_bytes, environment.identifier)
+        used_bytes = own_bytes + environment.inherited_bytes
+        if used_bytes > limit_mb * _MIB and not environment.dying:
+            holds = f"its temporary folder (/tmp) holds {used_bytes // _MIB} MB"
+            environment.end_because(f"{holds}, more than ephemeral_storage_mb = {limit_mb}")

@@ -1,0 +1,414 @@
+"""Executing the programs behind environments and templates, and following their processes to the end.
+
+Three programs: the runtime in the function's interpreter; thawd-thaw, which becomes a process that was frozen; and a
+program of the function's own, which speaks the Runtime API. Knows nothing of which is wanted when; that is `spawner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import os
+import resource
+import select
+import signal
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd.environments.children import Child, Children
+from thawd.environments.ends import Ends
+from thawd.environments.platform_log import platform_log
+from thawd.environments.sandbox.rights import Rights
+from thawd.environments.version import Version, variables_of_environment
+from thawd.errors import StoreError
+from thawd.resources import Function
+from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot, Prepared, in_tmp
+from thawd.snapshot.engine import PROGRAM_NAME
+from thawd.telemetry.logs.groups import path_of_group
+from thawd.telemetry.logs.writer import FunctionLog, LogStream
+from thawd.wire import frames
+
+# After strays were killed: look again, to reap them and to find what they had started meanwhile.
+_SWEEP_AGAIN_S = 1.0
+_LAST_SWEEPS = 50
+# While processes of functions live, dead ones that they have left to us are reaped so often.
+_REAP_S = 5.0
+# So long after a process has ended, what it left behind is looked for and removed, together with that of others: in the
+# moments before that, another may be starting in its place, and somebody waits for it.
+_TIDY_S = 0.05
+_LAST_SWEEP_S = 0.01
+# How long to wait for the word of thawd-thaw that a program has been executed: milliseconds, unless a disk hangs.
+_EXECUTION_S = 2.0
+# Source: Lambda quotas, "File descriptors".
+_OPEN_FILES = 1024
+
+
+@dataclass(slots=True)
+class Start:
+    """What a process needs before it exists.
+
+    Attributes:
+        identifier: of its environment or template, 32 hexadecimal digits.
+        stream: where its output goes.
+        ends: the descriptors between it and us.
+        initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
+        folder: its temporary folder; None where the function names one of its own, or nobody keeps any.
+        rights: options of thawd-thaw for what it gives up.
+    """
+
+    identifier: str
+    stream: LogStream
+    ends: Ends
+    initialization: str
+    folder: Prepared | None = None
+    rights: tuple[str, ...] = ()
+
+    @property
+    def options(self) -> list[str]:
+        """For thawd-thaw, before the image or ``--run``; none where the process needs nothing of it."""
+        return [*self.rights, *([] if self.folder is None else self.folder.options)]
+
+    @property
+    def variables(self) -> dict[str, str]:
+        """The environment variables in which it differs from its version's other processes."""
+        variables = variables_of_environment(
+            log_stream=self.stream.name, initialization=self.initialization, identifier=self.identifier
+        )
+        return variables if self.folder is None else {**variables, "TMPDIR": str(self.folder.path)}
+
+
+class Launcher:
+    """Starts processes of any version on this machine.
+
+    Attributes:
+        children: the processes of functions that are alive.
+        helpers: how many things are under way that start processes of the platform's own, such as pip; those are no
+            strays.
+        disks: temporary folders; None: processes share the machine's.
+        program: thawd-thaw; None where there is none.
+        rights: what processes give up.
+    """
+
+    def __init__(self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None) -> None:
+        self.children = Children()
+        self.disks = disks
+        self.program: Path | None = None
+        self.rights = Rights()
+        self.helpers = 0
+        self._log_folder = log_folder
+        self._log_max_bytes = log_max_bytes
+        self._logs: dict[str, FunctionLog] = {}
+        self._alive: set[str] = set()
+        self._with_folder: set[str] = set()
+        self._to_tidy: list[str] = []
+        self._sweeping = False
+        self._reaping = False
+
+    def log(self, function: Function) -> FunctionLog:
+        """The log of `function`, which other functions may share."""
+        group = function.log_group_name
+        if group not in self._logs:
+            path = path_of_group(self._log_folder, group)
+            self._logs[group] = FunctionLog(path, max_bytes=self._log_max_bytes)
+        return self._logs[group]
+
+    def flush_logs(self) -> None:
+        """Write out what the logs hold back."""
+        for log in self._logs.values():
+            log.flush()
+
+    def begin(
+        self,
+        version: Version,
+        *,
+        initialization: str,
+        disk: DiskSnapshot | None = None,
+        is_template: bool = False,
+    ) -> Start:
+        """An identity, a log stream, descriptors and a temporary folder for one more process of `version`.
+
+        Args:
+            version: what it is to run.
+            initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
+            disk: what its temporary folder begins with; None: nothing.
+            is_template: whether it is to be frozen or forked, and serves nothing itself.
+
+        Raises:
+            OSError: no descriptors left, or no disk space.
+            DiskRefusedError: this machine cannot give it `disk`.
+        """
+        identifier = os.urandom(16).hex()
+        function = version.function
+        # In a log group of its own name, a function need not be named again.
+        owner = "" if function.log_group is None else function.name
+        stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
+        start = Start(identifier, stream, Ends.open(), initialization)
+        start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
+        if self.disks is not None and "TMPDIR" not in version.function.environment:
+            self._with_folder.add(identifier)
+            try:
+                confined = version.task_root if self.confines(version) else None
+                start.folder = self.disks.prepare(disk, identifier, confined=confined)
+            except StoreError as error:
+                self.abandon(start)
+                if isinstance(error, DiskRefusedError):
+                    raise
+                raise OSError(error.message) from error
+        return start
+
+    def confines(self, version: Version) -> bool:
+        """Whether processes of `version` find their own folder at ``/tmp``, and their code read-only."""
+        if self.disks is None or self.disks.shared_tmp is not None or "TMPDIR" in version.function.environment:
+            return False
+        return in_tmp([version.task_root, version.python]) is None
+
+    def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
+        """The command line by which a program finds what `start` has for it at ``/tmp``, and has no more rights."""
+        if not self.rights.drops and (start.folder is None or not start.folder.options):
+            return list(argv)
+        assert self.program is not None
+        return [str(self.program), *start.options, "--run", *argv]
+
+    def abandon(self, start: Start) -> None:
+        """No process came of it."""
+        start.ends.close()
+        self._remove_folders([start.identifier])
+
+    def expect(self, start: Start) -> None:
+        """Its processes are no strays from now on, though the one to be watched has not been started."""
+        self._alive.add(start.identifier)
+
+    def forget(self, start: Start) -> None:
+        """No process to be watched came of it, and the platform's ends are closed already."""
+        self._alive.discard(start.identifier)
+        start.ends.close_theirs()
+        self._remove_folders([start.identifier])
+
+    def execute(self, version: Version, mode: str, start: Start) -> Child:
+        """Execute the runtime and follow the process. Abandons the start when it fails.
+
+        Raises:
+            OSError: the interpreter is gone, or there is no memory or process left.
+        """
+        platform_log(version, start.stream).init_start(start.initialization)
+        control, services, lifeline, output = start.ends.theirs
+        command = self.confined(start, version.argv(mode, (control, services, lifeline)))
+        try:
+            pid = _spawn(
+                command,
+                {**version.variables, **start.variables},
+                cwd=version.task_root,
+                output=output,
+                pass_fds=(control, services, lifeline),
+            )
+        except OSError:
+            self.abandon(start)
+            raise
+        start.ends.close_theirs()
+        # At once: a process that nobody has registered passes for a stray.
+        return self.watch(pid, start.identifier)
+
+    def execute_program(self, version: Version, start: Start, *, api: str) -> Child:
+        """Execute the version's own program and follow the process.
+
+        Args:
+            version: one with a program.
+            start: of the new process.
+            api: address of its Runtime API, host and port.
+
+        Raises:
+            OSError: the program is gone, or there is no memory or process left.
+        """
+        assert version.program is not None
+        _, _, lifeline, output = start.ends.theirs
+        variables = {**version.variables, **start.variables, "AWS_LAMBDA_RUNTIME_API": api}
+        command = self.confined(start, version.program.argv)
+        pid = execute_program(command, variables, cwd=version.task_root, lifeline=lifeline, output=output)
+        start.ends.close_theirs()
+        return self.watch(pid, start.identifier)
+
+    def thaw(self, version: Version, command: list[str], start: Start) -> Child:
+        """Execute thawd-thaw and follow the process. Abandons the start when it fails.
+
+        Not by Popen, which takes a millisecond more: every descriptor of ours is closed on exec, and the image knows
+        its working folder and its signals.
+
+        Args:
+            version: of the image.
+            command: program, image, and the arguments that the copy gets.
+            start: of the new process.
+
+        Raises:
+            OSError: the program is gone, or there is no memory or process left.
+        """
+        try:
+            pid = os.posix_spawn(
+                command[0],
+                command,
+                {**version.variables, **start.variables},
+                file_actions=_file_actions(start.ends.theirs),
+                setsid=True,
+            )
+        except OSError:
+            self.abandon(start)
+            raise
+        start.ends.close_theirs()
+        return self.watch(pid, start.identifier)
+
+    def watch(self, pid: int, identifier: str) -> Child:
+        """Follow the process; soon after it has ended, what it left behind outside its process group ends too."""
+        child = self.children.watch(pid)
+        self._alive.add(identifier)
+        if not self._reaping:
+            self._reaping = True
+            asyncio.get_running_loop().call_later(_REAP_S, self._reap)
+
+        def forget(_: object) -> None:
+            self._alive.discard(identifier)
+            if not self._to_tidy:
+                asyncio.get_running_loop().call_later(_TIDY_S, self._tidy)
+            self._to_tidy.append(identifier)
+
+        child.ended.add_done_callback(forget)
+        return child
+
+    def _tidy(self) -> None:
+        """Remove what processes left behind that have ended."""
+        ended, self._to_tidy = self._to_tidy, []
+        if ended:
+            self.sweep()
+            self._remove_folders(ended)
+
+    def _remove_folders(self, identifiers: list[str]) -> None:
+        """The processes have ended: their temporary folders go. What a stop leaves behind, the next start removes."""
+        disks = self.disks
+        theirs = self._with_folder.intersection(identifiers)
+        self._with_folder -= theirs
+        if disks is not None and theirs:
+            asyncio.get_running_loop().run_in_executor(None, _remove_all, disks, theirs)
+
+    def _reap(self) -> None:
+        self._reaping = bool(self._alive)
+        self.children.reap()
+        if self._reaping:
+            asyncio.get_running_loop().call_later(_REAP_S, self._reap)
+
+    def sweep(self) -> None:
+        """Kill what functions left behind outside their process groups."""
+        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.helpers > 0)
+        if again and not self._sweeping:
+            self._sweeping = True
+            asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
+
+    async def sweep_out(self) -> None:
+        """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
+        self._tidy()
+        for _ in range(_LAST_SWEEPS):
+            spare = self.helpers > 0
+            if not self.children.kill_strays(lambda identifier: False, spare_unknown=spare, patience_s=0):
+                return
+            await asyncio.sleep(_LAST_SWEEP_S)
+
+    def _sweep_again(self) -> None:
+        self._sweeping = False
+        self.sweep()
+
+
+def _remove_all(disks: Disks, identifiers: set[str]) -> None:
+    for identifier in identifiers:
+        disks.remove(identifier)
+
+
+def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:
+    """Execute a program that knows nothing of thawd, in a session of its own; its process id.
+
+    The kernel kills its process group when the platform's end of the pipe `lifeline` closes: who is told belongs to the
+    open file, which the process inherits, so that we can arrange for it, and the program need not (`die_with_platform`
+    in `thawd.runtime.process` has the sources).
+
+    Args:
+        argv: program and arguments.
+        variables: its environment variables, all of them.
+        cwd: its working folder.
+        lifeline: read end of the lifeline.
+        output: where its standard output and error go.
+
+    Raises:
+        OSError: the program is gone, or there is no memory or process left.
+    """
+    pid = _spawn(argv, variables, cwd=cwd, output=output, pass_fds=(lifeline,))
+    fcntl.fcntl(lifeline, fcntl.F_SETOWN, -pid)
+    if hasattr(fcntl, "F_SETSIG"):
+        fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
+        fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
+    if hasattr(resource, "prlimit"):
+        _, hard = resource.prlimit(pid, resource.RLIMIT_NOFILE)
+        limit = _OPEN_FILES if hard == resource.RLIM_INFINITY else min(_OPEN_FILES, hard)
+        resource.prlimit(pid, resource.RLIMIT_NOFILE, (limit, hard))
+    return pid
+
+
+def _spawn(
+    command: Sequence[str], variables: Mapping[str, str], *, cwd: Path, output: int, pass_fds: tuple[int, ...]
+) -> int:
+    """Execute a program in a session of its own; its process id. `Children` reaps it.
+
+    Raises:
+        OSError: it cannot be executed, also where thawd-thaw is to do so and tells it.
+    """
+    told, tells = os.pipe()
+    wrapped = Path(command[0]).name == PROGRAM_NAME
+    options = ["--status-fd", str(tells)] if wrapped else []
+    try:
+        process = subprocess.Popen(
+            [command[0], *options, *command[1:]],
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=output,
+            pass_fds=(*pass_fds, tells) if wrapped else pass_fds,
+            cwd=cwd,
+            start_new_session=True,
+        )
+        os.close(tells)
+        tells = -1
+        error = _error_of(told)
+        if error:
+            process.wait()
+            raise OSError(error, os.strerror(error), command[command.index("--run") + 1])
+    finally:
+        os.close(told)
+        if tells >= 0:
+            os.close(tells)
+    process.returncode = 0
+    return process.pid
+
+
+def _error_of(told: int) -> int:
+    """Why thawd-thaw could not execute its program; 0 when it did, which closes the pipe, or takes long over mounts."""
+    if not select.select([told], [], [], _EXECUTION_S)[0]:
+        return 0
+    text = os.read(told, 4)
+    return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0
+
+
+def _file_actions(theirs: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
+    """What has `Ends.theirs` arrive under `wire.DESCRIPTORS`, and the log pipe as standard output and error."""
+    actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
+    sources = list(theirs)
+    if set(theirs) & {0, 1, 2, *frames.DESCRIPTORS}:
+        # One would be overwritten before it is copied: all go to numbers above first.
+        above = max(*theirs, *frames.DESCRIPTORS) + 1
+        sources = [above + index for index in range(len(theirs))]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(theirs, sources, strict=True)]
+        closing: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, source) for source in sources]
+    else:
+        closing = []
+    *channels, output = sources
+    actions.append((os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0))
+    actions += [(os.POSIX_SPAWN_DUP2, fd, number) for fd, number in zip(channels, frames.DESCRIPTORS, strict=True)]
+    actions += [(os.POSIX_SPAWN_DUP2, output, 1), (os.POSIX_SPAWN_DUP2, output, 2)]
+    return actions + closing

@@ -1,0 +1,403 @@
+"""From a version to an image that can be trusted: found in the store, or frozen, tested and stored.
+
+An image is tested before it is kept: it is read by the rules of its format, thawed once, and given the priming event,
+whose answer must be the original's. Why a version has no image is told as a reason, never raised: it is then forked or
+starts cold.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import hashlib
+import itertools
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thawd import __version__
+from thawd.environments.environment import Environment
+from thawd.environments.sandbox.memory import MIB, private_bytes
+from thawd.environments.starts.starter import Starter, Thawable, ThawFailedError
+from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
+from thawd.environments.version import Version
+from thawd.errors import ResourceConflictException, ThawdError
+from thawd.invocation import Invocation
+from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot
+from thawd.snapshot.engine import LIBRARY_NAME, PROGRAM_NAME, native_folder, unavailable
+from thawd.snapshot.inspect import reader
+from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
+from thawd.snapshot.store.records import ImageOrigin
+from thawd.wire import frames
+
+# Headers, tables and rounding of an image, besides the memory of the process.
+_ROOM_BYTES = 64 * MIB
+_LISTED_FILES = 1000
+_REMOVE_TRIES = 10
+_REMOVE_PAUSE_S = 0.05
+
+
+class NoEngineError(Exception):
+    """This machine cannot freeze and thaw; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """The two files of the native engine.
+
+    Attributes:
+        freezer: shared object that freezes the process which loads it.
+        program: becomes the process that was frozen.
+    """
+
+    freezer: Path
+    program: Path
+
+    @classmethod
+    def find(cls) -> Engine:
+        """The engine beside thawd's native module.
+
+        Raises:
+            NoEngineError: there is none for this machine, or it was not built.
+        """
+        folder = native_folder()
+        if (reason := unavailable(folder)) is not None:
+            raise NoEngineError(reason)
+        assert folder is not None
+        return cls(Path(folder) / LIBRARY_NAME, Path(folder) / PROGRAM_NAME)
+
+
+@dataclass(slots=True)
+class Frozen:
+    """The image that a version is thawed from.
+
+    Attributes:
+        thawable: it, and the program that thaws it.
+        lease: keeps it in the store.
+        fork_refused: why a thawed copy must not be forked; None when it may.
+        init_ms: how long init took before the freeze, milliseconds.
+        dropped: connections that each copy finds ended.
+        failures: thaws in a row that failed.
+    """
+
+    thawable: Thawable
+    lease: SnapshotLease
+    fork_refused: str | None
+    init_ms: float
+    dropped: list[str]
+    failures: int = 0
+
+    def describe(self) -> dict[str, Any]:
+        """For ``/_thawd/status``."""
+        snapshot = self.lease.snapshot
+        return {
+            "id": snapshot.id,
+            "stored_bytes": snapshot.stored_bytes,
+            "init_ms": round(self.init_ms, 3),
+            "dropped": self.dropped,
+        }
+
+
+@dataclass(slots=True)
+class Made:
+    """What came of the wish for an image.
+
+    Attributes:
+        frozen: the image; None when there is none.
+        refused: why not, and the way out.
+        template: the process that was to be frozen, where it can be forked from now.
+        fork_refused: why it cannot be forked, where it is alive and cannot.
+    """
+
+    frozen: Frozen | None = None
+    refused: str = ""
+    template: Template | None = None
+    fork_refused: str | None = None
+
+
+class Snapshots:
+    """Images of versions: those there are, and new ones."""
+
+    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter) -> None:
+        self._engine = engine
+        self._store = store
+        self._starter = starter
+
+    async def find(self, version: Version) -> Frozen | None:
+        """The image of an equal version, made earlier, if it can be thawed and nothing it was made of has changed.
+
+        Raises:
+            OSError: the machine could not start a process.
+        """
+        try:
+            key = await asyncio.to_thread(self._key, version)
+            stored = await asyncio.to_thread(self._store.find, key)
+            if stored is None:
+                return None
+            lease = await asyncio.to_thread(self._store.use, stored)
+        except ThawdError:
+            return None  # making one tells what is the matter
+        try:
+            thawable = Thawable(self._engine.program, lease.snapshot.path, await self._load_disk(lease))
+            probe = await self._starter.thaw_template(version, thawable, role="probe")
+        except (ThawFailedError, DiskRefusedError):
+            await self._drop(lease)
+            return None
+        except BaseException:
+            lease.release()
+            raise
+        probe.kill()
+        head = probe.ready.result()
+        if head.changed is not None:
+            await self._drop(lease)
+            return None
+        return Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped)
+
+    async def make(self, version: Version) -> Made:
+        """Initialise the version, freeze it, test the image and store it.
+
+        Raises:
+            InitError: init failed, or one of the hooks around the snapshot.
+            OSError: the machine could not start a process.
+        """
+        # Before init: a file that changes meanwhile makes the key another one, and the image is not used again.
+        key = await asyncio.to_thread(self._key, version)
+        template = await self._starter.template(version, to_freeze=True)
+        try:
+            made = await self._freeze(version, template, key=key)
+        except FreezeFailedError as error:
+            made = Made(refused=str(error))
+        except ThawdError as error:  # the store's
+            made = Made(refused=error.message)
+        except BaseException:
+            template.kill()
+            raise
+        if made.template is not template:
+            template.kill()
+        return made
+
+    async def _freeze(self, version: Version, template: Template, *, key: str) -> Made:
+        assert template.child is not None
+        room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
+        draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
+        try:
+            head, answer = await template.freeze(draft.image, library=self._engine.freezer)
+            if head.refused is not None:
+                return await self._refused(head.refused, head, template)
+            started_s = time.monotonic()
+            try:
+                # By the same rules as `thawd snapshot inspect`: an image that breaks one is neither thawed nor kept.
+                image = await asyncio.to_thread(reader.read, draft.image)
+            except reader.ImageError as error:
+                return await self._refused(_unreadable(error, draft), head, template)
+            try:
+                disk = await asyncio.to_thread(self._look_at_disk, template, image)
+            except DiskRefusedError as error:
+                return await self._refused(error.message, head, template)
+            thawable = Thawable(self._engine.program, draft.image, disk)
+            failure = await self._self_test(template, thawable, head, answer, draft)
+            if failure is not None:
+                return await self._refused(f"the self-test of its image failed: {failure}", head, template)
+            self_test_ms = (time.monotonic() - started_s) * 1000
+            if disk is not None and not draft.disk.exists():
+                await asyncio.to_thread(self._disks.take, disk, draft.disk)
+            origin = _origin(version, head, key=key, self_test_ms=self_test_ms)
+            # As long as reading the image takes.
+            lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
+        finally:
+            await asyncio.to_thread(draft.discard)
+        thawable.image = lease.snapshot.path
+        thawable.disk = await self._load_disk(lease)
+        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
+
+    def _key(self, version: Version) -> str:
+        return key_of(version, self._engine, confined=self._starter.confines(version))
+
+    @property
+    def _disks(self) -> Disks:
+        assert self._starter.disks is not None
+        return self._starter.disks
+
+    def _look_at_disk(self, template: Template, image: reader.Image) -> DiskSnapshot | None:
+        """What init left in its temporary folder; None when it left that alone. Blocks."""
+        if template.folder is None:
+            return None
+        return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
+
+    async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
+        """What was stored with an image.
+
+        Raises:
+            DiskRefusedError: it is not whole, or belongs to another data folder.
+        """
+        if self._starter.disks is None or lease.snapshot.disk is None:
+            return None
+        return await asyncio.to_thread(self._disks.load, lease.snapshot.disk)
+
+    async def _self_test(
+        self, template: Template, thawable: Thawable, head: FrozenHead, answer: bytes, draft: Draft
+    ) -> str | None:
+        """Thaw once, run the priming event, compare; what is wrong, None when all is well.
+
+        An answer that is not the original's is wrong only if the event always has the same answer: the original is
+        asked again, as the answer may hold a time, and a second copy, as it may hold something of the process's own.
+        """
+        version = template.version
+        try:
+            first = await self._primed_copy(version, thawable)
+            if version.function.prime is None or head.answers_differ or first == answer:
+                return None
+            second = await self._primed_copy(version, thawable)
+        except ThawFailedError as error:
+            return str(error)
+        if thawable.disk is not None:  # the original may write to its folder while it answers
+            await asyncio.to_thread(self._disks.take, thawable.disk, draft.disk, keep=True)
+        if second != first or await template.ask(limit_s=version.function.timeout_s) != answer:
+            return None
+        return f"a copy answers the priming event otherwise than the original does: {_difference(answer, first)}"
+
+    async def _primed_copy(self, version: Version, thawable: Thawable) -> bytes:
+        """The answer of a copy to the priming event; empty when there is no such event.
+
+        Raises:
+            ThawFailedError: the copy did not come to life, or the event failed in it.
+            InitError: an after-restore hook failed.
+        """
+        environment = await self._starter.thaw(version, thawable, started_s=time.monotonic())
+        try:
+            return await _prime(environment)
+        finally:
+            environment.kill()
+            await environment.ended.wait()
+
+    async def _refused(self, why: str, head: FrozenHead, template: Template) -> Made:
+        if head.fork_refused is not None:
+            return Made(refused=why, fork_refused=head.fork_refused)
+        await self._starter.look_at_disk(template)
+        if template.disk_refused is not None:
+            return Made(refused=why, fork_refused=template.disk_refused)
+        try:
+            await template.go_on()
+        except FreezeFailedError as error:
+            return Made(refused=f"{why} ({error})")
+        return Made(refused=why, template=template)
+
+    async def release(self, frozen: Frozen) -> None:
+        """The image is not used any more, for now."""
+        await asyncio.to_thread(frozen.lease.release)
+
+    async def supersede(self, frozen: Frozen) -> None:
+        """Its version exists no more: the image goes, unless an equal version, here or in another server, has it."""
+        await asyncio.to_thread(frozen.lease.release)
+        with contextlib.suppress(ThawdError):
+            await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
+
+    async def discard(self, frozen: Frozen) -> None:
+        """The image is of no use."""
+        await self._drop(frozen.lease)
+
+    async def evict(self) -> None:
+        """Remove images that are too old or too many, and what publishers that died have left behind.
+
+        Raises:
+            StoreError: the folder cannot be read, or an image cannot be removed.
+        """
+        await asyncio.to_thread(self._store.tidy)
+        await asyncio.to_thread(self._store.evict)
+
+    async def _drop(self, lease: SnapshotLease) -> None:
+        await asyncio.to_thread(lease.release)
+        for _ in range(_REMOVE_TRIES):
+            try:
+                await asyncio.to_thread(self._store.remove, lease.snapshot)
+            except ResourceConflictException:
+                # Another server uses it, or a child of ours has not come to its exec yet and still holds the lock.
+                await asyncio.sleep(_REMOVE_PAUSE_S)
+            except ThawdError:
+                return  # it is gone
+            else:
+                return
+
+
+async def _prime(environment: Environment) -> bytes:
+    function = environment.version.function
+    if function.prime is None:
+        return b""
+    invocation = Invocation(function.name, function.prime, queue_deadline=time.monotonic() + function.timeout_s)
+    result = await environment.invoke(invocation, init_ms=None)
+    if result.function_error is not None:
+        told = result.payload[:500].decode(errors="replace")
+        raise ThawFailedError(f"{frames.PRIMING_FAILED} in a copy: {told}")
+    return result.payload
+
+
+def _unreadable(error: reader.ImageError, draft: Draft) -> str:
+    """The reason for no snapshot: which rule the image breaks."""
+    broken = str(error).removeprefix(f"{draft.image}: ")
+    return f"its image breaks a rule of the format, which is a fault of thawd's; please report it: {broken}"
+
+
+def _difference(expected: bytes, found: bytes) -> str:
+    """Where two texts begin to differ, and how."""
+    at = next((i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(expected))
+    begin = max(0, at - 20)
+    excerpts = (text[begin : begin + 60].decode(errors="replace") for text in (expected, found))
+    return " and ".join(f"…{excerpt}…" for excerpt in excerpts) + f", from byte {at} on"
+
+
+def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float) -> ImageOrigin:
+    return ImageOrigin(
+        function=version.function.name,
+        version=version.number,
+        key=key,
+        python=version.python_version,
+        init_ms=head.init_ms,
+        freeze_ms=head.freeze_ms,
+        data_bytes=head.data_bytes,
+        self_test="passed",
+        self_test_ms=self_test_ms,
+    )
+
+
+def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
+    """A digest of all that goes into the frozen process of a version; looks at files and blocks.
+
+    Equal keys mean that init would see the same. What it reads besides, the process itself takes note of. `confined`
+    tells whether it sees a ``/tmp`` of its own.
+    """
+    parts: dict[str, object] = {
+        "thawd": __version__,
+        "engine": [_fingerprint(engine.freezer), _fingerprint(engine.program)],
+        "python": [str(version.python), version.python_version],
+        "task_root": str(version.task_root),
+        "variables": sorted(version.variables.items()),
+        "prime": version.function.prime,
+        "sockets": [version.function.snapshot_connections, version.function.snapshot_listeners],
+        "files": [_fingerprint(path) for path in _named_files(version)],
+    }
+    if confined:
+        parts["confined"] = True
+    return hashlib.sha256(msgspec.json.encode(parts)).hexdigest()
+
+
+def _named_files(version: Version) -> Iterator[Path]:
+    """Files that the function's own environment variables name, and what lies in folders that they name."""
+    for text in version.function.environment.values():
+        path = Path(text)
+        if path.is_absolute():
+            yield path
+            inside = (Path(folder, name) for folder, _, names in os.walk(path) for name in sorted(names))
+            yield from itertools.islice(inside, _LISTED_FILES)
+
+
+def _fingerprint(path: Path) -> tuple[str, int, int, int] | None:
+    try:
+        status = path.stat()
+    except (OSError, ValueError):
+        return None
+    return str(path), status.st_size, status.st_mtime_ns, status.st_ino

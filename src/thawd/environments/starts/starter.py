@@ -1,0 +1,392 @@
+"""The ways in which an environment or a template of a version comes to be, each from its first step until it is ready.
+
+Which way is taken, and what happens when one fails, is decided in `spawner`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import math
+import os
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd.environments.calls import ServiceHandler
+from thawd.environments.children import Child
+from thawd.environments.environment import Environment
+from thawd.environments.extensions import Extensions
+from thawd.environments.init_phase import InitError, error_document, init_ends
+from thawd.environments.platform_log import platform_log
+from thawd.environments.runtime_api.endpoint import RuntimeApi
+from thawd.environments.runtime_api.extensions import ExtensionsApi
+from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
+from thawd.environments.starts.launcher import Launcher, Start
+from thawd.environments.starts.template import Template, TemplateLostError
+from thawd.environments.suspension import Suspender
+from thawd.environments.version import Version
+from thawd.errors import StoreError
+from thawd.invocation import StartKind
+from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot
+
+ON_DEMAND = "on-demand"
+PROVISIONED = "provisioned-concurrency"
+SNAP_START = "snap-start"
+
+# A restore takes milliseconds; with the image on a slow disk that much. One that takes longer does not come.
+_THAW_S = 10.0
+# The copy itself ends after-restore hooks after 10 s, unless they hang in native code.
+_AFTER_HOOKS_S = 11.0
+# What thawd-thaw ends with when the image does not fit this machine, or a library it was made with has changed.
+_CANNOT_THAW = 120
+_TOLD_BYTES = 4096
+
+
+class ThawFailedError(Exception):
+    """A copy did not come to life; the message says why, in thaw's words where it had some.
+
+    Attributes:
+        cannot: whether this image cannot be thawed here at all, so that it is of no use.
+        from_outside: whether somebody else killed the process.
+    """
+
+    def __init__(self, message: str, *, cannot: bool = False, from_outside: bool = False) -> None:
+        super().__init__(message)
+        self.cannot = cannot
+        self.from_outside = from_outside
+
+
+@dataclass(slots=True)
+class Thawable:
+    """An image and the program that thaws it.
+
+    Attributes:
+        program: thawd-thaw.
+        image: the image.
+        disk: what the temporary folder of a copy begins with; None: nothing.
+        restore_ms: the shortest restore so far, milliseconds: mappings and threads, not what the copy does after it.
+    """
+
+    program: Path
+    image: Path
+    disk: DiskSnapshot | None = None
+    restore_ms: float = math.inf
+
+    def command(self, role: str, start: Start) -> list[str]:
+        """Program and arguments for a copy that is to be an ``environment``, a ``template`` or a ``probe``."""
+        return [str(self.program), *start.options, str(self.image), role]
+
+
+class Starter:
+    """Starts environments and templates of any version on this machine."""
+
+    def __init__(self, launcher: Launcher, *, limiter: MemoryLimiter, services: ServiceHandler) -> None:
+        self._launcher = launcher
+        self._limiter = limiter
+        self._services = services
+        self._suspender = Suspender(launcher.children)
+
+    @property
+    def disks(self) -> Disks | None:
+        """The temporary folders of processes; None where nobody keeps any."""
+        return self._launcher.disks
+
+    def confines(self, version: Version) -> bool:
+        """Whether processes of `version` see a ``/tmp`` of their own, and their code read-only."""
+        return self._launcher.confines(version)
+
+    async def cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
+        """A new process that runs the function's init.
+
+        Raises:
+            InitError: init failed.
+            OSError: the machine could not start a process.
+        """
+        if version.program is not None:
+            return await self._program(version, provisioned=provisioned, started_s=started_s)
+        start = self._launcher.begin(version, initialization=PROVISIONED if provisioned else ON_DEMAND)
+        child = self._launcher.execute(version, "environment", start)
+        environment = _environment(version, start, StartKind.COLD)
+        with _reporting_init(version, start, drain=environment.drain):
+            await self._ready(environment, child, started_s=started_s)
+        return environment
+
+    async def _program(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
+        """A new process of the function's own program, after the extensions beside it.
+
+        Raises:
+            InitError: init failed, or an extension.
+            OSError: the machine could not start a process.
+        """
+        function, program = version.function, version.program
+        assert program is not None
+        snap_start = program.snap_start and function.snapshot and not provisioned
+        unprovisioned = SNAP_START if snap_start else ON_DEMAND
+        start = self._launcher.begin(version, initialization=PROVISIONED if provisioned else unprovisioned)
+        self._launcher.expect(start)
+        platform_log(version, start.stream).init_start(start.initialization)
+        told = ExtensionsApi(
+            function=function.name,
+            number=version.number,
+            handler=function.handler,
+            external=[path.name for path in program.extensions],
+        )
+        api = RuntimeApi(told, snap_start=snap_start)
+        extensions = Extensions(api, self._launcher)
+        environment = _environment(version, start, StartKind.COLD)
+        environment.connect_api(api, extensions)
+        waiting = _Waiting(environment)
+        with _reporting_init(version, start, drain=environment.drain):
+            try:
+                await api.open()
+                extensions.start(program.extensions, version, start)
+                await extensions.registered(within_s=function.init_timeout_s)
+                child = self._execute_program(version, start, api)
+            except BaseException:
+                environment.abandon()
+                self._launcher.forget(start)
+                raise
+            await self._init(environment, child, started_s=started_s, waiting=waiting)
+        for one in told.all():
+            environment.log.extension(one.name, state=one.state, events=sorted(one.events))
+        return environment
+
+    def _execute_program(self, version: Version, start: Start, api: RuntimeApi) -> Child:
+        try:
+            return self._launcher.execute_program(version, start, api=api.address)
+        except OSError as error:
+            raise InitError.of_launch("Runtime.InvalidEntrypoint", error) from error
+
+    async def fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
+        """A fork of `template`.
+
+        Raises:
+            InitError: an after-restore hook failed, or the process ended.
+            TemplateLostError: the template died, or hangs.
+            OSError: the machine could not start a process.
+        """
+        unprovisioned = SNAP_START if template.restored else ON_DEMAND
+        initialization = PROVISIONED if provisioned else unprovisioned
+        try:
+            start = self._launcher.begin(version, initialization=initialization, disk=template.disk)
+        except DiskRefusedError as error:
+            raise TemplateLostError(error.message) from error
+        try:
+            pid = await template.fork(start, drops=self._launcher.rights.drops)
+        except BaseException:
+            self._launcher.abandon(start)
+            raise
+        child = self._launcher.watch(pid, start.identifier)
+        environment = _environment(version, start, StartKind.FORK, disk=template.disk)
+        return await self._ready(environment, child, started_s=started_s)
+
+    async def thaw(
+        self, version: Version, thawable: Thawable, *, provisioned: bool = False, started_s: float
+    ) -> Environment:
+        """A copy of the frozen process.
+
+        Raises:
+            InitError: an after-restore hook failed.
+            ThawFailedError: it did not come to life.
+            OSError: the machine could not start a process.
+        """
+        start = self._begin_copy(version, thawable, PROVISIONED if provisioned else SNAP_START)
+        platform_log(version, start.stream).restore_start()
+        start.stream.begin_tail(_TOLD_BYTES)
+        child = self._launcher.thaw(version, thawable.command("environment", start), start)
+        environment = _environment(version, start, StartKind.THAW, disk=thawable.disk)
+        try:
+            await self._ready(environment, child, started_s=started_s)
+        except InitError as error:
+            if error.told:
+                raise
+            raise _thaw_failed(error, child, start.stream.end_tail()) from error
+        finally:
+            start.stream.end_tail()
+        thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
+        return environment
+
+    async def template(self, version: Version, *, to_freeze: bool) -> Template:
+        """A new process that runs the function's init and then forks, or is frozen before it does.
+
+        Raises:
+            InitError: init failed.
+            OSError: the machine could not start a process.
+        """
+        start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND, is_template=True)
+        child = self._launcher.execute(version, "snapshot" if to_freeze else "template", start)
+        template = await self._template_ready(version, start, child)
+        if not to_freeze:
+            await self.look_at_disk(template)
+        return template
+
+    async def look_at_disk(self, template: Template) -> None:
+        """What init left in the template's temporary folder is what its forks begin with."""
+        if self.disks is None or template.folder is None:
+            return
+        try:
+            template.disk = await asyncio.to_thread(self.disks.look, template.identifier)
+        except StoreError as error:
+            template.disk_refused = error.message
+
+    def _begin_copy(
+        self, version: Version, thawable: Thawable, initialization: str, *, is_template: bool = False
+    ) -> Start:
+        try:
+            return self._launcher.begin(
+                version, initialization=initialization, disk=thawable.disk, is_template=is_template
+            )
+        except DiskRefusedError as error:
+            raise ThawFailedError(error.message, cannot=True) from error
+
+    async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
+        """A copy of the frozen process that forks environments; or, as a ``probe``, says what it knows and ends.
+
+        Raises:
+            ThawFailedError: it did not come to life.
+            OSError: the machine could not start a process.
+        """
+        start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
+        start.stream.begin_tail(_TOLD_BYTES)
+        child = self._launcher.thaw(version, thawable.command(role, start), start)
+        try:
+            template = await self._template_ready(version, start, child, limit_s=_THAW_S)
+        except InitError as error:
+            raise _thaw_failed(error, child, start.stream.end_tail()) from error
+        finally:
+            start.stream.end_tail()
+        template.restored = True
+        template.disk = thawable.disk
+        thawable.restore_ms = min(thawable.restore_ms, template.ready.result().restore_ms)
+        return template
+
+    async def _template_ready(
+        self, version: Version, start: Start, child: Child, *, limit_s: float | None = None
+    ) -> Template:
+        template = Template(
+            version,
+            identifier=start.identifier,
+            stream=start.stream,
+            ends=start.ends,
+            children=self._launcher.children,
+        )
+        template.folder = start.folder
+        started = (
+            contextlib.nullcontext() if limit_s is not None else _reporting_init(version, start, drain=template.drain)
+        )
+        limit_s = version.function.init_timeout_s if limit_s is None else limit_s
+        until_s = time.monotonic() + limit_s
+        with started:
+            try:
+                await template.connect(self._services)
+                template.adopt(child)
+                # Watched, and in no cgroup: environments forked from it would begin in it and be charged there.
+                await init_ends(
+                    template.ready,
+                    child=child,
+                    limit=MemoryLimit(child.pid, limit_mib=version.function.memory_mb),
+                    until_s=lambda: until_s,
+                    timed_out=lambda: InitError.of_time_out(limit_s),
+                )
+            except BaseException:
+                child.kill()
+                raise
+        return template
+
+    async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
+        """Connect to the process and wait for its word that it can serve."""
+        try:
+            await environment.connect(self._services)
+        except BaseException:
+            environment.dying = True
+            child.kill()
+            raise
+        return await self._init(environment, child, started_s=started_s, waiting=_Waiting(environment))
+
+    async def _init(
+        self, environment: Environment, child: Child, *, started_s: float, waiting: _Waiting
+    ) -> Environment:
+        """Adopt the process and wait until it is ready."""
+        function = environment.version.function
+        try:
+            environment.adopt(child)
+            watched = MemoryLimit(child.pid, limit_mib=function.memory_mb)
+            if environment.kind == StartKind.COLD:
+                watched = self._limit(environment, child)
+            await init_ends(
+                environment.ready, child=child, limit=watched, until_s=waiting.until_s, timed_out=waiting.timed_out
+            )
+        except BaseException:
+            environment.dying = True
+            child.kill()
+            raise
+        if function.freeze_idle:
+            environment.suspender = self._suspender
+        environment.began(init_ms=(time.monotonic() - started_s) * 1000)
+        if environment.kind != StartKind.COLD:
+            # Not before: the kernel holds up whoever starts a process or a thread while one is moved to its cgroup.
+            self._limit(environment, child)
+        return environment
+
+    def _limit(self, environment: Environment, child: Child) -> MemoryLimit:
+        memory_mb = environment.version.function.memory_mb
+        limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=memory_mb)
+        for group in environment.beside:
+            # Extensions join it where it is a cgroup; they are not watched where it is not.
+            self._limiter.limit(group, identifier=environment.identifier, limit_mib=memory_mb)
+        environment.memory_limit = limit
+        return limit
+
+
+class _Waiting:
+    """How long to wait for an environment: as long as its kind of start may take, then as long as hooks may."""
+
+    def __init__(self, environment: Environment) -> None:
+        self._environment = environment
+        function = environment.version.function
+        self._limit_s = _THAW_S if environment.kind == StartKind.THAW else float(function.init_timeout_s)
+        self._until_s = time.monotonic() + self._limit_s
+
+    def until_s(self) -> float:
+        hooks_since_s = self._environment.hooks_since_s
+        return self._until_s if hooks_since_s is None else hooks_since_s + _AFTER_HOOKS_S
+
+    def timed_out(self) -> InitError:
+        if self._environment.hooks_since_s is None:
+            return InitError.of_time_out(self._limit_s)
+        message = f"The after-restore hooks took longer than {_AFTER_HOOKS_S:.0f} seconds"
+        return InitError(message, error_document("Runtime.AfterRestoreError", message), told=True)
+
+
+@contextlib.contextmanager
+def _reporting_init(version: Version, start: Start, *, drain: Callable[[], None]) -> Iterator[None]:
+    """Write to the log how the init phase went that ends within this block."""
+    log = platform_log(version, start.stream)
+    started_s = time.monotonic()
+    try:
+        yield
+    except InitError as error:
+        drain()
+        log.init_report(start.initialization, (time.monotonic() - started_s) * 1000, error_type=error.type)
+        raise
+    log.init_report(start.initialization, (time.monotonic() - started_s) * 1000)
+
+
+def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskSnapshot | None = None) -> Environment:
+    environment = Environment(version, identifier=start.identifier, kind=kind, stream=start.stream, ends=start.ends)
+    environment.has_folder = start.folder is not None
+    if disk is not None and start.folder is not None and start.folder.lower is not None:
+        environment.inherited_bytes = disk.found.stored_bytes
+    return environment
+
+
+def _thaw_failed(error: InitError, child: Child, told: bytes) -> ThawFailedError:
+    """From how the process ended; what thaw wrote about it is the last line that it wrote."""
+    status = child.ended.result() if child.ended.done() else None
+    lines = told.decode(errors="replace").strip().splitlines()
+    why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")
+    message = why.removeprefix("thawd: ") or str(error)
+    cannot = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == _CANNOT_THAW
+    return ThawFailedError(message, cannot=cannot, from_outside=error.from_outside)

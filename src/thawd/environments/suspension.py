@@ -1,0 +1,155 @@
+"""Environments do not run between invocations: their processes are stopped (SIGSTOP) and continued (SIGCONT).
+
+Not at once after an answer: an environment that is asked again soon is left alone, so that back-to-back invocations
+cost nothing, and the runtime gets to where it waits. What runs in the background goes on with the next invocation.
+
+Besides the environment's process group, processes that have left it are stopped: descendants in groups of their own,
+and orphans, which have become our children because we are the subreaper. A stopped process can be killed, by us and
+by its lifeline.
+
+Source: AWS Lambda developer guide, "Lambda execution environment lifecycle"; signal(7).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import time
+from typing import Protocol
+
+from thawd.environments.children import Child, Children, owner_of
+
+IDLE_S = 0.02
+"""How long an environment runs on after an answer, at least; at most twice as long."""
+
+# A process that forks while it is looked for may hide the child: look again, so often at most.
+_LOOKS = 3
+
+
+class Suspendable(Protocol):
+    """What an environment is here.
+
+    Attributes:
+        identifier: which it is.
+        child: its process.
+        dying: whether it has been killed.
+    """
+
+    identifier: str
+    child: Child | None
+    dying: bool
+
+    @property
+    def is_quiet(self) -> bool:
+        """Whether nothing in it is still at work on the last invocation."""
+
+    @property
+    def beside(self) -> list[int]:
+        """Process groups that are part of it, besides that of its process."""
+
+
+class Suspender:
+    """Stops the environments that have nothing to do.
+
+    Args:
+        children: all processes of functions, to tell orphans from environments.
+    """
+
+    def __init__(self, children: Children) -> None:
+        self._children = children
+        self._idle: dict[Suspendable, float] = {}
+        self._stopped: dict[Suspendable, list[int]] = {}
+        self._timer: asyncio.TimerHandle | None = None
+
+    def idle(self, environment: Suspendable) -> None:
+        """It has nothing to do: stop it unless it gets something soon."""
+        self._idle[environment] = time.monotonic()
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
+
+    def busy(self, environment: Suspendable) -> None:
+        """It is about to get an invocation: let it run."""
+        self._idle.pop(environment, None)
+        outside = self._stopped.pop(environment, None)
+        if outside is not None and environment.child is not None:
+            for group in (environment.child.pid, *environment.beside):
+                _signal_group(group, signal.SIGCONT)
+            for pid in outside:
+                _signal(pid, signal.SIGCONT)
+
+    def forget(self, environment: Suspendable) -> None:
+        """It has ended."""
+        self._idle.pop(environment, None)
+        self._stopped.pop(environment, None)
+
+    def _look(self) -> None:
+        """Stop those that have been idle for long enough; look again while there are others."""
+        self._timer = None
+        before_s = time.monotonic() - IDLE_S / 2
+        for environment in [environment for environment, since_s in self._idle.items() if since_s <= before_s]:
+            if environment.is_quiet:
+                del self._idle[environment]
+                self._stop(environment)
+        if self._idle:
+            self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
+
+    def _stop(self, environment: Suspendable) -> None:
+        child = environment.child
+        if child is None or child.ended.done() or environment.dying:
+            return
+        outside: list[int] = []
+        self._stopped[environment] = outside
+        # Not while it holds half of a fork: a fork that a signal has come to meanwhile is begun anew by the kernel.
+        for group in (child.pid, *environment.beside):
+            _signal_group(group, signal.SIGSTOP)
+        for _ in range(_LOOKS):
+            found = [pid for pid in self._outside(child.pid, environment.identifier) if pid not in outside]
+            for pid in found:
+                _signal(pid, signal.SIGSTOP)
+            outside += found
+            if not found:
+                break
+
+    def _outside(self, pid: int, identifier: str) -> list[int]:
+        """Processes of the environment that are not in its process group."""
+        family = [pid, *(orphan for orphan in self._children.orphans() if owner_of(orphan) == identifier)]
+        for parent in family:
+            family += [process for process in children_of(parent) if process not in family]
+        return [process for process in family if process != pid and _group_of(process) not in (pid, None)]
+
+
+def children_of(pid: int) -> list[int]:
+    """The processes that `pid` has started and that are its children still; each thread has a list of its own."""
+    found: list[int] = []
+    try:
+        for task in os.listdir(f"/proc/{pid}/task"):  # noqa: PTH208 - a fifth of the time of Path.iterdir
+            fd = os.open(f"/proc/{pid}/task/{task}/children", os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                found += map(int, os.read(fd, 1 << 16).split())
+            finally:
+                os.close(fd)
+    except (OSError, ValueError):
+        pass  # it has ended, or this system does not tell
+    return found
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
+
+
+def _signal_group(pid: int, number: int) -> None:
+    try:
+        os.killpg(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass  # it has ended, or has made itself another user's
+
+
+def _signal(pid: int, number: int) -> None:
+    try:
+        os.kill(pid, number)
+    except (ProcessLookupError, PermissionError):
+        pass

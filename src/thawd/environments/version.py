@@ -1,0 +1,155 @@
+"""One published state of a function: everything that is needed to start its environments, fixed at publication."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from thawd import __file__ as package_file
+from thawd.environments import sdk
+from thawd.environments.programs import Program
+from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
+
+GUARDED = "THAWD_AWS"
+"""Where it says ``local``, AWS is emulated, and functions' processes refuse requests to AWS itself."""
+_SITE = str(Path(package_file).parent / "runtime" / "site")
+_BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
+# What functions see of the platform's own environment variables; secrets of the server's shell stay outside.
+_PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A function, the code and the interpreter it was published with.
+
+    Attributes:
+        function: as declared.
+        generation: counts publications of this function since the server started, from 1.
+        python: the interpreter that runs it.
+        python_version: for example ``3.11.7``.
+        task_root: folder of the code, not changed after publication.
+        variables: environment variables common to all its processes.
+        number: by which callers see it; ``$LATEST`` for what can change.
+        program: what its environments execute instead of thawd's Python runtime; None: that. `python` is then the file
+            that is executed, and `python_version` empty.
+        wrapper: what executes the interpreter, with the interpreter's command line after it; empty: nothing does.
+    """
+
+    function: Function
+    generation: int
+    python: Path
+    python_version: str
+    task_root: Path
+    variables: Mapping[str, str]
+    number: str = LATEST
+    program: Program | None = None
+    wrapper: tuple[str, ...] = ()
+
+    @property
+    def runtime_title(self) -> str:
+        """What ``INIT_START`` calls its runtime, for example ``python:3.11.7``."""
+        return f"python:{self.python_version}" if self.program is None else self.program.title
+
+    def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
+        """Command line of a process of this version: mode, then control, services and lifeline descriptor."""
+        return [*self.wrapper, str(self.python), _BOOTSTRAP, mode, *map(str, descriptors)]
+
+
+def api_command(python: Path) -> tuple[str, ...]:
+    """Command line of thawd's Python runtime as a client of the Runtime API, which other programs may stand beside."""
+    return (str(python), _BOOTSTRAP, "api")
+
+
+def variables_of(  # noqa: PLR0913 - each is a source of variables
+    function: Function,
+    *,
+    task_root: Path,
+    python_version: str,
+    buckets: Mapping[str, Path],
+    own: Mapping[str, str],
+    number: str = LATEST,
+    layers: Sequence[Path] = (),
+    aws: Mapping[str, str] | None = None,
+) -> dict[str, str]:
+    """Environment variables of a function's processes, but for what differs from environment to environment.
+
+    Args:
+        function: as declared; its own variables win, the reserved ones excepted.
+        task_root: folder of the code.
+        python_version: of the function's interpreter.
+        buckets: folder of each bucket, for ``thawd.bucket``.
+        own: the platform's own environment variables.
+        number: of the version.
+        layers: folders of its layers, in order; of two that have the same file, the later one's is found.
+        aws: endpoint and credentials for AWS's SDKs; None: none, but what the function's own variables say.
+
+    Source: AWS Lambda developer guide, "Defined runtime environment variables".
+    """
+    vcpus = max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))
+    defaults = {
+        "LANG": "en_US.UTF-8",
+        "TZ": ":UTC",
+        # Several environments share the cores, and a pool of threads cannot be forked: as many threads as CPU share.
+        "OMP_NUM_THREADS": str(vcpus),
+        # Its telemetry opens files and starts a thread, and thawd promises that nothing leaves the machine.
+        "ORT_DISABLE_TELEMETRY": "1",
+        "PYTHONFAULTHANDLER": "1",
+    }
+    reserved = {
+        "_HANDLER": function.handler,
+        "AWS_EXECUTION_ENV": f"AWS_Lambda_python{'.'.join(python_version.split('.')[:2])}",
+        "AWS_REGION": REGION,
+        "AWS_DEFAULT_REGION": REGION,
+        "AWS_LAMBDA_FUNCTION_NAME": function.name,
+        "AWS_LAMBDA_FUNCTION_VERSION": number,
+        "AWS_LAMBDA_FUNCTION_MEMORY_SIZE": str(function.memory_mb),
+        "AWS_LAMBDA_LOG_GROUP_NAME": function.log_group_name,
+        "AWS_LAMBDA_LOG_FORMAT": function.log_format,
+        "LAMBDA_TASK_ROOT": str(task_root),
+        "LAMBDA_RUNTIME_DIR": str(Path(_BOOTSTRAP).parent),
+        "THAWD_BUCKETS": msgspec.json.encode({name: str(path) for name, path in buckets.items()}).decode(),
+    }
+    if function.log_format == "JSON":
+        reserved["AWS_LAMBDA_LOG_LEVEL"] = function.application_log_level or "INFO"
+    passed_on = {name: own[name] for name in _PASSED_ON if name in own}
+    variables = defaults | passed_on | function.environment | reserved | dict(aws or {})
+    if python_version:
+        major, minor = python_version.split(".")[:2]
+        variables[sdk.VARIABLE] = sdk.boto3_for((int(major), int(minor)))
+    if aws and aws.get(GUARDED) == "local":
+        variables["PYTHONPATH"] = os.pathsep.join(filter(None, [variables.get("PYTHONPATH"), _SITE]))
+    for name, paths in _layer_paths(layers, python_version).items():
+        variables[name] = os.pathsep.join([*paths, variables[name]] if variables.get(name) else paths)
+    return variables
+
+
+def _layer_paths(layers: Sequence[Path], python_version: str) -> dict[str, list[str]]:
+    """What the layers add to search paths.
+
+    Source: AWS Lambda developer guide, "Layer paths for each Lambda runtime"; a layer's folder is what is /opt there.
+    """
+    minor = ".".join(python_version.split(".")[:2])
+    places = {
+        "PYTHONPATH": ("python", f"python/lib/python{minor}/site-packages"),
+        "PATH": ("bin",),
+        "LD_LIBRARY_PATH": ("lib",),
+        "NODE_PATH": ("nodejs/node_modules",),
+    }
+    found = {
+        name: [str(layer / part) for layer in reversed(layers) for part in parts if (layer / part).is_dir()]
+        for name, parts in places.items()
+    }
+    return {name: paths for name, paths in found.items() if paths}
+
+
+def variables_of_environment(*, log_stream: str, initialization: str, identifier: str) -> dict[str, str]:
+    """Environment variables that differ from environment to environment."""
+    return {
+        "AWS_LAMBDA_LOG_STREAM_NAME": log_stream,
+        "AWS_LAMBDA_INITIALIZATION_TYPE": initialization,
+        "THAWD_ENVIRONMENT": identifier,
+    }

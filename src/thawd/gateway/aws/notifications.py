@@ -1,0 +1,315 @@
+"""S3 event notifications of the emulator's buckets: configured by PutBucketNotificationConfiguration, fired from here.
+
+What a configuration says of functions is kept here; what it says of queues and topics is passed on, as the emulator
+serves those itself. It is kept in a file beside what the emulator keeps.
+
+Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import re
+import time
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass
+from pathlib import Path
+from urllib.parse import parse_qs, unquote
+from xml.etree import ElementTree
+
+import msgspec
+
+from thawd.errors import ThawdError
+from thawd.gateway.http import Message, Receive, Scope, Send, header, raw_path_of, read_body, respond
+from thawd.gateway.lambda_api.invoke import Accept
+from thawd.gateway.s3.xml import S3Error
+from thawd.invocation import Invocation, new_request_id
+from thawd.resources import Notification
+from thawd.system import folders
+
+_XML = (b"content-type", b"application/xml")
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+_TAGS = ("CloudFunctionConfiguration", "LambdaFunctionConfiguration")
+MAX_BYTES = 1 << 20
+
+PassOn = Callable[[Scope, bytes, Send], Awaitable[int]]
+Head = Callable[[str, Scope], Awaitable[tuple[int, str] | None]]
+Encode = Callable[["ObjectHappening"], bytes]
+Find = Callable[[str], tuple[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class NotificationRule:
+    """What happens for which objects.
+
+    Attributes:
+        identifier: of the configuration.
+        notification: which events invoke which function, by its ARN.
+    """
+
+    identifier: str
+    notification: Notification
+
+    @property
+    def arn(self) -> str:
+        """Of the function."""
+        return self.notification.function
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectHappening:
+    """Something that happened to an object of the emulator's.
+
+    Attributes:
+        name: event name, for example ``ObjectCreated:Put``.
+        bucket: name of the bucket.
+        key: of the object.
+        size: bytes; None when it was removed.
+        etag: MD5 in hexadecimal digits; None when it was removed.
+        sequencer: grows with every event.
+        request_id: of the invocation it causes.
+        configuration_id: of the notification that asked for it.
+    """
+
+    name: str
+    bucket: str
+    key: str
+    size: int | None
+    etag: str | None
+    sequencer: int
+    request_id: str
+    configuration_id: str
+
+
+@dataclass(slots=True)
+class _Configuration:
+    document: bytes
+    rules: list[NotificationRule]
+
+
+class BucketNotifications:
+    """The notifications of all emulated buckets.
+
+    Args:
+        accept: stores an asynchronous invocation.
+        find: name and qualifier of the function that an ARN names; raises when there is none.
+        encode: makes the event.
+        complain: told what an operator should know.
+    """
+
+    def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:
+        self._accept = accept
+        self._find = find
+        self._encode = encode
+        self._complain = complain
+        self._by_bucket: dict[str, _Configuration] = {}
+        self._sequence = itertools.count(time.time_ns())
+        self._file: Path | None = None
+        self._writing = asyncio.Lock()
+        self.head: Head
+
+    def keep_in(self, file: Path) -> None:
+        """Take over the configurations that are in a file, and keep them there from now on.
+
+        Raises:
+            OSError: it cannot be read.
+            ValueError: it is not JSON, or not ours.
+            S3Error: what it holds is no configuration.
+        """
+        self._file = file
+        try:
+            kept = msgspec.json.decode(file.read_bytes(), type=dict[str, str])
+        except FileNotFoundError:
+            return
+        for bucket, document in kept.items():
+            self._by_bucket[bucket] = _Configuration(document.encode("latin-1"), parse(document.encode("latin-1"))[0])
+
+    async def _keep(self) -> None:
+        """Have all configurations on the disk; where that fails they are in force until the server ends."""
+        if self._file is None:
+            return
+        async with self._writing:  # one after the other: an older state must not take the place of a newer one
+            # A document says itself how it is encoded: its bytes are kept.
+            documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
+            try:
+                await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
+            except OSError as error:
+                self._complain(f"thawd: notifications of buckets could not be written to {self._file}: {error}")
+
+    async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
+        """Serve a request for a bucket's notification configuration; False: it is for something else."""
+        bucket, key = _place(scope)
+        if "notification" not in _query(scope) or key or not bucket:
+            return False
+        if scope["method"] == "GET" and bucket in self._by_bucket:
+            await respond(send, 200, [_XML], self._by_bucket[bucket].document)
+            return True
+        if scope["method"] != "PUT":
+            return False
+        try:
+            document = await read_body(scope, receive, limit_bytes=MAX_BYTES, operation="PutBucketNotification")
+            rules, rest = parse(document)
+            for rule in rules:
+                self._check(rule)
+        except (S3Error, ThawdError) as error:
+            refused = error if isinstance(error, S3Error) else S3Error(400, "InvalidRequest", str(error))
+            resource = {"resource": scope["path"], "request_id": new_request_id()}
+            await respond(send, refused.status, [_XML], refused.document(**resource))
+            return True
+
+        async def after_keeping(message: Message) -> None:
+            if message["type"] == "http.response.start" and message["status"] < 300:
+                self._by_bucket[bucket] = _Configuration(document, rules)
+                await self._keep()
+            await send(message)
+
+        await pass_on(scope, rest, after_keeping)
+        return True
+
+    def _check(self, rule: NotificationRule) -> None:
+        try:
+            self._find(rule.arn)
+        except ThawdError as error:
+            raise S3Error(
+                400,
+                "InvalidArgument",
+                f"Unable to validate the following destination configurations: {rule.arn}: {error.message}",
+            ) from None
+
+    async def happened(self, scope: Scope) -> None:
+        """A request for S3 has succeeded: fire what asks for it."""
+        bucket, key = _place(scope)
+        removes = scope["method"] == "DELETE" and not key and bucket and not _query(scope)
+        if removes and self._by_bucket.pop(bucket, None) is not None:
+            await self._keep()
+        name = event_name(scope)
+        configuration = self._by_bucket.get(bucket)
+        if name is None or configuration is None:
+            return
+        wanted = [rule for rule in configuration.rules if rule.notification.wants(name, key.encode())]
+        if not wanted:
+            return
+        found = None
+        if name.startswith("ObjectCreated"):
+            found = await self.head(raw_path_of(scope), scope)
+        for rule in wanted:
+            await self._fire(rule, name, bucket, key, found)
+
+    async def removed(self, scope: Scope, answer: bytes) -> None:
+        """A request to delete several objects was answered so."""
+        bucket, _ = _place(scope)
+        configuration = self._by_bucket.get(bucket)
+        if configuration is None:
+            return
+        name = "ObjectRemoved:Delete"
+        for element in ElementTree.fromstring(answer).iter():
+            if _local(element.tag) == "Deleted":
+                key = next((child.text or "" for child in element if _local(child.tag) == "Key"), "")
+                for rule in configuration.rules:
+                    if rule.notification.wants(name, key.encode()):
+                        await self._fire(rule, name, bucket, key, None)
+
+    async def _fire(
+        self, rule: NotificationRule, name: str, bucket: str, key: str, found: tuple[int, str] | None
+    ) -> None:
+        size, etag = found or (None, None)
+        request_id = new_request_id()
+        event = self._encode(
+            ObjectHappening(name, bucket, key, size, etag, next(self._sequence), request_id, rule.identifier)
+        )
+        try:
+            function, qualifier = self._find(rule.arn)
+            await self._accept(
+                Invocation(
+                    function,
+                    event,
+                    time.monotonic(),
+                    request_id,
+                    asynchronous=True,
+                    qualifier=qualifier,
+                )
+            )
+        except ThawdError as error:
+            self._complain(f"thawd: {bucket}/{key}: {name} reached no function: {error}")
+
+
+def event_name(scope: Scope) -> str | None:
+    """The event that a successful request of an object was; None for none."""
+    _, key = _place(scope)
+    query = _query(scope)
+    if not key:
+        return None
+    method = scope["method"]
+    if method == "PUT" and not (set(query) - {"x-id"}):
+        return "ObjectCreated:Copy" if header(scope, b"x-amz-copy-source") else "ObjectCreated:Put"
+    if method == "POST" and "uploadId" in query:
+        return "ObjectCreated:CompleteMultipartUpload"
+    if method == "DELETE" and not (set(query) - {"x-id", "versionId"}):
+        return "ObjectRemoved:Delete"
+    return None
+
+
+def parse(document: bytes) -> tuple[list[NotificationRule], bytes]:
+    """The rules for functions, and the document without them.
+
+    Raises:
+        S3Error: it is no notification configuration (400).
+    """
+    if b"<!" in document:
+        raise S3Error(400, "MalformedXML", "A configuration has no document type and no comments")
+    try:
+        root = ElementTree.fromstring(document or b"<NotificationConfiguration/>")
+    except (ElementTree.ParseError, LookupError, ValueError) as error:
+        raise S3Error(400, "MalformedXML", f"The configuration is not XML: {error}") from None
+    rules: list[NotificationRule] = []
+    for element in list(root):
+        if _local(element.tag) in _TAGS:
+            rules.append(_rule(element, len(rules)))
+            root.remove(element)
+    ElementTree.register_namespace("", _NAMESPACE)
+    return rules, ElementTree.tostring(root)
+
+
+def _rule(element: ElementTree.Element, index: int) -> NotificationRule:
+    texts: dict[str, list[str]] = {}
+    filters: dict[str, str] = {}
+    for item in element.iter():
+        texts.setdefault(_local(item.tag), []).append((item.text or "").strip())
+        if _local(item.tag) == "FilterRule":
+            fields = {_local(child.tag): child.text or "" for child in item}
+            filters[fields.get("Name", "").lower()] = fields.get("Value", "")
+    arns = [*texts.get("CloudFunction", []), *texts.get("LambdaFunctionArn", [])]
+    if not arns or not texts.get("Event"):
+        raise S3Error(400, "MalformedXML", "A configuration for a function has an ARN and at least one event")
+    if set(filters) - {"prefix", "suffix"}:
+        raise S3Error(400, "InvalidArgument", "filter rule name must be either prefix or suffix")
+    identifier = (texts.get("Id") or [f"thawd-{index}"])[0]
+    notification = Notification(
+        function=arns[0],
+        events=tuple(texts["Event"]),
+        prefix=filters.get("prefix", ""),
+        suffix=filters.get("suffix", ""),
+    )
+    return NotificationRule(identifier, notification)
+
+
+def _replace(path: Path, content: bytes) -> None:
+    with folders.replacing(path) as file:
+        file.write(content)
+
+
+def _local(tag: str) -> str:
+    return tag.rpartition("}")[2]
+
+
+def _query(scope: Scope) -> dict[str, list[str]]:
+    """Parameters, without those of a presigned URL."""
+    given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
+    return {name: value for name, value in given.items() if not re.match("x-amz-", name, re.IGNORECASE)}
+
+
+def _place(scope: Scope) -> tuple[str, str]:
+    """Bucket and key, path style."""
+    bucket, _, key = raw_path_of(scope).lstrip("/").partition("/")
+    return unquote(bucket), unquote(key)

@@ -1,0 +1,177 @@
+"""Requests for other AWS services than Lambda and its logs: passed on to the emulator, on the one port.
+
+Which service a request is for stands in the scope of its signature. S3 requests for thawd's own buckets stay here; what
+S3 requests change in the emulator's buckets fires functions, as notifications configured through S3's API ask.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable
+from typing import TYPE_CHECKING
+from urllib.parse import quote
+
+from thawd.gateway.aws.notifications import BucketNotifications
+from thawd.gateway.http import (
+    ClientGoneError,
+    Headers,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    header,
+    raw_path_of,
+    respond_json,
+)
+from thawd.gateway.s3.read import INERT
+from thawd.gateway.sigv4 import claimed_service
+
+if TYPE_CHECKING:
+    import httpx
+
+_OWN = ("lambda", "logs")
+# Source: RFC 9110, 7.6.1: what belongs to one connection.
+_OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
+_ANSWER_S = 60.0
+_MOST_CODE_BYTES = 262_144_000
+# The emulator looks for the service in it, and checks nothing.
+_UNSIGNED = b"AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
+
+
+def service_of(scope: Scope) -> str | None:
+    """The service in the scope of the request's signature, for example ``dynamodb``; None for an unsigned one."""
+    authorization = (header(scope, b"authorization") or b"").decode("latin-1")
+    service = claimed_service(authorization, scope["query_string"].decode("latin-1"))
+    if service is None and b"AWSAccessKeyId=" in scope["query_string"] and b"Signature=" in scope["query_string"]:
+        return "s3"  # which presigned URLs of the older kind are for
+    return service
+
+
+class AwsProxy:
+    """Passes requests on.
+
+    Args:
+        url: of the emulator.
+        owns: whether a path is of one of thawd's own buckets.
+        notifications: fires functions for what happens in the emulator's buckets.
+    """
+
+    def __init__(self, url: str, *, owns: Callable[[str], bool], notifications: BucketNotifications) -> None:
+        import httpx
+
+        self._url = httpx.URL(url)
+        self._owns = owns
+        self._notifications = notifications
+        self._client = httpx.AsyncClient(timeout=_ANSWER_S, limits=httpx.Limits(max_connections=None), trust_env=False)
+        self._client.headers.clear()
+        notifications.head = self._head
+
+    def claims(self, scope: Scope) -> bool:
+        """Whether a request is for the emulator."""
+        service = service_of(scope)
+        if service is None or service in _OWN:
+            return False
+        return service != "s3" or not self._owns(scope["path"])
+
+    async def close(self) -> None:
+        """Drop all connections."""
+        await self._client.aclose()
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request."""
+        import httpx
+
+        if service_of(scope) == "s3" and await self._notifications.serve(scope, receive, send, self._pass_bytes):
+            return
+        answered: list[bytes] = []
+        is_bulk = scope["method"] == "POST" and scope["query_string"].split(b"=")[0] == b"delete"
+        try:
+            status = await self._pass_on(scope, _body(receive), _listening(send, answered) if is_bulk else send)
+        except ClientGoneError:
+            return
+        except httpx.HTTPError as error:
+            await respond_json(send, 502, {"message": f"the emulator of --aws does not answer: {error!r}"})
+            return
+        if service_of(scope) == "s3" and 200 <= status < 300:
+            await self._notifications.happened(scope)
+            if is_bulk:
+                await self._notifications.removed(scope, b"".join(answered))
+
+    async def read(self, bucket: str, key: str) -> bytes | None:
+        """The contents of an object of the emulator's; None when it is not there, or larger than code may be."""
+        path = f"/{quote(bucket)}/{quote(key)}"
+        headers = [(b"host", b"localhost"), (b"authorization", _UNSIGNED)]
+        response = await self._client.send(
+            self._client.build_request("GET", self._url.copy_with(raw_path=path.encode()), headers=headers), stream=True
+        )
+        try:
+            if response.status_code != 200 or int(response.headers.get("content-length", 0)) > _MOST_CODE_BYTES:
+                return None
+            return await response.aread()
+        finally:
+            await response.aclose()
+
+    async def _pass_bytes(self, scope: Scope, body: bytes, send: Send) -> int:
+        async def whole() -> AsyncIterator[bytes]:
+            yield body
+
+        headers = [(name, value) for name, value in scope["headers"] if name != b"content-length"]
+        changed = {**scope, "headers": [*headers, (b"content-length", str(len(body)).encode())]}
+        return await self._pass_on(changed, whole(), send)
+
+    async def _pass_on(self, scope: Scope, body: AsyncIterator[bytes], send: Send) -> int:
+        """The status of the answer, once it has been sent on."""
+        raw_path = raw_path_of(scope).encode("latin-1")
+        query = scope["query_string"]
+        target = self._url.copy_with(raw_path=raw_path + (b"?" + query if query else b""))
+        headers = [(name, value) for name, value in scope["headers"] if name not in _OF_CONNECTION]
+        has_body = any(name == b"content-length" and value != b"0" for name, value in headers)
+        has_body = has_body or header(scope, b"transfer-encoding") is not None
+        request = self._client.build_request(
+            scope["method"], target, headers=headers, content=body if has_body else None
+        )
+        response = await self._client.send(request, stream=True)
+        try:
+            await _answer(response, send, INERT if service_of(scope) == "s3" else [])
+        finally:
+            await response.aclose()
+        return response.status_code
+
+    async def _head(self, path: str, scope: Scope) -> tuple[int, str] | None:
+        """Size and ETag of an object; None when it is not there."""
+        headers = [(b"host", header(scope, b"host") or b""), (b"authorization", header(scope, b"authorization") or b"")]
+        response = await self._client.head(self._url.copy_with(raw_path=path.encode("latin-1")), headers=headers)
+        if response.status_code != 200:
+            return None
+        return int(response.headers.get("content-length", 0)), response.headers.get("etag", "").strip('"')
+
+
+def _listening(send: Send, answered: list[bytes]) -> Send:
+    """`send`, with the body of the answer kept, too."""
+
+    async def both(message: Message) -> None:
+        answered.append(message.get("body", b""))
+        await send(message)
+
+    return both
+
+
+async def _body(receive: Receive) -> AsyncIterator[bytes]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        if message.get("body"):
+            yield message["body"]
+        more = message.get("more_body", False)
+
+
+async def _answer(response: httpx.Response, send: Send, added: Headers) -> None:
+    headers: Headers = [
+        (name.lower(), value) for name, value in response.headers.raw if name.lower() not in _OF_CONNECTION
+    ]
+    headers += added
+    await send({"type": "http.response.start", "status": response.status_code, "headers": headers})
+    async for data in response.aiter_raw():
+        await send({"type": "http.response.body", "body": data, "more_body": True})
+    await send({"type": "http.response.body", "body": b""})

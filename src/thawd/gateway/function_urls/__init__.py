@@ -1,0 +1,1 @@
+"""Function URLs: a function's own HTTP address."""

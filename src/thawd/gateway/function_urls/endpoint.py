@@ -1,0 +1,266 @@
+"""Function URLs: a function's own HTTP address, open to all or to signed requests.
+
+Requests are events of payload format 2.0. What differs from routes is in `function_url_event`; the URL itself, not
+`server.key`, says who may call.
+
+Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
+"Control access to Lambda function URLs".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import msgspec
+
+from thawd.errors import RequestTooLargeException, ThawdError
+from thawd.gateway import cors
+from thawd.gateway.function_urls import event as function_url_event
+from thawd.gateway.function_urls.event import Caller
+from thawd.gateway.function_urls.table import PATH_PREFIX, Url, UrlTable, id_in
+from thawd.gateway.hosts import may_ask
+from thawd.gateway.http import (
+    JSON,
+    Budget,
+    ClientGoneError,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    header,
+    raw_path_of,
+    read_body,
+    respond,
+    respond_json,
+    trace_of,
+)
+from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, request_of
+from thawd.gateway.routes.integration import WITHOUT_BODY, MalformedResponseError
+from thawd.gateway.routes.prelude import Prelude, whole
+from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, is_signed, verify
+from thawd.gateway.streamed import Streamed
+from thawd.invocation import Invocation, new_request_id
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.streaming import HTTP_RESPONSE
+
+LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
+"""What requests may be signed with where no keys are configured and nobody else reaches the port."""
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """Who may call.
+
+    Attributes:
+        keys: secret of each access key id.
+        is_local: whether nobody but this machine is meant to call; then pages of other origins must not make it call.
+        key: the server's, which need not be shown here, and is in no event; None: it has none.
+    """
+
+    keys: Mapping[str, str]
+    is_local: bool
+    key: str | None = None
+
+
+class FunctionUrlApi:
+    """Serves function URLs.
+
+    Args:
+        table: which there are.
+        dispatcher: runs invocations.
+        access: who may call.
+        queue_timeout_s: how long a request may wait for an environment, seconds.
+        budget: memory for bodies.
+    """
+
+    def __init__(
+        self, table: UrlTable, dispatcher: Dispatcher, access: Access, *, queue_timeout_s: float, budget: Budget
+    ) -> None:
+        self.table = table
+        self._dispatcher = dispatcher
+        self._access = access
+        self._queue_timeout_s = queue_timeout_s
+        self._budget = budget
+
+    def addressed(self, scope: Scope) -> str | None:
+        """The identifier in the request's path or host, whether or not there is such a URL; None: it is not for us."""
+        path: str = scope["path"]
+        if path.startswith(PATH_PREFIX):
+            return id_in(path) or ""
+        if not self.table:
+            return None
+        host = header(scope, b"host")
+        if host is None or b".lambda-url." not in host.lower():
+            return None
+        return id_in(host.decode("latin-1"))
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send, *, identifier: str) -> None:
+        """Serve one request; errors are answered, not raised."""
+        url = self.table.find(f"{PATH_PREFIX}{identifier}")
+        if url is None:
+            await _refuse(send, "AccessDeniedException")
+            return
+        shared = url.settings.cors
+        if shared is not None and cors.is_preflight(scope):
+            await respond(send, 200, cors.preflight_headers(shared, scope))
+            return
+        if self._access.is_local and not _from_here(scope, url):
+            await _refuse(send, "AccessDeniedException")
+            return
+        send = cors.adding(send, shared, scope)
+        try:
+            self._check_claim(scope, url)
+            with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
+                body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="InvokeFunction")
+                caller = self._caller(scope, url, body)
+                await self._invoke(scope, send, url, body, caller)
+        except SignatureError as error:
+            await _refuse(send, error.code)
+        except MalformedResponseError:
+            await _fail(send)
+        except RequestTooLargeException as error:
+            await respond_json(send, 413, {"Message": error.message})
+        except ThawdError as error:
+            await respond_json(send, error.status, {"Message": error.message})
+        except ClientGoneError:
+            return
+
+    def _caller(self, scope: Scope, url: Url, body: bytes) -> Caller | None:
+        """Who has signed the request; None where nobody needs to.
+
+        Raises:
+            SignatureError: it is not signed as it must be (403).
+        """
+        if url.settings.auth_type == "NONE":
+            return None
+        return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
+
+    def _check_claim(self, scope: Scope, url: Url) -> None:
+        """What can be known before the body is read: strangers must not fill the memory.
+
+        Raises:
+            SignatureError: as `_caller` (403).
+        """
+        if url.settings.auth_type != "NONE":
+            request = _signed(scope, b"")
+            if not is_signed(request):
+                raise SignatureError("AccessDeniedException", "Forbidden")
+            check_claim(request, self._access.keys, now_s=time.time())
+
+    async def _invoke(self, scope: Scope, send: Send, url: Url, body: bytes, caller: Caller | None) -> None:
+        request_id, trace_id = new_request_id(), trace_of(scope)
+        send = _named(send, request_id, trace_id)
+        request = request_of(
+            scope,
+            body,
+            route_key="$default",
+            trace_id=trace_id,
+            key=self._access.key,
+            was_signed=caller is not None,
+        )
+        event = function_url_event.event(request, url, caller, now_s=time.time(), request_id=request_id)
+        deadline = time.monotonic() + self._queue_timeout_s
+        payload = msgspec.json.encode(event)
+        invocation = Invocation(url.function, payload, deadline, request_id, trace_id=trace_id, qualifier=url.qualifier)
+        if url.settings.invoke_mode == "RESPONSE_STREAM":
+            await self._stream(send, invocation)
+            return
+        result = await self._dispatcher.invoke(invocation)
+        if result.function_error is not None:
+            await _fail(send)
+            return
+        answer = (
+            function_url_event.response(result.payload)
+            if result.content_type is None
+            else whole(result.content_type, result.payload)
+        )
+        await respond(send, answer.status, answer.headers, answer.body)
+
+    async def _stream(self, send: Send, invocation: Invocation) -> None:
+        async with Streamed(self._dispatcher, invocation) as answer:
+            if await answer.begun():
+                await _pass_on(send, answer)
+                return
+            result = await answer.result()
+            if result.function_error is not None:
+                await _fail(send)
+                return
+            # A handler that does not stream: on Lambda, too, its answer is passed on as it is.
+            kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
+            await respond(send, 200, [kind], result.payload)
+
+
+def _signed(scope: Scope, body: bytes) -> Signed:
+    return Signed(
+        method=scope["method"],
+        raw_path=raw_path_of(scope),
+        query=scope["query_string"].decode("latin-1"),
+        headers=scope["headers"],
+        body=body,
+    )
+
+
+def _named(send: Send, request_id: str, trace_id: str) -> Send:
+    """`send`, which puts the names of the request into the answer."""
+    names = [
+        (b"x-amzn-requestid", request_id.encode()),
+        (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1")),
+    ]
+
+    async def with_names(message: Message) -> None:
+        if message["type"] == "http.response.start":
+            message = {**message, "headers": [*message["headers"], *names]}
+        await send(message)
+
+    return with_names
+
+
+async def _pass_on(send: Send, answer: Streamed) -> None:
+    """Send an answer as it comes. One that breaks off is cut off: the client must not take it for whole."""
+    stream = answer.stream
+    prelude = Prelude()
+    body: bytes | None = b""
+    if stream.content_type == HTTP_RESPONSE:
+        body = await _read_prelude(prelude, answer)
+        if body is None:
+            await _fail(send)
+            await answer.drop()
+            return
+    else:
+        prelude.headers = [(b"content-type", stream.content_type.encode())]
+    await send({"type": "http.response.start", "status": prelude.status, "headers": prelude.headers})
+    has_body = prelude.status not in WITHOUT_BODY
+    while body is not None:
+        if body and has_body:
+            await send({"type": "http.response.body", "body": body, "more_body": True})
+        body = await stream.take()
+    if (await answer.result()).function_error is None:
+        await send({"type": "http.response.body"})
+
+
+async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
+    """The beginning of the body after the prelude; None: there is no good prelude."""
+    try:
+        while (data := await answer.stream.take()) is not None:
+            if (body := prelude.feed(data)) is not None:
+                return body
+    except MalformedResponseError:
+        pass
+    return None
+
+
+def _from_here(scope: Scope, url: Url) -> bool:
+    """Whether the page that calls, if it is one, is of this machine, the URL's own, or of an origin that may call."""
+    shared = url.settings.cors
+    return may_ask(scope, allows=lambda origin: shared is not None and cors.allows(shared, origin))
+
+
+async def _refuse(send: Send, code: str) -> None:
+    await respond(send, 403, [JSON, (b"x-amzn-errortype", code.encode())], b'{"Message":"Forbidden"}')
+
+
+async def _fail(send: Send) -> None:
+    """The function failed, or answered what is no response."""
+    await respond(send, 502, [JSON], b"Internal Server Error")

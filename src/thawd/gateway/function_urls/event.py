@@ -1,0 +1,79 @@
+"""The event of a function URL, and the response for a handler's answer: payload format 2.0, a little different. Pure.
+
+Source: AWS Lambda developer guide, "Invoking Lambda function URLs", request and response payload formats.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from thawd.gateway.function_urls.table import PATH_PREFIX, Url
+from thawd.gateway.routes import http_api
+from thawd.gateway.routes.integration import IntegrationRequest, Response, decode_answer
+from thawd.resources import ACCOUNT_ID
+
+
+@dataclass(frozen=True, slots=True)
+class Caller:
+    """Who has signed a request.
+
+    Attributes:
+        access_key: access key id.
+    """
+
+    access_key: str
+
+    def described(self) -> dict[str, Any]:
+        """The event's ``authorizer.iam``."""
+        return {
+            "accessKey": self.access_key,
+            "accountId": ACCOUNT_ID,
+            "callerId": self.access_key,
+            "cognitoIdentity": None,
+            "principalOrgId": None,
+            "userArn": f"arn:aws:iam::{ACCOUNT_ID}:user/{self.access_key}",
+            "userId": self.access_key,
+        }
+
+
+def event(
+    request: IntegrationRequest, url: Url, caller: Caller | None, *, now_s: float, request_id: str
+) -> dict[str, Any]:
+    """The event for `request` to `url`.
+
+    Args:
+        request: as it came; a path under ``/_urls/ID`` is told without that.
+        url: which was called.
+        caller: who has signed the request; None: it did not need to be.
+        now_s: seconds since the epoch.
+        request_id: of the invocation.
+    """
+    prefix = PATH_PREFIX + url.identifier
+    by_path = request.raw_path.startswith(prefix)
+    path = request.raw_path.removeprefix(prefix) or "/"
+    made = http_api.event(replace(request, raw_path=path), now_s=now_s, request_id=request_id)
+    host = made["headers"].get("host", "").rpartition(":")[0] or made["headers"].get("host", "")
+    made["pathParameters"] = None
+    made["stageVariables"] = None
+    made["requestContext"] |= {
+        "accountId": "anonymous" if caller is None else ACCOUNT_ID,
+        "apiId": url.identifier,
+        "authentication": None,
+        "authorizer": None if caller is None else {"iam": caller.described()},
+        "domainName": url.domain if by_path else host.lower(),
+        "domainPrefix": url.identifier,
+    }
+    return made
+
+
+def response(payload: bytes) -> Response:
+    """The HTTP response for a handler's answer: one with ``statusCode`` is taken as told, any other is a JSON body.
+
+    Raises:
+        MalformedResponseError: it has a ``statusCode`` but its fields are not what Lambda accepts.
+    """
+    answer = decode_answer(payload)
+    if not isinstance(answer, dict) or "statusCode" not in answer:
+        return Response(200, [(b"content-type", b"application/json")], payload)
+    return http_api.response_of(answer, content_type=b"application/json")

@@ -1,0 +1,1 @@
+"""The Lambda API over HTTP: Invoke, streamed responses, and the control plane's operations."""

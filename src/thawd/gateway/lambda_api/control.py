@@ -1,0 +1,148 @@
+"""The control plane of the Lambda API over HTTP: finds the operation, checks its input, answers as AWS does."""
+
+from __future__ import annotations
+
+import hashlib
+import hmac
+import re
+import secrets
+import time
+from collections.abc import Callable
+from pathlib import Path
+from urllib.parse import parse_qs
+
+from thawd.errors import AccessDeniedException, ResourceNotFoundException, ServiceException, ThawdError
+from thawd.gateway.http import (
+    Budget,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    raw_path_of,
+    read_body,
+    respond,
+    respond_error,
+    respond_json,
+)
+from thawd.gateway.lambda_api import shapes
+from thawd.gateway.lambda_api.operations import ControlPlane
+from thawd.invocation import new_request_id
+
+# Source: AWS Lambda's own words for a CreateFunction that is too large: a zip file of 50 MB in Base64, and the rest.
+MAX_BODY_BYTES = 70_167_211
+CODE_PREFIX = "/_thawd/code/"
+CODE_VALID_S = 600
+_DATES = "2015-03-31 2016-08-19 2017-03-31 2017-10-31 2018-10-31 2019-09-25 2019-09-30 2021-07-20 2021-10-31 2024-08-31"
+_PREFIXES = tuple(f"/{date}/" for date in _DATES.split())
+_LARGE = ("CreateFunction", "UpdateFunctionCode", "PublishLayerVersion")
+_SMALL_BYTES = 1 << 20
+
+
+class CodeLinks:
+    """Links to uploaded code that work without a key for ten minutes, as AWS's do.
+
+    Args:
+        zip_path: the zip file of a package.
+        url: of the server.
+    """
+
+    def __init__(self, zip_path: Callable[[str], Path], url: Callable[[], str]) -> None:
+        self._zip_path = zip_path
+        self._url = url
+        self._secret = secrets.token_bytes(32)
+
+    def make(self, package: str) -> str:
+        """A link to the zip file of a package."""
+        expires = int(time.time()) + CODE_VALID_S
+        return f"{self._url()}{CODE_PREFIX}{package}.zip?Expires={expires}&Signature={self._sign(package, expires)}"
+
+    def _sign(self, package: str, expires: int) -> str:
+        return hmac.new(self._secret, f"{package} {expires}".encode(), hashlib.sha256).hexdigest()
+
+    def open(self, scope: Scope) -> bytes:
+        """The zip file that a request is for. Blocking.
+
+        Raises:
+            AccessDeniedException: the link was not made by us, or has expired (403).
+            ResourceNotFoundException: the code has gone (404).
+        """
+        package = scope["path"].removeprefix(CODE_PREFIX).removesuffix(".zip")
+        query = parse_qs(scope["query_string"].decode("latin-1"))
+        expires = query.get("Expires", ["0"])[0]
+        given = query.get("Signature", [""])[0]
+        is_ours = re.fullmatch("[0-9]{1,12}", expires) is not None and hmac.compare_digest(
+            self._sign(package, int(expires)).encode(), given.encode("latin-1", "replace")
+        )
+        if not is_ours or int(expires) < time.time():
+            raise AccessDeniedException(
+                "Request has expired, or its signature is wrong; ask GetFunction for a new link"
+            )
+        try:
+            return self._zip_path(package).read_bytes()
+        except OSError as error:
+            raise ResourceNotFoundException(f"The code is not there any more: {error.strerror}") from None
+
+
+class ControlApi:
+    """Serves the control plane.
+
+    Args:
+        plane: carries the operations out.
+        links: to uploaded code.
+        budget: memory for bodies.
+        complain: told what an operator should know.
+    """
+
+    def __init__(
+        self, plane: ControlPlane, *, links: CodeLinks, budget: Budget, complain: Callable[[str], None]
+    ) -> None:
+        self._plane = plane
+        self._known = frozenset(plane.operations())
+        self._links = links
+        self._budget = budget
+        self._complain = complain
+
+    def claims(self, path: str) -> bool:
+        """Whether a request of this path is for the control plane."""
+        return path.startswith(_PREFIXES)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; errors are answered, not raised."""
+        request_id = new_request_id()
+        try:
+            await self._serve(scope, receive, send, request_id)
+        except ThawdError as error:
+            await respond_error(send, error, request_id=request_id)
+        except ClientGoneError:
+            return
+        except Exception as error:  # a bug of ours must be answered as AWS answers its own
+            # Not the error's text, which may hold what the request did.
+            told = f"failed inside thawd: {type(error).__name__}"
+            self._complain(f"thawd: {scope['method']} {scope['path']} {told}")
+            await respond_error(send, ServiceException(f"The request {told}"), request_id=request_id)
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        raw_path = raw_path_of(scope)
+        query = scope["query_string"].decode("latin-1")
+        operation, in_path = shapes.find(scope["method"], raw_path, query)
+        if operation.name not in self._known:
+            raise ResourceNotFoundException(f"thawd does not have the operation {operation.name}")
+        limit_bytes = MAX_BODY_BYTES if operation.name in _LARGE else _SMALL_BYTES
+        with self._budget.hold(scope, most_bytes=limit_bytes):
+            body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=operation.name)
+            given = shapes.read(operation, in_path=in_path, query=query, body=body)
+            changes = operation.method != "GET"
+            document = await self._plane.carry_out(operation.name, given, changes=changes)
+        if document is None:
+            await respond(send, 204, [(b"x-amzn-requestid", request_id.encode())])
+        else:
+            await respond_json(send, operation.status, document)
+
+    async def code(self, scope: Scope, send: Send) -> None:
+        """Serve a link to uploaded code."""
+        try:
+            content = self._links.open(scope)
+        except ThawdError as error:
+            await respond_error(send, error, request_id=new_request_id())
+        else:
+            await respond(send, 200, [(b"content-type", b"application/zip")], content)

@@ -1,0 +1,60 @@
+"""The Invoke API: ``POST /2015-03-31/functions/{name}/invocations``.
+
+Source: AWS Lambda API reference, "Invoke".
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Awaitable, Callable
+
+from thawd.gateway.http import JSON, Budget, Scope, Send, respond
+from thawd.gateway.lambda_api.invoke_request import InvokeOperation
+from thawd.gateway.timing import timing
+from thawd.invocation import Invocation
+from thawd.scheduling.dispatcher import Dispatcher
+
+Accept = Callable[[Invocation], Awaitable[None]]
+"""Stores an asynchronous invocation durably; returns when it is."""
+
+
+class InvokeApi(InvokeOperation):
+    """Serves Invoke.
+
+    Args:
+        dispatcher: runs synchronous invocations.
+        accept: stores asynchronous ones.
+        queue_timeout_s: how long a synchronous one may wait for an environment, seconds.
+        budget: memory for bodies.
+    """
+
+    title = "InvokeFunction"
+    prefix = "/2015-03-31/functions/"
+    suffix = "/invocations"
+    kinds = ("RequestResponse", "Event", "DryRun")
+
+    def __init__(self, dispatcher: Dispatcher, *, accept: Accept, queue_timeout_s: float, budget: Budget) -> None:
+        super().__init__(dispatcher, queue_timeout_s=queue_timeout_s, budget=budget)
+        self._accept = accept
+
+    async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
+        id_header = (b"x-amzn-requestid", invocation.request_id.encode())
+        if kind == "DryRun":
+            await respond(send, 204, [id_header])
+        elif kind == "Event":
+            await self._accept(invocation)
+            await respond(send, 202, [id_header])
+        else:
+            await self._answer(scope, send, invocation, id_header)
+
+    async def _answer(self, scope: Scope, send: Send, invocation: Invocation, id_header: tuple[bytes, bytes]) -> None:
+        result = await self._dispatcher.invoke(invocation)
+        kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
+        headers = [kind, id_header, (b"x-amz-executed-version", result.executed_version.encode())]
+        headers.append((b"x-amzn-trace-id", (invocation.trace_id or "").encode("latin-1")))
+        headers += timing(scope, result)
+        if result.function_error is not None:
+            headers.append((b"x-amz-function-error", result.function_error.encode()))
+        if invocation.want_log_tail:
+            headers.append((b"x-amz-log-result", base64.b64encode(result.log_tail)))
+        await respond(send, 200, headers, result.payload)

@@ -1,0 +1,184 @@
+"""What the operations that invoke have in common: from a request, checked, to an invocation.
+
+Source: AWS Lambda API reference, "Invoke", "InvokeWithResponseStream"; limits from "Lambda quotas".
+"""
+
+from __future__ import annotations
+
+import abc
+import base64
+import binascii
+import re
+import time
+from typing import ClassVar
+from urllib.parse import parse_qs, unquote
+
+import msgspec
+
+from thawd.errors import (
+    InvalidParameterValueException,
+    InvalidRequestContentException,
+    ResourceNotFoundException,
+    ThawdError,
+)
+from thawd.gateway.http import Budget, ClientGoneError, Receive, Scope, Send, header, read_body, respond_error, trace_of
+from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
+from thawd.resources import ACCOUNT_ID, LATEST, REGION
+from thawd.scheduling.dispatcher import Dispatcher
+
+# Source: API reference, Invoke, X-Amz-Client-Context: "up to 3,583 bytes of base64-encoded data".
+MAX_CLIENT_CONTEXT_BYTES = 3583
+# Source: API reference, Invoke, FunctionName: name, partial ARN, full ARN, each with an optional qualifier.
+_NAME = re.compile(
+    r"(?:arn:(?:aws[a-zA-Z-]*)?:lambda:[a-z0-9-]*:)?(?:(?P<account>\d{12}):)?(?:function:)?"
+    r"(?P<name>[a-zA-Z0-9-_]{1,64})(?::(?P<qualifier>\$LATEST|[a-zA-Z0-9-_]+))?"
+)
+_decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
+
+
+class InvokeOperation(abc.ABC):
+    """An operation of the API that invokes a function; its class says what it is called and what it takes.
+
+    Args:
+        dispatcher: knows and runs functions.
+        queue_timeout_s: how long an invocation may wait for an environment, seconds.
+        budget: memory for bodies.
+
+    Attributes:
+        title: name of the operation, for its errors.
+        prefix: of the path, before the function's name.
+        suffix: of the path, after it.
+        kinds: invocation types it takes, the default first.
+    """
+
+    title: ClassVar[str]
+    prefix: ClassVar[str]
+    suffix: ClassVar[str]
+    kinds: ClassVar[tuple[str, ...]]
+
+    def __init__(self, dispatcher: Dispatcher, *, queue_timeout_s: float, budget: Budget) -> None:
+        self._dispatcher = dispatcher
+        self._queue_timeout_s = queue_timeout_s
+        self._budget = budget
+
+    @classmethod
+    def claims(cls, path: str) -> bool:
+        """Whether a request of this path is for the operation."""
+        return path.startswith(cls.prefix) and path.endswith(cls.suffix)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request; errors are answered, not raised."""
+        request_id = new_request_id()
+        try:
+            await self._serve(scope, receive, send, request_id)
+        except ThawdError as error:
+            await respond_error(send, error, request_id=request_id)
+        except ClientGoneError:
+            return
+
+    async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
+        if scope["method"] != "POST":
+            raise ResourceNotFoundException(f"{self.title} takes POST, not {scope['method']}")
+        function, qualifier = resolve(scope, scope["path"][len(self.prefix) : -len(self.suffix)])
+        kind = one_of(scope, b"x-amz-invocation-type", "invocationType", self.kinds)
+        log_type = one_of(scope, b"x-amz-log-type", "logType", ("None", "Tail"))
+        self._dispatcher.entry(function, qualifier)
+        limit_bytes = MAX_ASYNC_PAYLOAD_BYTES if kind == "Event" else MAX_PAYLOAD_BYTES
+        with self._budget.hold(scope, most_bytes=limit_bytes):
+            body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=self.title)
+            invocation = Invocation(
+                function,
+                check_json(body) if body else b"{}",
+                time.monotonic() + self._queue_timeout_s,
+                request_id,
+                client_context=client_context(scope),
+                trace_id=trace_of(scope),
+                want_log_tail=log_type == "Tail" and kind == "RequestResponse",
+                asynchronous=kind == "Event",
+                qualifier=qualifier,
+            )
+            await self._run(scope, send, invocation, kind)
+
+    @abc.abstractmethod
+    async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
+        """Do what the request asks for, and answer it."""
+
+
+def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
+    """The value of a header that has few; the first of `allowed` when it is missing.
+
+    Raises:
+        InvalidParameterValueException: it has another one (400).
+    """
+    given = header(scope, name)
+    if given is None:
+        return allowed[0]
+    value = given.decode("latin-1")
+    if value in allowed:
+        return value
+    raise InvalidParameterValueException(
+        f"1 validation error detected: Value '{value}' at '{field}' failed to satisfy constraint: "
+        f"Member must satisfy enum value set: [{', '.join(allowed)}]"
+    )
+
+
+def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
+    """The function's name and the qualifier, if any, from their part of the path and ``Qualifier``.
+
+    Raises:
+        InvalidParameterValueException: it is no function name (400).
+        ResourceNotFoundException: it is of another account (404).
+    """
+    given = unquote(encoded)
+    match = _NAME.fullmatch(given)
+    if match is None:
+        raise InvalidParameterValueException(
+            f"1 validation error detected: Value '{given}' at 'functionName' failed to satisfy constraint: "
+            "Member must be a function name, a partial ARN or a full ARN"
+        )
+    qualifier = match["qualifier"]
+    if scope["query_string"]:
+        asked = parse_qs(scope["query_string"].decode("latin-1")).get("Qualifier", [None])[-1]
+        if asked and qualifier and asked != qualifier:
+            raise InvalidParameterValueException(
+                f"The derived qualifier from the function name ({qualifier}) does not match the specified qualifier."
+            )
+        qualifier = asked or qualifier
+    name: str = match["name"]
+    if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID:
+        arn = f"arn:aws:lambda:{REGION}:{match['account'] or ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
+        raise ResourceNotFoundException(f"Function not found: {arn}")
+    return name, qualifier
+
+
+def check_json(body: bytes) -> bytes:
+    """`body`, which is JSON text in UTF-8.
+
+    Raises:
+        InvalidRequestContentException: it is not (400).
+    """
+    try:
+        body.decode()
+        _decode_raw(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as error:
+        raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
+    return body
+
+
+def client_context(scope: Scope) -> str | None:
+    """The caller's client context as JSON text, or None.
+
+    Raises:
+        InvalidRequestContentException: it is none, or too large (400).
+    """
+    encoded = header(scope, b"x-amz-client-context")
+    if encoded is None:
+        return None
+    try:
+        if len(encoded) > MAX_CLIENT_CONTEXT_BYTES:
+            raise InvalidRequestContentException(f"Client context must be at most {MAX_CLIENT_CONTEXT_BYTES} bytes.")
+        text = base64.b64decode(encoded, validate=True).decode()
+        msgspec.json.decode(text, type=dict)
+    except (binascii.Error, UnicodeDecodeError, msgspec.MsgspecError, RecursionError):
+        raise InvalidRequestContentException("Client context must be a valid Base64-encoded JSON object.") from None
+    return text

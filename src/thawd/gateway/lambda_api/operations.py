@@ -1,0 +1,189 @@
+"""What carries out the operations of the control plane, by the name of the operation."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from thawd.control.aliases import Aliases
+from thawd.control.concurrency import Concurrency
+from thawd.control.deployments import Deployments
+from thawd.control.event_configs import EventConfigs
+from thawd.control.functions import Functions
+from thawd.control.layers import Layers
+from thawd.control.mappings import Mappings
+from thawd.control.names import parse_function, parse_layer
+from thawd.control.permissions import Permissions
+from thawd.control.registry import Registry
+from thawd.control.tags import Tags
+from thawd.control.urls import Switches, Urls
+from thawd.stores.code import CodeStore
+
+Operation = Callable[[Mapping[str, Any]], Any]
+ReadObject = Callable[[str, str], Awaitable[bytes]]
+ServeUrl = Callable[[str, str | None, Mapping[str, Any] | None], str]
+
+
+@dataclass(frozen=True, slots=True)
+class Means:
+    """What the operations are carried out with.
+
+    Attributes:
+        known: all functions and layers.
+        code: uploaded code.
+        deployments: what serves.
+        read_object: the contents of an object, by bucket and key.
+        serve_url: has a function URL served; see `Urls`.
+        declared_url: the URL that thawd.toml declares for a function; see `Urls`.
+        in_background: runs a coroutine that nobody waits for.
+        locate: makes a link to the zip file of a package.
+    """
+
+    known: Registry
+    code: CodeStore
+    deployments: Deployments
+    read_object: ReadObject
+    serve_url: ServeUrl
+    declared_url: Callable[[str], Mapping[str, Any] | None]
+    in_background: Callable[[Any], object]
+    locate: Callable[[str], str]
+
+
+def assemble(means: Means) -> ControlPlane:
+    """The control plane."""
+    known, deployments = means.known, means.deployments
+    functions = Functions(
+        known, means.code, deployments, read_object=means.read_object, in_background=means.in_background
+    )
+    layers = Layers(known, means.code, read_object=means.read_object)
+    functions.locate = layers.locate = means.locate
+    urls = Urls(known, serve=means.serve_url, declared=means.declared_url)
+    functions.on_delete = urls.forget
+    aliases = Aliases(known, deployments)
+    aliases.on_url_end = urls.end
+    return ControlPlane(
+        functions=functions,
+        aliases=aliases,
+        layers=layers,
+        concurrency=Concurrency(known, deployments),
+        event_configs=EventConfigs(known, deployments),
+        permissions=Permissions(known),
+        tags=Tags(known),
+        urls=urls,
+        mappings=Mappings(known),
+        switches=Switches(known),
+        known=known,
+    )
+
+
+def _changed(given: Mapping[str, Any]) -> str | None:
+    """What an operation with this input changes: a function, a layer, or neither."""
+    if "LayerName" in given:
+        return f"layer:{parse_layer(given['LayerName'])[0]}"
+    named = given.get("FunctionName") or given.get("Resource")
+    return parse_function(named).name if named and (":function:" in named or "FunctionName" in given) else None
+
+
+@dataclass(frozen=True, slots=True)
+class ControlPlane:
+    """What carries the operations out."""
+
+    functions: Functions
+    aliases: Aliases
+    layers: Layers
+    concurrency: Concurrency
+    event_configs: EventConfigs
+    permissions: Permissions
+    tags: Tags
+    urls: Urls
+    mappings: Mappings
+    switches: Switches
+
+    known: Registry
+
+    async def carry_out(self, name: str, given: Mapping[str, Any], *, changes: bool) -> Any:
+        """The document of an operation's answer, or None; KeyError when there is no such operation.
+
+        Args:
+            name: of the operation.
+            given: its checked input.
+            changes: whether it changes something: then nothing else changes the same function or layer meanwhile, and
+                what raises leaves them as they were.
+
+        Raises:
+            ThawdError: as the operation does.
+        """
+        operation = self.operations()[name]
+        changed = _changed(given) if changes else None
+        if changed is None:
+            document = operation(given)
+            return await document if inspect.isawaitable(document) else document
+        async with self.known.changing(changed):
+            document = operation(given)
+            return await document if inspect.isawaitable(document) else document
+
+    def operations(self) -> dict[str, Operation]:
+        """By name; each takes the checked input and gives the document of the answer, or None."""
+        functions, aliases, layers, tags = self.functions, self.aliases, self.layers, self.tags
+        concurrency, configs, permissions = self.concurrency, self.event_configs, self.permissions
+        urls, mappings, switches = self.urls, self.mappings, self.switches
+        return {
+            "CreateFunction": functions.create,
+            "UpdateFunctionCode": functions.update_code,
+            "UpdateFunctionConfiguration": functions.update_configuration,
+            "PublishVersion": functions.publish,
+            "DeleteFunction": functions.delete,
+            "GetFunction": functions.get,
+            "GetFunctionConfiguration": functions.get_configuration,
+            "ListFunctions": functions.list,
+            "ListVersionsByFunction": functions.list_versions,
+            "CreateAlias": aliases.create,
+            "UpdateAlias": aliases.update,
+            "GetAlias": aliases.get,
+            "ListAliases": aliases.list,
+            "DeleteAlias": aliases.delete,
+            "PublishLayerVersion": layers.publish,
+            "GetLayerVersion": layers.get,
+            "GetLayerVersionByArn": layers.get_by_arn,
+            "ListLayers": layers.list,
+            "ListLayerVersions": layers.list_versions,
+            "DeleteLayerVersion": layers.delete,
+            "AddLayerVersionPermission": layers.add_permission,
+            "RemoveLayerVersionPermission": layers.remove_permission,
+            "GetLayerVersionPolicy": layers.get_policy,
+            "PutFunctionConcurrency": concurrency.put,
+            "GetFunctionConcurrency": concurrency.get,
+            "DeleteFunctionConcurrency": concurrency.delete,
+            "PutProvisionedConcurrencyConfig": concurrency.provision,
+            "GetProvisionedConcurrencyConfig": concurrency.get_provisioned,
+            "DeleteProvisionedConcurrencyConfig": concurrency.delete_provisioned,
+            "ListProvisionedConcurrencyConfigs": concurrency.list_provisioned,
+            "GetAccountSettings": concurrency.account,
+            "PutFunctionEventInvokeConfig": configs.put,
+            "UpdateFunctionEventInvokeConfig": configs.update,
+            "GetFunctionEventInvokeConfig": configs.get,
+            "DeleteFunctionEventInvokeConfig": configs.delete,
+            "ListFunctionEventInvokeConfigs": configs.list,
+            "AddPermission": permissions.add,
+            "RemovePermission": permissions.remove,
+            "GetPolicy": permissions.get,
+            "ListTags": tags.list,
+            "TagResource": tags.add,
+            "UntagResource": tags.remove,
+            "CreateFunctionUrlConfig": urls.create,
+            "UpdateFunctionUrlConfig": urls.update,
+            "GetFunctionUrlConfig": urls.get,
+            "DeleteFunctionUrlConfig": urls.delete,
+            "ListFunctionUrlConfigs": urls.list,
+            "CreateEventSourceMapping": mappings.create,
+            "GetEventSourceMapping": mappings.get,
+            "UpdateEventSourceMapping": mappings.update,
+            "DeleteEventSourceMapping": mappings.delete,
+            "ListEventSourceMappings": mappings.list,
+            "PutFunctionRecursionConfig": switches.put_recursion,
+            "GetFunctionRecursionConfig": switches.get_recursion,
+            "PutRuntimeManagementConfig": switches.put_runtime,
+            "GetRuntimeManagementConfig": switches.get_runtime,
+        }

@@ -1,0 +1,315 @@
+"""What the operations of the Lambda API take: finds a request's operation, checks and converts its input. Pure.
+
+The facts are in ``lambda_operations.json``, made by ``tools/lambda_operations.py`` from the service model that AWS
+publishes. The words of the errors are AWS's.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import functools
+import json
+import math
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from importlib import resources
+from typing import Any
+from urllib.parse import parse_qs, unquote
+
+from thawd.errors import (
+    InvalidRequestContentException,
+    MethodNotAllowedException,
+    ResourceNotFoundException,
+    SerializationException,
+    ValidationException,
+)
+
+Shape = Mapping[str, Any]
+_MOST_SHOWN = 10
+_DEEPEST = 32
+# Of a text whose shape has a pattern and no longest length: names and ARNs all.
+_LONGEST_MATCHED = 4096
+
+
+@dataclass(frozen=True, slots=True)
+class ApiOperation:
+    """One operation.
+
+    Attributes:
+        name: for example ``CreateFunction``.
+        method: HTTP method.
+        path: pattern of the path; groups are the members that stand in it.
+        fixed: query parameters that tell it from another operation of the same path.
+        status: HTTP status of its answer.
+        members: of its input, by name.
+    """
+
+    name: str
+    method: str
+    path: re.Pattern[str]
+    fixed: Mapping[str, list[str]]
+    status: int
+    members: Mapping[str, Shape]
+
+
+@functools.cache
+def operations() -> tuple[ApiOperation, ...]:
+    """All of them, those with fixed query parameters first; read on first use."""
+    text = resources.files("thawd.gateway.lambda_api").joinpath("lambda_operations.json").read_text(encoding="utf-8")
+    found = []
+    for name, facts in json.loads(text)["operations"].items():
+        path, _, query = facts["path"].partition("?")
+        pattern = re.sub(r"\{(\w+)\}", r"(?P<\1>[^/]+)", path)
+        fixed = parse_qs(query)
+        found.append(
+            ApiOperation(name, facts["method"], re.compile(pattern), fixed, facts["status"], facts["input"]["members"])
+        )
+    return tuple(sorted(found, key=lambda operation: not operation.fixed))
+
+
+def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str, str]]:
+    """The operation of a request, and the members in its path, decoded.
+
+    Raises:
+        ResourceNotFoundException: no operation has this path (404).
+        MethodNotAllowedException: none of those that have it takes this method (405).
+    """
+    given = parse_qs(query, keep_blank_values=True)
+    path = raw_path.rstrip("/")
+    methods = set()
+    for operation in operations():
+        match = operation.path.fullmatch(path)
+        if match is None or any(given.get(name) != value for name, value in operation.fixed.items()):
+            continue
+        if operation.method == method:
+            return operation, {name: unquote(value) for name, value in match.groupdict().items()}
+        methods.add(operation.method)
+    if methods:
+        raise MethodNotAllowedException(f"{raw_path} takes {', '.join(sorted(methods))}, not {method}")
+    raise ResourceNotFoundException(f"No operation of the Lambda API has the path {raw_path}")
+
+
+def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, body: bytes) -> dict[str, Any]:
+    """The checked input of an operation, by member; members that were not given are missing.
+
+    Args:
+        operation: it.
+        in_path: members that stand in the path.
+        query: percent-encoded query string.
+        body: JSON text, or nothing.
+
+    Raises:
+        InvalidRequestContentException: the body is not JSON (400).
+        SerializationException: a value is of another type (400).
+        ValidationException: a value is out of its range, or missing (400).
+    """
+    given = parse_qs(query, keep_blank_values=True)
+    document = _document(body)
+    values: dict[str, Any] = {}
+    for name, shape in operation.members.items():
+        where = shape.get("location")
+        if where == "uri":
+            values[name] = _from_text(shape, in_path[shape["locationName"]])
+        elif where == "querystring":
+            texts = given.get(shape["locationName"])
+            if texts is not None:
+                values[name] = texts if shape["type"] == "list" else _from_text(shape, texts[-1])
+        elif where is None and document.get(name) is not None:
+            values[name] = _convert(shape, document[name], 0)
+    problems = list(_problems_of_members(operation.members, values, ""))
+    if problems:
+        count = len(problems)
+        raise ValidationException(
+            f"{count} validation error{'' if count == 1 else 's'} detected: {'; '.join(problems[:_MOST_SHOWN])}"
+        )
+    return values
+
+
+def _document(body: bytes) -> dict[str, Any]:
+    if not body.strip():
+        return {}
+    try:
+        document = json.loads(body, parse_constant=_refuse_constant)
+    except (ValueError, RecursionError) as error:
+        raise InvalidRequestContentException(f"Could not parse request body into json: {error}") from None
+    if not isinstance(document, dict):
+        raise SerializationException("Start of structure or map found where not expected")
+    return document
+
+
+def _refuse_constant(name: str) -> Any:
+    raise ValueError(f"{name} is not JSON")
+
+
+def _from_text(shape: Shape, text: str) -> Any:
+    kind = shape["type"]
+    if kind in ("integer", "long"):
+        if not re.fullmatch(r"-?\d{1,18}", text):
+            raise SerializationException(f"{text!r} can not be converted to an {kind.title()}")
+        return int(text)
+    if kind == "boolean":
+        return text.lower() == "true"
+    return text
+
+
+def _convert(shape: Shape, value: Any, depth: int) -> Any:
+    """`value` as its shape has it; structures and maps without what is null.
+
+    Raises:
+        SerializationException: it is of another type (400).
+    """
+    converter = _CONVERTERS.get(shape["type"])
+    if converter is None or depth > _DEEPEST:
+        raise SerializationException("The request is nested too deeply")
+    return converter(shape, value, depth + 1)
+
+
+def _wrong(value: Any, wanted: str) -> SerializationException:
+    names = {str: "STRING_VALUE", bool: "TRUE_VALUE" if value else "FALSE_VALUE", int: "NUMBER_VALUE"}
+    names |= {float: "NUMBER_VALUE", list: "START_ARRAY", dict: "START_OBJECT"}
+    return SerializationException(f"{names.get(type(value), 'NULL_VALUE')} can not be converted to {wanted}")
+
+
+def _structure(shape: Shape, value: Any, depth: int) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(value, "a Structure")
+    members = shape["members"]
+    return {
+        name: _convert(members[name], item, depth)
+        for name, item in value.items()
+        if name in members and item is not None
+    }
+
+
+def _list(shape: Shape, value: Any, depth: int) -> Any:
+    if not isinstance(value, list):
+        raise _wrong(value, "a List")
+    return [_convert(shape["member"], item, depth) for item in value if item is not None]
+
+
+def _map(shape: Shape, value: Any, depth: int) -> Any:
+    if not isinstance(value, dict):
+        raise _wrong(value, "a Map")
+    return {_text(name): _convert(shape["value"], item, depth) for name, item in value.items() if item is not None}
+
+
+def _string(shape: Shape, value: Any, depth: int) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (str, int, float)):
+        raise _wrong(value, "a String")
+    return _text(value) if isinstance(value, str) else str(value)
+
+
+def _text(value: str) -> str:
+    try:
+        value.encode()
+    except UnicodeEncodeError:
+        raise SerializationException("A text has half of a surrogate pair, which has no UTF-8") from None
+    return value
+
+
+def _integer(shape: Shape, value: Any, depth: int) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)):
+        raise _wrong(value, "an Integer")
+    if not math.isfinite(value) or value != int(value):
+        raise _wrong(value, "an Integer")
+    return int(value)
+
+
+def _number(shape: Shape, value: Any, depth: int) -> Any:
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not math.isfinite(value):
+        raise _wrong(value, "a Double")
+    return value
+
+
+def _boolean(shape: Shape, value: Any, depth: int) -> Any:
+    if not isinstance(value, bool):
+        raise _wrong(value, "a Boolean")
+    return value
+
+
+def _blob(shape: Shape, value: Any, depth: int) -> Any:
+    if not isinstance(value, str):
+        raise _wrong(value, "a Blob")
+    try:
+        return base64.b64decode(value, validate=True)
+    except (binascii.Error, ValueError):
+        raise SerializationException("The blob is not Base64") from None
+
+
+_CONVERTERS: Mapping[str, Callable[[Shape, Any, int], Any]] = {
+    "structure": _structure,
+    "list": _list,
+    "map": _map,
+    "string": _string,
+    "integer": _integer,
+    "long": _integer,
+    "double": _number,
+    "float": _number,
+    "timestamp": _number,
+    "boolean": _boolean,
+    "blob": _blob,
+}
+
+
+def _problems_of_members(members: Mapping[str, Shape], values: Mapping[str, Any], path: str) -> Iterator[str]:
+    for name, shape in members.items():
+        at = f"{path}{'.' if path else ''}{name[0].lower()}{name[1:]}"
+        if name in values:
+            yield from _problems(shape, values[name], at)
+        elif shape.get("required"):
+            yield f"Value null at '{at}' failed to satisfy constraint: Member must not be null"
+
+
+def _problems(shape: Shape, value: Any, path: str) -> Iterator[str]:
+    """What is wrong with a converted value, in AWS's words."""
+    for constraint in _broken(shape, value):
+        is_secret = path.startswith("environment") and not path.endswith(".key")
+        shown = "***" if is_secret else _shown(value)
+        yield f"Value {shown} at '{path}' failed to satisfy constraint: {constraint}"
+    kind = shape["type"]
+    if kind == "structure":
+        yield from _problems_of_members(shape["members"], value, path)
+    elif kind == "list":
+        for index, item in enumerate(value, 1):
+            yield from _problems(shape["member"], item, f"{path}.{index}.member")
+    elif kind == "map":
+        for key, item in value.items():
+            yield from _problems(shape["key"], key, f"{path}.key")
+            yield from _problems(shape["value"], item, f"{path}.{key}.member")
+
+
+def _shown(value: Any) -> str:
+    return f"'{value if isinstance(value, (str, int, float)) else json.dumps(value, default=str)}'"
+
+
+@functools.cache
+def _compiled(pattern: str) -> re.Pattern[str]:
+    """AWS writes patterns for Java, which has names for kinds of characters."""
+    for java, python in ((r"\p{L}", r"\w"), (r"\p{N}", r"\w"), (r"\p{Z}", r"\s")):
+        pattern = pattern.replace(java, python)
+    return re.compile(pattern, re.DOTALL if pattern == ".*" else 0)
+
+
+def _broken(shape: Shape, value: Any) -> Iterator[str]:
+    kind = shape["type"]
+    least, most = shape.get("min"), shape.get("max")
+    if kind in ("integer", "long", "double", "float"):
+        if least is not None and value < least:
+            yield f"Member must have value greater than or equal to {least}"
+        if most is not None and value > most:
+            yield f"Member must have value less than or equal to {most}"
+    elif kind in ("string", "list", "map", "blob"):
+        if least is not None and len(value) < least:
+            yield f"Member must have length greater than or equal to {least}"
+        if most is not None and len(value) > most:
+            yield f"Member must have length less than or equal to {most}"
+    if kind == "string":
+        pattern, enum = shape.get("pattern"), shape.get("enum")
+        # A text that is too long anyway is not looked through: some of AWS's patterns take time beyond proportion.
+        is_bounded = len(value) <= (_LONGEST_MATCHED if most is None else most)
+        if pattern is not None and not (is_bounded and _compiled(pattern).fullmatch(value)):
+            yield f"Member must satisfy regular expression pattern: {pattern}"
+        if enum is not None and value not in enum:
+            yield f"Member must satisfy enum value set: [{', '.join(enum)}]"

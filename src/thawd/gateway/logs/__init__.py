@@ -1,0 +1,1 @@
+"""CloudWatch Logs' read operations over functions' logs."""

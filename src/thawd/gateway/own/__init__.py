@@ -1,0 +1,1 @@
+"""thawd's own API under ``/_thawd``: the queue and the event sources."""

@@ -1,0 +1,94 @@
+"""The operations of ``thawd queue`` and ``thawd dead`` over HTTP, under ``/_thawd/``: JSON in, JSON out."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from urllib.parse import parse_qs
+
+import msgspec
+
+from thawd.errors import (
+    InvalidParameterValueException,
+    InvalidRequestContentException,
+    MethodNotAllowedException,
+)
+from thawd.gateway.http import Receive, Scope, Send, read_body, respond_json
+from thawd.stores.events.dead_letters import Selection
+
+QUEUE_PATH = "/_thawd/queue"
+DEAD_PATH = "/_thawd/dead"
+_MAX_BODY_BYTES = 1 << 20
+_DEFAULT_PAGE = 50
+
+
+class Desk(Protocol):
+    """Who answers, with documents."""
+
+    async def overview(self) -> dict[str, Any]:
+        """How the queue stands."""
+
+    async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
+        """Dead letters, without payloads."""
+
+    async def show(self, number: int) -> dict[str, Any]:
+        """One of them, with its payload."""
+
+    async def redrive(self, selection: Selection) -> dict[str, Any]:
+        """Queue some again."""
+
+    async def remove(self, selection: Selection) -> dict[str, Any]:
+        """Forget some."""
+
+
+class QueueApi:
+    """Serves ``/_thawd/queue`` and what is under ``/_thawd/dead``."""
+
+    def __init__(self, desk: Desk) -> None:
+        self._desk = desk
+        self._changes = {"redrive": desk.redrive, "remove": desk.remove}
+
+    def claims(self, path: str) -> bool:
+        """Whether a path is of these operations."""
+        return path in (QUEUE_PATH, DEAD_PATH) or path.startswith(f"{DEAD_PATH}/")
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            ThawdError: the answer is an error.
+            ClientGoneError: nobody waits for an answer any more.
+        """
+        path: str = scope["path"]
+        rest = path.removeprefix(DEAD_PATH).removeprefix("/")
+        change = self._changes.get(rest) if path != QUEUE_PATH else None
+        wanted = "GET" if change is None else "POST"
+        if scope["method"] != wanted:
+            raise MethodNotAllowedException(f"{path} takes {wanted}")
+        if change is not None:
+            body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
+            document = await change(_selection(body))
+        elif path == QUEUE_PATH:
+            document = await self._desk.overview()
+        elif rest:
+            document = await self._desk.show(_number(rest, "the id of a dead letter"))
+        else:
+            query = {name: values[0] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
+            document = await self._desk.page(
+                query.get("function"),
+                after=_number(query.get("after", "0"), "after"),
+                limit=_number(query.get("limit", str(_DEFAULT_PAGE)), "limit"),
+            )
+        await respond_json(send, 200, document)
+
+
+def _selection(body: bytes) -> Selection:
+    try:
+        return msgspec.json.decode(body, type=Selection)
+    except msgspec.DecodeError as error:
+        raise InvalidRequestContentException(f"the body names no dead letters: {error}") from None
+
+
+def _number(text: str, what: str) -> int:
+    if not text.isascii() or not text.isdigit() or len(text) > 18:
+        raise InvalidParameterValueException(f"{what} is a whole number, not {text[:40]!r}")
+    return int(text)

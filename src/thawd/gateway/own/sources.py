@@ -1,0 +1,52 @@
+"""thawd's own operations on sources: ``GET /_thawd/sources``, ``POST /_thawd/sources/NAME/pause`` and ``…/resume``."""
+
+from __future__ import annotations
+
+from typing import Any, Protocol
+from urllib.parse import unquote
+
+from thawd.errors import MethodNotAllowedException, ResourceNotFoundException
+from thawd.gateway.http import Scope, Send, raw_path_of, respond_json
+
+PREFIX = "/_thawd/sources"
+
+
+class Sources(Protocol):
+    """What has sources; see `thawd.server.compose.sources.SourceSubsystem`."""
+
+    async def document(self) -> dict[str, Any]:
+        """All of them."""
+
+    async def pause(self, name: str) -> dict[str, Any]:
+        """Have one rest."""
+
+    async def resume(self, name: str) -> dict[str, Any]:
+        """Have one work again."""
+
+
+class SourcesApi:
+    """Serves them."""
+
+    def __init__(self, sources: Sources) -> None:
+        self._sources = sources
+
+    async def __call__(self, scope: Scope, send: Send) -> None:
+        """Serve one request.
+
+        Raises:
+            ThawdError: as the operation does.
+        """
+        raw_path = raw_path_of(scope)
+        rest = raw_path.removeprefix(PREFIX).strip("/")
+        if not rest:
+            await respond_json(send, 200, await self._sources.document())
+            return
+        name, _, verb = rest.rpartition("/")
+        operations = {"pause": self._sources.pause, "resume": self._sources.resume}
+        if not name or verb not in operations:
+            raise ResourceNotFoundException(
+                f"There is no {raw_path}; there are {PREFIX} and {PREFIX}/NAME/pause, resume"
+            )
+        if scope["method"] != "POST":
+            raise MethodNotAllowedException(f"{raw_path} takes POST, not {scope['method']}")
+        await respond_json(send, 200, await operations[verb](unquote(name)))

@@ -1,0 +1,273 @@
+"""HTTP routes: which function answers a method and path, by API Gateway's rules, and the answering."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from urllib.parse import unquote
+
+import msgspec
+
+from thawd.errors import RequestTooLargeException, ThawdError
+from thawd.gateway import cors
+from thawd.gateway.http import (
+    JSON,
+    Budget,
+    ClientGoneError,
+    Receive,
+    Scope,
+    Send,
+    header,
+    raw_path_of,
+    read_body,
+    respond,
+    respond_json,
+    trace_of,
+)
+from thawd.gateway.lambda_api.invoke import Accept
+from thawd.gateway.routes import http_api, prelude, rest_api
+from thawd.gateway.routes.credentials import without_credentials
+from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError
+from thawd.gateway.timing import timing
+from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
+from thawd.resources import HttpApi, Route
+from thawd.scheduling.dispatcher import Dispatcher
+
+# A body of this size still fits the payload limit when it is Base64 inside the event.
+MAX_BODY_BYTES = MAX_PAYLOAD_BYTES * 3 // 4 - 16_384
+_DEFAULT = "$default"
+_PLAIN = HttpApi()
+_NOTHING: Mapping[str, str] = {}
+_FORMATS = {"1.0": rest_api, "2.0": http_api}
+
+
+class RouteTable:
+    """Finds the route for a request: literal segments before parameters before ``{rest+}``, a method before ANY.
+
+    Source: API Gateway developer guide, "Routing API requests".
+    """
+
+    def __init__(self, routes: Sequence[Route]) -> None:
+        self._default = next((route for route in routes if route.key == _DEFAULT), None)
+        parsed: list[tuple[Route, str, list[str]]] = []
+        for route in routes:
+            method, _, path = route.key.partition(" ")
+            if path:
+                parsed.append((route, method, _segments(path)))
+        self._routes = sorted(
+            parsed,
+            key=lambda entry: ([_weight(s) for s in entry[2]], entry[1] == "ANY"),
+        )
+
+    def find(self, method: str, raw_path: str) -> tuple[Route, dict[str, str]] | None:
+        """The route and its path parameters, or None."""
+        asked = _segments(raw_path)
+        for route, wanted, segments in self._routes:
+            if wanted in (method, "ANY"):
+                parameters = _match(segments, asked)
+                if parameters is not None:
+                    return route, parameters
+        return (self._default, {}) if self._default is not None else None
+
+    def methods(self, raw_path: str) -> list[str]:
+        """The methods that have a route for the path, for ``Allow``."""
+        asked = _segments(raw_path)
+        return sorted({wanted for _, wanted, segments in self._routes if _match(segments, asked) is not None})
+
+
+def _segments(path: str) -> list[str]:
+    return path.strip("/").split("/") if path.strip("/") else []
+
+
+def _weight(segment: str) -> int:
+    if segment.endswith("+}"):
+        return 2
+    return 1 if segment.startswith("{") else 0
+
+
+def _match(segments: list[str], asked: list[str]) -> dict[str, str] | None:
+    parameters: dict[str, str] = {}
+    for index, segment in enumerate(segments):
+        if segment.endswith("+}"):
+            if index >= len(asked):
+                return None
+            parameters[segment[1:-2]] = unquote("/".join(asked[index:]))
+            return parameters
+        if index >= len(asked):
+            return None
+        if segment.startswith("{"):
+            parameters[segment[1:-1]] = unquote(asked[index])
+        elif segment != unquote(asked[index]):
+            return None
+    return parameters if len(segments) == len(asked) else None
+
+
+class RoutesApi:
+    """Answers requests for routes through their functions.
+
+    Attributes:
+        table: the routes.
+        http: what they have in common.
+    """
+
+    def __init__(  # noqa: PLR0913 - the composition root hands it all
+        self,
+        routes: Sequence[Route],
+        dispatcher: Dispatcher,
+        *,
+        queue_timeout_s: float,
+        budget: Budget,
+        http: HttpApi = _PLAIN,
+        accept: Accept | None = None,
+        key: str | None = None,
+    ) -> None:
+        self.table = RouteTable(routes)
+        self.http = http
+        self._dispatcher = dispatcher
+        self._queue_timeout_s = queue_timeout_s
+        self._budget = budget
+        self._accept = accept
+        self._key = key
+
+    async def __call__(
+        self, scope: Scope, receive: Receive, send: Send, *, route: Route, parameters: dict[str, str]
+    ) -> None:
+        """Serve one request that `RouteTable.find` matched; errors are answered, not raised."""
+        payload_format = _FORMATS[route.payload_format]
+        send = cors.adding(send, self.http.cors, scope)
+        if route.asynchronous:
+            await self._store(scope, receive, send, route, parameters)
+            return
+        try:
+            with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
+                trace_id = trace_of(scope)
+                request = await self._request(scope, receive, route, parameters, trace_id=trace_id)
+                payload = msgspec.json.encode(payload_format.event(request, now_s=time.time()))
+                result = await self._dispatcher.invoke(
+                    Invocation(
+                        route.function,
+                        payload,
+                        time.monotonic() + self._queue_timeout_s,
+                        trace_id=trace_id,
+                    )
+                )
+            if result.function_error is not None:
+                await respond_json(send, 500, {"message": "Internal Server Error"})
+                return
+            answer = (
+                payload_format.response(result.payload)
+                if result.content_type is None
+                else prelude.whole(result.content_type, result.payload)
+            )
+        except MalformedResponseError as error:
+            await respond_json(send, 500, {"message": "Internal Server Error", "reason": str(error)})
+        except RequestTooLargeException:
+            await respond_json(send, 413, {"message": "Request Entity Too Large"})
+        except ThawdError as error:
+            await respond_json(send, error.status, {"message": error.message})
+        except ClientGoneError:
+            return
+        else:
+            await respond(send, answer.status, [*answer.headers, *timing(scope, result)], answer.body)
+
+    async def _store(
+        self, scope: Scope, receive: Receive, send: Send, route: Route, parameters: dict[str, str]
+    ) -> None:
+        """Store the request as an asynchronous event, and answer 202 with its id once it is durable."""
+        assert self._accept is not None, "the composition root hands it over"
+        limit_bytes = MAX_ASYNC_PAYLOAD_BYTES
+        request_id = new_request_id()
+        try:
+            with self._budget.hold(scope, most_bytes=limit_bytes):
+                trace_id = trace_of(scope)
+                request = await self._request(
+                    scope, receive, route, parameters, trace_id=trace_id, limit_bytes=limit_bytes
+                )
+                event = _FORMATS[route.payload_format].event(request, now_s=time.time(), request_id=request_id)
+                payload = msgspec.json.encode(event)
+                if len(payload) > limit_bytes:
+                    await respond_json(send, 413, {"message": "Request Entity Too Large"})
+                    return
+                deadline = time.monotonic() + self._queue_timeout_s
+                await self._accept(
+                    Invocation(
+                        route.function, payload, deadline, request_id=request_id, trace_id=trace_id, asynchronous=True
+                    )
+                )
+        except RequestTooLargeException:
+            await respond_json(send, 413, {"message": "Request Entity Too Large"})
+        except ThawdError as error:
+            headers = [JSON, (b"retry-after", b"1")] if error.status == 429 else [JSON]
+            await respond(send, error.status, headers, msgspec.json.encode({"message": error.message}))
+        except ClientGoneError:
+            return
+        else:
+            body = msgspec.json.encode({"requestId": request_id})
+            await respond(send, 202, [JSON, (b"x-amzn-requestid", request_id.encode())], body)
+
+    async def preflight(self, scope: Scope, send: Send) -> None:
+        """Answer a browser that asks whether it may, for whatever path."""
+        assert self.http.cors is not None
+        await respond(send, 204, cors.preflight_headers(self.http.cors, scope))
+
+    async def _request(
+        self,
+        scope: Scope,
+        receive: Receive,
+        route: Route,
+        parameters: dict[str, str],
+        *,
+        trace_id: str,
+        limit_bytes: int = MAX_BODY_BYTES,
+    ) -> IntegrationRequest:
+        body = await read_body(scope, receive, limit_bytes=limit_bytes, operation="route")
+        return request_of(
+            scope,
+            body,
+            route_key=route.key,
+            trace_id=trace_id,
+            path_parameters=parameters,
+            stage_variables=self.http.stage_variables,
+            key=self._key,
+        )
+
+
+def request_of(  # noqa: PLR0913 - all that an event is made of
+    scope: Scope,
+    body: bytes,
+    *,
+    route_key: str,
+    trace_id: str,
+    path_parameters: Mapping[str, str] = _NOTHING,
+    stage_variables: Mapping[str, str] = _NOTHING,
+    key: str | None = None,
+    was_signed: bool = False,
+) -> IntegrationRequest:
+    """What an event is made of, from an ASGI scope and the body read.
+
+    Args:
+        scope: of the request.
+        body: of the request.
+        route_key: the route that matched.
+        trace_id: trace header of the invocation; its root is told, as AWS does it, where the request carries none.
+        path_parameters: values of the route's parameters, decoded.
+        stage_variables: variables of the API's stage.
+        key: the server's, which no event holds.
+        was_signed: whether its signature was checked; no event holds it then.
+    """
+    query = scope["query_string"].decode("latin-1")
+    headers, query = without_credentials(scope["headers"], query, key=key, was_signed=was_signed)
+    if header(scope, b"x-amzn-trace-id") is None:
+        headers = [*headers, (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1"))]
+    return IntegrationRequest(
+        method=scope["method"],
+        raw_path=raw_path_of(scope),
+        query=query,
+        headers=headers,
+        body=body,
+        source_ip=(scope.get("client") or ("127.0.0.1", 0))[0],
+        protocol=f"HTTP/{scope.get('http_version', '1.1')}",
+        route_key=route_key,
+        path_parameters=path_parameters,
+        stage_variables=stage_variables,
+    )

@@ -1,0 +1,63 @@
+"""Streamed HTTP answers: status, headers and cookies as JSON, eight NUL bytes, then the body. Pure.
+
+Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; content type
+``application/vnd.awslambda.http-integration-response``.
+"""
+
+from __future__ import annotations
+
+from thawd.gateway.routes.http_api import head_of
+from thawd.gateway.routes.integration import WITHOUT_BODY, Headers, MalformedResponseError, Response, decode_answer
+from thawd.streaming import HTTP_RESPONSE, SEPARATOR
+
+_MAX_BYTES = 256 << 10
+
+
+class Prelude:
+    """Takes an answer part by part until its prelude is complete.
+
+    Attributes:
+        status: HTTP status, once `feed` has returned.
+        headers: as they go out.
+    """
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.headers: Headers = []
+        self._read = bytearray()
+
+    def feed(self, data: bytes) -> bytes | None:
+        """The beginning of the body, perhaps empty; None while the prelude is not complete.
+
+        Raises:
+            MalformedResponseError: it is no prelude.
+        """
+        searched = max(0, len(self._read) - len(SEPARATOR))
+        self._read += data
+        at = self._read.find(SEPARATOR, searched)
+        if at < 0:
+            if len(self._read) > _MAX_BYTES:
+                raise MalformedResponseError(f"no eight NUL bytes end the prelude within {_MAX_BYTES} bytes")
+            return None
+        answer = decode_answer(bytes(self._read[:at]))
+        if not isinstance(answer, dict):
+            raise MalformedResponseError("the prelude is no JSON object")
+        self.status, self.headers = head_of({"statusCode": 200, **answer})
+        if not any(name == b"content-type" for name, _ in self.headers):
+            self.headers.append((b"content-type", b"application/octet-stream"))
+        return bytes(self._read[at + len(SEPARATOR) :])
+
+
+def whole(content_type: str, payload: bytes) -> Response:
+    """The response for a streaming handler's answer that was not sent as it came.
+
+    Raises:
+        MalformedResponseError: it says that it begins with a prelude, and does not.
+    """
+    if content_type != HTTP_RESPONSE:
+        return Response(200, [(b"content-type", content_type.encode())], payload)
+    prelude = Prelude()
+    body = prelude.feed(payload)
+    if body is None:
+        raise MalformedResponseError("no eight NUL bytes end the prelude")
+    return Response(prelude.status, prelude.headers, b"" if prelude.status in WITHOUT_BODY else body)

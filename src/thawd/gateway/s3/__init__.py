@@ -1,0 +1,1 @@
+"""Buckets over HTTP, as S3 clients speak it."""

@@ -1,0 +1,213 @@
+"""The body of a PUT as S3 clients send it: taken out of ``aws-chunked`` framing, and checked against its checksums.
+
+Signatures of chunks are passed over, as those of requests are. Pure: bytes in, bytes out.
+Source: Amazon S3 API reference, "Signature calculations … chunked upload" and "Checking object integrity".
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import hashlib
+import re
+import zlib
+from collections.abc import Mapping
+from typing import Protocol
+
+from thawd.gateway.s3.xml import S3Error
+
+_LONGEST_LINE_BYTES = 8 * 1024
+_HEX_DIGEST = re.compile(r"[0-9a-fA-F]{64}")
+_CHECKSUM = "x-amz-checksum-"
+
+
+class AwsChunked:
+    """Decoder of ``aws-chunked`` bodies: chunks with a size line each, then trailing headers.
+
+    Attributes:
+        finished: whether the last chunk and the trailers have been seen.
+        trailers: the trailing headers, names in lower case.
+    """
+
+    def __init__(self) -> None:
+        self.finished = False
+        self.trailers: dict[str, str] = {}
+        self._buffer = bytearray()
+        self._left = 0
+        self._after_data = False
+        self._in_trailers = False
+
+    def feed(self, data: bytes) -> bytes:
+        """The object's bytes that `data` completes.
+
+        Raises:
+            S3Error: the framing is broken (400).
+        """
+        self._buffer += data
+        out: list[bytes] = []
+        while not self.finished:
+            if self._left:
+                part = bytes(self._buffer[: self._left])
+                del self._buffer[: len(part)]
+                self._left -= len(part)
+                out.append(part)
+                if self._left:
+                    break
+                self._after_data = True
+            line = self._line()
+            if line is None:
+                break
+            self._take_line(line)
+        return b"".join(out)
+
+    def end(self) -> None:
+        """No more data will come.
+
+        Raises:
+            S3Error: the last chunk is missing (400).
+        """
+        # Some clients leave out the empty line after the last trailer, or the trailer's own line end.
+        if self._in_trailers and not self.finished:
+            if self._buffer:
+                self._take_line(bytes(self._buffer))
+            self.finished = True
+        if not self.finished:
+            raise S3Error(400, "IncompleteBody", "The aws-chunked body ended before its last chunk; send it again")
+
+    def _line(self) -> bytes | None:
+        end = self._buffer.find(b"\r\n")
+        if end < 0:
+            if len(self._buffer) > _LONGEST_LINE_BYTES:
+                raise _broken(f"a line of more than {_LONGEST_LINE_BYTES} bytes")
+            return None
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 2]
+        return line
+
+    def _take_line(self, line: bytes) -> None:
+        if self._after_data:
+            if line:
+                raise _broken(f"{line[:40]!r} where a chunk should end")
+            self._after_data = False
+        elif self._in_trailers:
+            name, colon, value = line.decode("latin-1").partition(":")
+            if colon:
+                self.trailers[name.strip().lower()] = value.strip()
+            elif line:
+                raise _broken(f"the trailer {line[:40]!r}")
+            else:
+                self.finished = True
+        else:
+            size = line.split(b";", 1)[0].strip()
+            if not re.fullmatch(rb"[0-9a-fA-F]{1,15}", size):
+                raise _broken(f"{line[:40]!r} where a chunk's size should be")
+            self._left = int(size, 16)
+            self._in_trailers = self._left == 0
+
+
+class _Hash(Protocol):
+    def update(self, data: bytes, /) -> None: ...
+
+    def digest(self) -> bytes: ...
+
+
+class _Crc32:
+    def __init__(self) -> None:
+        self._value = 0
+
+    def update(self, data: bytes, /) -> None:
+        self._value = zlib.crc32(data, self._value)
+
+    def digest(self) -> bytes:
+        return self._value.to_bytes(4, "big")
+
+
+class Integrity:
+    """Checks a body against what its headers and trailers say of it.
+
+    CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the declared length and the SHA-256 a signed request carries are
+    checked; CRC32C, CRC64NVME and any other are not, as the standard library does not know them.
+
+    Args:
+        headers: of the request, names in lower case.
+    """
+
+    def __init__(self, headers: Mapping[str, str]) -> None:
+        self._headers = headers
+        self._md5 = hashlib.md5(usedforsecurity=False)
+        self._hashes: dict[str, _Hash] = {}
+        self._size = 0
+        named = [name for name in headers if name.startswith(_CHECKSUM)]
+        named += [name.strip().lower() for name in headers.get("x-amz-trailer", "").split(",")]
+        for name in named:
+            made = _new_hash(name.removeprefix(_CHECKSUM))
+            if made is not None:
+                self._hashes[name] = made
+        self._signed = headers.get("x-amz-content-sha256", "")
+        self._sha256 = hashlib.sha256() if _HEX_DIGEST.fullmatch(self._signed) else None
+
+    def update(self, data: bytes) -> None:
+        """Count in the next bytes of the object."""
+        self._size += len(data)
+        self._md5.update(data)
+        if self._sha256 is not None:
+            self._sha256.update(data)
+        for each in self._hashes.values():
+            each.update(data)
+
+    def verify(self, trailers: Mapping[str, str]) -> str:
+        """The MD5 of the object in hexadecimal digits, once all that was promised holds.
+
+        Raises:
+            S3Error: a checksum is malformed or another one (400).
+        """
+        length = self._headers.get("x-amz-decoded-content-length")
+        if length is not None and length != str(self._size):
+            raise S3Error(400, "IncompleteBody", f"{self._size} bytes arrived, {length} were announced; send it again")
+        md5 = self._headers.get("content-md5")
+        if md5 is not None and _decoded("Content-MD5", md5, 16) != self._md5.digest():
+            raise _bad_digest("Content-MD5", md5, self._md5.digest())
+        for name, each in self._hashes.items():
+            given = trailers.get(name) or self._headers.get(name)
+            digest = each.digest()
+            if given is not None and _decoded(name, given, len(digest)) != digest:
+                raise _bad_digest(name, given, digest)
+        if self._sha256 is not None and self._sha256.hexdigest() != self._signed.lower():
+            raise S3Error(
+                400,
+                "XAmzContentSHA256Mismatch",
+                f"The body's SHA-256 is {self._sha256.hexdigest()}, x-amz-content-sha256 says {self._signed}",
+            )
+        return self._md5.hexdigest()
+
+
+def _new_hash(algorithm: str) -> _Hash | None:
+    if algorithm == "crc32":
+        return _Crc32()
+    if algorithm == "sha1":
+        return hashlib.sha1(usedforsecurity=False)
+    if algorithm == "sha256":
+        return hashlib.sha256()
+    return None
+
+
+def _decoded(name: str, value: str, size: int) -> bytes:
+    try:
+        digest = base64.b64decode(value, validate=True)
+    except binascii.Error:
+        digest = b""
+    if len(digest) != size:
+        raise S3Error(400, "InvalidDigest", f"{name} is {value!r}; it must be {size} bytes in base64")
+    return digest
+
+
+def _bad_digest(name: str, given: str, digest: bytes) -> S3Error:
+    return S3Error(
+        400,
+        "BadDigest",
+        f"{name} says {given}, the body that arrived has {base64.b64encode(digest).decode()}; send it again",
+    )
+
+
+def _broken(what: str) -> S3Error:
+    return S3Error(400, "InvalidRequest", f"The aws-chunked body is broken: {what}")

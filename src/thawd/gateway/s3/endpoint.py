@@ -1,0 +1,217 @@
+"""Buckets over HTTP, as S3 clients speak it: objects, multipart uploads and listings, path style.
+
+``/{bucket}/{key}`` for the configured buckets. A 200 to a PUT means that the object is on the disk under its name;
+recording it and queueing its events follow at once, or as soon as the state file can be written. What is not offered
+(versions, copies, ACLs, metadata) is refused with NotImplemented, never passed over. Request signatures are
+not verified. Knows nothing of how buckets are watched: it tells an `ObjectSink`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+import weakref
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Protocol
+
+from thawd.errors import StoreError
+from thawd.gateway.http import ClientGoneError, Receive, Scope, Send
+from thawd.gateway.s3.delete import delete_objects
+from thawd.gateway.s3.intake import Intake, UploadBudget, check_conditions, check_properties
+from thawd.gateway.s3.listing import send_buckets, send_listing
+from thawd.gateway.s3.multipart import MultipartApi
+from thawd.gateway.s3.read import send_object
+from thawd.gateway.s3.request import S3Request, speaks_s3
+from thawd.gateway.s3.store import Upload, check_key, clear_staging, explained, remove_object
+from thawd.gateway.s3.xml import S3Error
+from thawd.resources import REGION, Bucket
+from thawd.stores.objects.catalog import ObjectRecord
+
+# How often abandoned multipart uploads are looked for, at most.
+_TIDY_S = 3600.0
+
+
+class ObjectSink(Protocol):
+    """Who records the objects of a bucket and queues their events."""
+
+    async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
+        """The object under `key` was just written or removed; returns when that is recorded.
+
+        Args:
+            key: the key.
+            stat: of the file written, before it got its name.
+            etag: MD5 of its content in hexadecimal digits.
+        """
+
+    async def lookup(self, key: bytes) -> ObjectRecord | None:
+        """The object's record, or None.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+
+    async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> Sequence[ObjectRecord]:
+        """Recorded objects in the order of their keys' bytes: those that begin with `prefix`, from `start` on.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+
+
+class ObjectApi:
+    """The ASGI application for the buckets.
+
+    Args:
+        buckets: by name.
+        sinks: by the bucket's name, one for each.
+        elsewhere: where the buckets are that are not served here, by name.
+        uploads: what uploads may hold together.
+
+    Attributes:
+        uploads: as given, or the usual one.
+    """
+
+    def __init__(
+        self,
+        buckets: Mapping[str, Bucket],
+        sinks: Mapping[str, ObjectSink],
+        *,
+        elsewhere: Mapping[str, str] | None = None,
+        uploads: UploadBudget | None = None,
+    ) -> None:
+        self._buckets = buckets
+        self._elsewhere = elsewhere or {}
+        self._sinks = sinks
+        self._locks: weakref.WeakValueDictionary[tuple[str, bytes], asyncio.Lock] = weakref.WeakValueDictionary()
+        self._cleared: dict[str, float] = {}
+        self.uploads = uploads or UploadBudget()
+        self._multipart = MultipartApi(publish=self._publish, lock=self._lock, uploads=self.uploads)
+
+    def owns(self, path: str) -> bool:
+        """Whether the path of a request, decoded, is that of a bucket or of something in one."""
+        name = path.removeprefix("/").partition("/")[0]
+        return name in self._buckets or name in self._elsewhere
+
+    @staticmethod
+    def claims(scope: Scope) -> bool:
+        """Whether a request is meant for S3 whatever its path, also when the path is that of a route or of nothing."""
+        return speaks_s3(scope)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        request = S3Request(scope, receive, send)
+        try:
+            await self._answer(request)
+        except S3Error as error:
+            await request.refuse(error)
+        except ClientGoneError:
+            return
+
+    async def _answer(self, request: S3Request) -> None:
+        if not request.bucket and not request.key:
+            await send_buckets(request, list(self._buckets.values()))
+            return
+        bucket = self._buckets.get(request.bucket)
+        if bucket is None and request.bucket in self._elsewhere:
+            where = self._elsewhere[request.bucket]
+            raise S3Error(501, "NotImplemented", f"Bucket {request.bucket} is {where}; speak to that store itself")
+        if bucket is None:
+            known = ", ".join(sorted(self._buckets)) or "none"
+            raise S3Error(404, "NoSuchBucket", f"There is no bucket {request.bucket!r}; there are: {known}")
+        try:
+            if request.key:
+                await self._object(request, bucket)
+            else:
+                await self._bucket(request, bucket)
+        except OSError as error:
+            raise explained(error, bucket) from error
+        except StoreError as error:
+            raise S3Error(error.status, "InternalError", error.message) from error
+
+    async def _bucket(self, request: S3Request, bucket: Bucket) -> None:
+        if request.method == "HEAD":
+            await asyncio.to_thread(bucket.path.stat)
+            await request.answer(200, [(b"x-amz-bucket-region", REGION.encode())])
+        elif request.method == "GET":
+            await send_listing(request, read=self._sinks[bucket.name].listing)
+        elif request.method == "POST" and "delete" in request.query:
+            await delete_objects(request, partial(self._delete_told, bucket))
+        elif request.method in ("PUT", "DELETE") and not request.query:
+            raise S3Error(
+                409,
+                "BucketAlreadyOwnedByYou" if request.method == "PUT" else "OperationAborted",
+                f"Buckets are made and removed in thawd.toml; {bucket.name} is there",
+            )
+        else:
+            raise S3Error(501, "NotImplemented", f"This operation is not offered: {request.method} of a bucket")
+
+    async def _object(self, request: S3Request, bucket: Bucket) -> None:
+        check_key(request.key)
+        if self._multipart.concerns(request):
+            await self._tidy(bucket)
+            await self._multipart(request, bucket)
+        elif request.method in ("GET", "HEAD"):
+            request.require_only(set())
+            record = await self._sinks[bucket.name].lookup(request.key)
+            await send_object(request, root=os.fsencode(bucket.path), record=record)
+        elif request.method == "PUT":
+            await self._put(request, bucket)
+        elif request.method == "DELETE":
+            request.require_only(set())
+            if any("if-match" in name for name in (*request.headers, *request.asked)):
+                raise S3Error(501, "NotImplemented", "Conditions of a DELETE are not offered; nothing was removed")
+            await self._delete(bucket, request.key)
+            await request.answer(204)
+        else:
+            request.require_only(set())
+            raise S3Error(405, "MethodNotAllowed", f"{request.method} is not offered for an object")
+
+    async def _put(self, request: S3Request, bucket: Bucket) -> None:
+        request.require_only(set())
+        if "x-amz-copy-source" in request.asked:
+            raise S3Error(
+                501, "NotImplemented", "CopyObject is not offered: GET the object and PUT it, or copy the file"
+            )
+        check_conditions(request)
+        check_properties(request)
+        await self._tidy(bucket)
+        upload = Upload(os.fsencode(bucket.path))
+        try:
+            with Intake(request, upload, self.uploads) as intake:
+                await intake.receive()
+                etag = await asyncio.to_thread(intake.finish)
+            await self._publish(request, bucket, upload, etag=etag)
+        finally:
+            await asyncio.to_thread(upload.discard)
+        await request.answer(200, [(b"etag", f'"{etag}"'.encode())])
+
+    async def _publish(self, request: S3Request, bucket: Bucket, upload: Upload, *, etag: str) -> None:
+        """Give an upload its name and have it recorded."""
+        exclusive = "if-none-match" in request.headers
+        # From name to record under a lock: a second PUT of the key is a second event, not one for both.
+        async with self._lock(bucket.name, request.key):
+            found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
+            await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
+
+    async def _delete(self, bucket: Bucket, key: bytes) -> None:
+        async with self._lock(bucket.name, key):
+            await asyncio.to_thread(remove_object, os.fsencode(bucket.path), key)
+            await self._sinks[bucket.name].ingest(key)
+
+    async def _delete_told(self, bucket: Bucket, key: bytes) -> None:
+        try:
+            await self._delete(bucket, key)
+        except OSError as error:
+            raise explained(error, bucket) from error
+
+    async def _tidy(self, bucket: Bucket) -> None:
+        """Clear what is abandoned: all of it before the first write to a bucket, later multipart uploads only."""
+        now = time.monotonic()
+        last = self._cleared.get(bucket.name)
+        if last is None or now - last > _TIDY_S:
+            self._cleared[bucket.name] = now
+            await asyncio.to_thread(clear_staging, os.fsencode(bucket.path), files=last is None)
+
+    def _lock(self, bucket: str, key: bytes) -> asyncio.Lock:
+        return self._locks.setdefault((bucket, key), asyncio.Lock())

@@ -1,0 +1,292 @@
+"""Taking in the body of a request: to the disk as it comes, or as a small XML document; checked against its digests."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from xml.etree import ElementTree as ET
+
+from thawd.errors import TooManyRequestsException
+from thawd.gateway.http import Budget, ClientGoneError
+from thawd.gateway.s3.body import AwsChunked, Integrity
+from thawd.gateway.s3.request import S3Request
+from thawd.gateway.s3.store import Upload
+from thawd.gateway.s3.xml import S3Error
+
+# Source: Amazon S3 user guide, "Uploading objects" and "Multipart upload limits": at most 5 GB in a single PUT or part.
+MAX_OBJECT_BYTES = 5 * 1024**3
+# 10,000 parts with checksums, or 1,000 keys of 1,024 bytes each of which is escaped.
+_MAX_DOCUMENT_BYTES = 8 * 1024**2
+# For the documents of all requests together; what is made of one takes some ten times its size.
+_DOCUMENTS = Budget(16 * 1024**2)
+_DOCUMENT_S = 60.0
+_PIECE_BYTES = 256 * 1024
+# Each is a property of the object that S3 would keep, and that an answer to a GET would show.
+# Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
+_NOT_KEPT = {
+    "x-amz-meta-": "Metadata",
+    "x-amz-tagging": "Tagging",
+    "x-amz-acl": "An ACL",
+    "x-amz-grant-": "An ACL",
+    "x-amz-server-side-encryption": "Server-side encryption",
+    "x-amz-storage-class": "A storage class other than STANDARD",
+    "x-amz-website-redirect-location": "A redirect",
+    "x-amz-object-lock-": "An object lock",
+    "x-amz-write-offset-bytes": "Appending",
+    "content-encoding": "A content encoding",
+    "content-disposition": "A content disposition",
+    "content-language": "A content language",
+}
+# What says the same as leaving it out.
+_DEFAULTS = {"x-amz-acl": "private", "x-amz-storage-class": "STANDARD"}
+
+
+def check_properties(request: S3Request) -> None:
+    """Refuse to store an object with properties that would be lost.
+
+    Raises:
+        S3Error: NotImplemented (501).
+    """
+    for name, value in {**request.headers, **request.asked}.items():
+        meant = next((text for prefix, text in _NOT_KEPT.items() if name.startswith(prefix)), None)
+        if meant is None or _DEFAULTS.get(name) == value:
+            continue
+        if name == "content-encoding" and not _encodings(value) - {"aws-chunked", "identity", ""}:
+            continue
+        raise S3Error(
+            501,
+            "NotImplemented",
+            f"{meant} is not kept here, and {name} asks for it; nothing was stored. Send the object without it",
+        )
+
+
+def check_conditions(request: S3Request) -> None:
+    """Refuse conditions of a write that are not looked at.
+
+    Raises:
+        S3Error: NotImplemented (501).
+    """
+    if "if-match" in request.headers or request.headers.get("if-none-match", "*") != "*":
+        raise S3Error(501, "NotImplemented", "Of the conditions of a PUT only If-None-Match: * is offered")
+
+
+class UploadBudget:
+    """What the uploads of one server may hold together.
+
+    Args:
+        most: uploads at once; each takes a file and what is not written of it.
+        memory_bytes: of what is not written; beyond that each upload writes whatever comes at once.
+        disk_share: of a file system, which uploads leave free.
+        disk_bytes: most of a file system that they leave free.
+
+    Attributes:
+        most, memory_bytes, disk_share, disk_bytes: as given.
+        count: uploads under way.
+        held_bytes: what is not written of them.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = 512,
+        memory_bytes: int = 16 << 20,
+        disk_share: float = 0.05,
+        disk_bytes: int = 256 << 20,
+    ) -> None:
+        self.most = most
+        self.memory_bytes = memory_bytes
+        self.disk_share = disk_share
+        self.disk_bytes = disk_bytes
+        self.count = 0
+        self.held_bytes = 0
+
+    def begin(self) -> None:
+        """Count an upload in.
+
+        Raises:
+            S3Error: there are too many (503).
+        """
+        if self.count >= self.most:
+            raise S3Error(
+                503, "SlowDown", f"{self.count} uploads are under way, as many as there may be; try again later"
+            )
+        self.count += 1
+
+    def end(self) -> None:
+        """Count it out."""
+        self.count -= 1
+
+    def keep(self, size: int) -> bool:
+        """`size` more bytes are not written yet, or as many fewer; False: there are so many that they should be."""
+        self.held_bytes += size
+        return self.held_bytes <= self.memory_bytes
+
+    def check_disk(self, folder: bytes) -> None:
+        """Leave the disk some room, for what was accepted already. Blocks.
+
+        Raises:
+            S3Error: there is none to spare (503).
+            OSError: the folder has gone.
+        """
+        found = os.statvfs(folder)
+        kept_bytes = min(self.disk_bytes, int(found.f_blocks * found.f_frsize * self.disk_share))
+        if found.f_bavail * found.f_frsize < kept_bytes:
+            raise S3Error(
+                503,
+                "SlowDown",
+                f"The disk of {os.fsdecode(folder)} is full but for a reserve; free space, or try later",
+            )
+
+
+class Intake:
+    """The body of a request on its way into an upload. Enter it, call `receive`, then, on a thread, `finish`.
+
+    Args:
+        request: its headers say how the body is framed and what it must be.
+        upload: takes the bytes.
+        budget: of all uploads together.
+    """
+
+    def __init__(self, request: S3Request, upload: Upload, budget: UploadBudget) -> None:
+        self._request = request
+        self._upload = upload
+        self._budget = budget
+        self._integrity = Integrity(request.headers)
+        self._chunked = _decoder(request)
+        self._rest = b""
+        self._held_bytes = 0
+
+    def __enter__(self) -> Intake:
+        self._budget.begin()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._budget.keep(-self._held_bytes)
+        self._budget.end()
+
+    async def receive(self) -> None:
+        """Take in the body; pieces go to the disk as they come, the last one is kept for `finish`.
+
+        Raises:
+            ClientGoneError: the client went away, or no byte came for long.
+            S3Error: the body is too large or its framing broken (400); or the disk is full (503).
+            OSError: it cannot be written.
+        """
+        _check_length(self._request)
+        piece = bytearray()
+        size = 0
+        more = True
+        while more:
+            message = await self._request.receive()
+            if message["type"] == "http.disconnect":
+                raise ClientGoneError
+            data: bytes = message.get("body", b"")
+            more = message.get("more_body", False)
+            data = self._chunked.feed(data) if self._chunked is not None else data
+            piece += data
+            size += len(data)
+            self._held_bytes += len(data)
+            may_wait = self._budget.keep(len(data))
+            if size > MAX_OBJECT_BYTES:
+                raise S3Error(400, "EntityTooLarge", f"The object has more than {MAX_OBJECT_BYTES} bytes")
+            if more and piece and (len(piece) >= _PIECE_BYTES or not may_wait):
+                await asyncio.to_thread(self._take_in, bytes(piece))
+                self._held_bytes -= len(piece)
+                self._budget.keep(-len(piece))
+                piece.clear()
+        self._rest = bytes(piece)
+
+    def finish(self) -> str:
+        """Check the whole body; the MD5 of its content in hexadecimal digits. Blocks.
+
+        Raises:
+            S3Error: it is not what was promised (400).
+            OSError: it cannot be written.
+        """
+        if self._chunked is not None:
+            self._chunked.end()
+        self._take_in(self._rest)
+        return self._integrity.verify(self._chunked.trailers if self._chunked is not None else {})
+
+    def _take_in(self, data: bytes) -> None:
+        self._budget.check_disk(self._upload.root)
+        self._integrity.update(data)
+        self._upload.consume(data)
+
+
+async def read_document(request: S3Request, *, root: str, own_checksums: bool = True) -> ET.Element:
+    """The XML document that a request carries, its names without their namespace.
+
+    Args:
+        request: the request.
+        root: name of the document's root.
+        own_checksums: whether ``x-amz-checksum-`` headers are about the document, and not about an object.
+
+    Raises:
+        ClientGoneError: the client went away.
+        S3Error: it is too large, too slow, not what its digests say, or no such document (400); or others hold all
+            memory set aside for documents (503).
+    """
+    try:
+        with _DOCUMENTS.hold(request.scope, most_bytes=_MAX_DOCUMENT_BYTES):
+            async with asyncio.timeout(_DOCUMENT_S):
+                body = await _read_small(request, own_checksums=own_checksums)
+            return await asyncio.to_thread(_parse, body, root)
+    except TooManyRequestsException as error:
+        raise S3Error(503, "SlowDown", error.message) from None
+    except TimeoutError:
+        raise S3Error(400, "RequestTimeout", f"The document was not there after {_DOCUMENT_S:.0f} s") from None
+
+
+async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:
+    headers = {name: value for name, value in request.headers.items() if own_checksums or "x-amz-checksum-" not in name}
+    chunked = _decoder(request)
+    body = bytearray()
+    more = True
+    while more:
+        message = await request.receive()
+        if message["type"] == "http.disconnect":
+            raise ClientGoneError
+        data: bytes = message.get("body", b"")
+        body += chunked.feed(data) if chunked is not None else data
+        more = message.get("more_body", False)
+        if len(body) > _MAX_DOCUMENT_BYTES:
+            raise S3Error(400, "MalformedXML", f"The document has more than {_MAX_DOCUMENT_BYTES} bytes")
+    if chunked is not None:
+        chunked.end()
+    integrity = Integrity(headers)
+    integrity.update(bytes(body))
+    integrity.verify(chunked.trailers if chunked is not None else {})
+    return bytes(body)
+
+
+def _parse(body: bytes, root: str) -> ET.Element:
+    try:
+        text = body.decode("utf-8")
+        # Entities are for attacks only: no client declares any.
+        if "<!" in text:
+            raise S3Error(400, "MalformedXML", "The document declares a type or holds a comment; send it without")
+        document = ET.fromstring(text)
+    except (UnicodeDecodeError, ET.ParseError) as error:
+        raise S3Error(400, "MalformedXML", f"The document cannot be read: {error}") from None
+    for element in document.iter():
+        element.tag = element.tag.rpartition("}")[2]
+    if document.tag != root:
+        raise S3Error(400, "MalformedXML", f"The document is a {document.tag[:100]}; {root} is expected")
+    return document
+
+
+def _check_length(request: S3Request) -> None:
+    length = request.headers.get("x-amz-decoded-content-length") or request.headers.get("content-length", "0")
+    if length.isdigit() and int(length) > MAX_OBJECT_BYTES:
+        raise S3Error(400, "EntityTooLarge", f"The object has {length} bytes; allowed are {MAX_OBJECT_BYTES}")
+
+
+def _decoder(request: S3Request) -> AwsChunked | None:
+    signed = request.headers.get("x-amz-content-sha256", "")
+    framed = "aws-chunked" in _encodings(request.headers.get("content-encoding", ""))
+    return AwsChunked() if framed or signed.startswith("STREAMING-") else None
+
+
+def _encodings(value: str) -> set[str]:
+    return {each.strip().lower() for each in value.split(",")}

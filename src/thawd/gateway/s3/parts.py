@@ -1,0 +1,181 @@
+"""Multipart uploads on the disk: a hidden folder for each, in it a file for each part. Everything blocks.
+
+All state is there, so an upload outlives a restart and a new configuration. A part is on the disk once it has its name,
+which is its number and its MD5.
+"""
+# Paths are bytes here, which pathlib does not take.
+# ruff: noqa: PTH102, PTH118
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import secrets
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from thawd.gateway.s3.store import PARTS_OF, Upload, make_staging, remove_parts
+from thawd.gateway.s3.xml import S3Error
+from thawd.stores.objects.folder import STAGING
+
+MAX_PARTS = 10_000
+"""Source: Amazon S3 user guide, "Multipart upload limits"."""
+_KEY = b"key"
+_UPLOAD_ID = re.compile(r"[0-9a-f]{32}")
+_PART = re.compile(rb"(\d{5})-([0-9a-f]{32})")
+_PIECE_BYTES = 1024 * 1024
+
+
+class Part(NamedTuple):
+    """A part that has arrived.
+
+    Attributes:
+        number: from 1 to `MAX_PARTS`.
+        etag: MD5 of its content in hexadecimal digits.
+        size: bytes.
+        mtime_ns: when it arrived, nanoseconds since the epoch.
+    """
+
+    number: int
+    etag: str
+    size: int
+    mtime_ns: int
+
+
+def begin(root: bytes, key: bytes) -> str:
+    """Begin an upload for `key` in the bucket at `root`; its id.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    upload_id = secrets.token_hex(16)
+    folder = _folder(root, upload_id)
+    make_staging(root)
+    os.mkdir(folder, 0o700)
+    try:
+        with open(os.path.join(folder, _KEY), "xb") as file:
+            file.write(key)
+    except BaseException:
+        remove_parts(folder)
+        raise
+    return upload_id
+
+
+class PartFolder:
+    """The parts of one upload.
+
+    Args:
+        root: the bucket's folder.
+        upload_id: as a client sent it.
+        key: the key it is for.
+
+    Raises:
+        S3Error: there is no such upload (404).
+        OSError: it cannot be read.
+    """
+
+    def __init__(self, root: bytes, upload_id: str, *, key: bytes) -> None:
+        # Checked before it becomes part of a path.
+        if not _UPLOAD_ID.fullmatch(upload_id):
+            raise _no_such_upload()
+        self._folder = _folder(root, upload_id)
+        try:
+            with open(os.path.join(self._folder, _KEY), "rb") as file:
+                found = file.read()
+        except FileNotFoundError:
+            raise _no_such_upload() from None
+        if found != key:
+            raise _no_such_upload()
+
+    def keep(self, upload: Upload, *, number: int, etag: str) -> None:
+        """Make what was uploaded the part `number`; it is on the disk then.
+
+        Raises:
+            S3Error: the multipart upload ended meanwhile (404).
+            OSError: it cannot be written.
+        """
+        try:
+            upload.move(self._path(number, etag))
+        except FileNotFoundError:
+            raise _no_such_upload() from None
+
+    def parts(self) -> list[Part]:
+        """The parts by number; of several with one number the one that came last.
+
+        Raises:
+            S3Error: the upload ended meanwhile (404).
+            OSError: they cannot be read.
+        """
+        found: dict[int, Part] = {}
+        try:
+            with os.scandir(self._folder) as entries:
+                for entry in entries:
+                    match = _PART.fullmatch(entry.name)
+                    if match is not None:
+                        stat = entry.stat(follow_symlinks=False)
+                        part = Part(int(match[1]), match[2].decode(), stat.st_size, stat.st_mtime_ns)
+                        if part.number not in found or found[part.number].mtime_ns <= part.mtime_ns:
+                            found[part.number] = part
+        except FileNotFoundError:
+            raise _no_such_upload() from None
+        return [found[number] for number in sorted(found)]
+
+    def join(self, wanted: Sequence[tuple[int, str]], upload: Upload) -> str:
+        """Bring the parts into one upload.
+
+        Args:
+            wanted: number and ETag of each, in ascending order.
+            upload: takes the bytes.
+
+        Returns:
+            MD5 of the whole in hexadecimal digits.
+
+        Raises:
+            S3Error: a part is not there (400).
+            OSError: the parts cannot be read, or the whole not written.
+        """
+        for number, etag in wanted:
+            if not os.path.lexists(self._path(number, etag)):
+                raise _no_such_part(number, etag)
+        digest = hashlib.md5(usedforsecurity=False)
+        for number, etag in wanted:
+            try:
+                file = open(self._path(number, etag), "rb", buffering=0)  # noqa: SIM115
+            except FileNotFoundError:
+                raise _no_such_part(number, etag) from None
+            with file:
+                while piece := file.read(_PIECE_BYTES):
+                    digest.update(piece)
+                    upload.consume(piece)
+        return digest.hexdigest()
+
+    def remove(self) -> None:
+        """End the upload; parts still under way are refused from now on. Never raises."""
+        remove_parts(self._folder)
+
+    def _path(self, number: int, etag: str) -> bytes:
+        return os.path.join(self._folder, b"%05d-%s" % (number, etag.encode()))
+
+
+def joined_etag(etags: Sequence[str]) -> str:
+    """The ETag that S3 gives an object made of parts: MD5 of the parts' MD5s, and their number."""
+    return f"{hashlib.md5(bytes.fromhex(''.join(etags)), usedforsecurity=False).hexdigest()}-{len(etags)}"
+
+
+def _folder(root: bytes, upload_id: str) -> bytes:
+    return os.path.join(root, STAGING, PARTS_OF + upload_id.encode())
+
+
+def _no_such_upload() -> S3Error:
+    return S3Error(
+        404,
+        "NoSuchUpload",
+        "There is no multipart upload of this id and key: it was completed or aborted, or nothing came for a day",
+    )
+
+
+def _no_such_part(number: int, etag: str) -> S3Error:
+    return S3Error(
+        400, "InvalidPart", f"Part {number} with the ETag {etag} has not been uploaded; upload it, or list it"
+    )

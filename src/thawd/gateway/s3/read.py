@@ -1,0 +1,138 @@
+"""GET and HEAD of an object: one version of it from beginning to end, whole or one range."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import mimetypes
+import os
+import re
+from email.utils import formatdate
+
+from thawd.gateway.http import Headers
+from thawd.gateway.s3.request import S3Request
+from thawd.gateway.s3.store import open_object
+from thawd.gateway.s3.xml import S3Error
+from thawd.stores.objects.catalog import ObjectRecord
+
+_PIECE_BYTES = 256 * 1024
+# A page that somebody has put into a bucket must not run in a browser as one of ours, which may call everything here.
+INERT: Headers = [
+    (b"x-content-type-options", b"nosniff"),
+    (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; sandbox"),
+]
+_RANGE = re.compile(r"bytes=(\d*)-(\d*)")
+
+
+async def send_object(request: S3Request, *, root: bytes, record: ObjectRecord | None) -> None:
+    """Answer a GET or HEAD.
+
+    The ETag is the MD5 when the catalog knows the file as it is, else made of its size and time, with a ``-`` in it as
+    S3's have when they are no MD5.
+
+    Raises:
+        S3Error: there is no such object, or a condition or range of the request fails.
+        OSError: it cannot be read.
+    """
+    fd, found = await asyncio.to_thread(open_object, root, request.key)
+    try:
+        etag = _etag(found, record)
+        _check_conditions(request, etag)
+        headers: Headers = [
+            *request.common_headers(),
+            (b"etag", etag.encode()),
+            (b"last-modified", formatdate(found.st_mtime, usegmt=True).encode()),
+            (b"accept-ranges", b"bytes"),
+            (b"content-type", _content_type(request.key)),
+            *INERT,
+        ]
+        span = _range(request.headers.get("range"), found.st_size)
+        start, end = span or (0, found.st_size)
+        if span is not None:
+            headers.append((b"content-range", f"bytes {start}-{end - 1}/{found.st_size}".encode()))
+        headers.append((b"content-length", str(end - start).encode()))
+        await request.send({"type": "http.response.start", "status": 200 if span is None else 206, "headers": headers})
+        if request.method == "HEAD" or start == end:
+            await request.send({"type": "http.response.body", "body": b""})
+        else:
+            await _send_body(request, fd, start, end)
+    finally:
+        os.close(fd)
+
+
+async def _send_body(request: S3Request, fd: int, start: int, end: int) -> None:
+    """Send the bytes from `start` to `end`, as long as there is somebody to read them."""
+    async with asyncio.TaskGroup() as group:
+        gone = group.create_task(_until_gone(request))
+        # Too late for an error: what cannot be sent to its last piece is broken off, and the client notices.
+        with contextlib.suppress(OSError):
+            while start < end and not gone.done():
+                piece = await asyncio.to_thread(os.pread, fd, min(_PIECE_BYTES, end - start), start)
+                start += len(piece)
+                if not piece:
+                    break
+                await request.send({"type": "http.response.body", "body": piece, "more_body": start < end})
+        gone.cancel()
+
+
+async def _until_gone(request: S3Request) -> None:
+    with contextlib.suppress(asyncio.CancelledError):
+        while (await request.receive())["type"] != "http.disconnect":
+            pass
+
+
+def _etag(found: os.stat_result, record: ObjectRecord | None) -> str:
+    if record is not None and (found.st_ino, found.st_size, found.st_mtime_ns) == (
+        record.inode,
+        record.size,
+        record.mtime_ns,
+    ):
+        return f'"{record.etag}"'
+    return f'"{found.st_mtime_ns:x}-{found.st_size:x}"'
+
+
+def _check_conditions(request: S3Request, etag: str) -> None:
+    wanted = request.headers.get("if-match")
+    if wanted is not None and not _names(wanted, etag):
+        raise S3Error(412, "PreconditionFailed", f"The object's ETag is {etag}, not {wanted}")
+    unwanted = request.headers.get("if-none-match")
+    if unwanted is not None and _names(unwanted, etag):
+        raise S3Error(304, "NotModified", "The object is unchanged", headers=[(b"etag", etag.encode())])
+
+
+def _names(condition: str, etag: str) -> bool:
+    tags = [tag.strip().removeprefix("W/").strip('"') for tag in condition.split(",")]
+    return "*" in tags or etag.strip('"') in tags
+
+
+def _range(value: str | None, size: int) -> tuple[int, int] | None:
+    """First byte and the one after the last of a ``Range`` header; None for the whole.
+
+    As with S3, a header that asks for several ranges, or cannot be read, is passed over.
+
+    Raises:
+        S3Error: the object ends before the range begins (416).
+    """
+    match = _RANGE.fullmatch(value.strip()) if value else None
+    if match is None or match[0] == "bytes=-":
+        return None
+    if not match[1]:
+        start, end = max(0, size - int(match[2])), size
+    else:
+        start = int(match[1])
+        end = min(size, int(match[2]) + 1) if match[2] else size
+        if match[2] and int(match[2]) < start:
+            return None
+    if start >= size:
+        raise S3Error(
+            416,
+            "InvalidRange",
+            f"The object has {size} bytes; the range {value} is not in it",
+            headers=[(b"content-range", f"bytes */{size}".encode())],
+        )
+    return start, end
+
+
+def _content_type(key: bytes) -> bytes:
+    guessed, encoding = mimetypes.guess_type(key.rsplit(b"/", 1)[-1].decode("utf-8", "replace"))
+    return (guessed if guessed and not encoding else "application/octet-stream").encode()

@@ -1,0 +1,102 @@
+"""A request of an S3 client, taken apart: bucket, key, parameters, headers; and how it is answered."""
+
+from __future__ import annotations
+
+from urllib.parse import parse_qsl, unquote_to_bytes
+
+from thawd.gateway.http import Headers, Receive, Scope, Send, raw_path_of, respond
+from thawd.gateway.s3.xml import S3Error
+from thawd.gateway.sigv4 import claimed_service
+from thawd.invocation import new_request_id
+
+XML = (b"content-type", b"application/xml")
+# What a presigned URL carries besides the operation: signatures of both versions, and headers that were signed with it.
+_OF_HEADERS = "x-amz-"
+_OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
+# A hint some SDKs add for the server's logs.
+_HINT = "x-id"
+
+
+class S3Request:
+    """One request, path style.
+
+    Attributes:
+        method: in upper case.
+        bucket: first part of the path, decoded.
+        key: the rest of it, decoded to the bytes of a file name; empty for the bucket itself.
+        query: parameters, without those of signatures; bytes that are no UTF-8 as surrogates.
+        headers: names in lower case; the last of several wins.
+        scope: the request as ASGI has it.
+        asked: all the ``x-amz-`` fields, from headers and, as in presigned URLs, from parameters; names in lower case.
+    """
+
+    def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        raw = raw_path_of(scope).encode("latin-1")
+        bucket, _, key = raw.removeprefix(b"/").partition(b"/")
+        self.method: str = scope["method"]
+        self.bucket = unquote_to_bytes(bucket).decode("utf-8", "replace")
+        self.key = unquote_to_bytes(key)
+        pairs = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True, errors="surrogateescape")
+        self.query = {name: value for name, value in pairs if _is_of_operation(name.lower())}
+        self.headers = {name.decode("latin-1"): value.decode("latin-1") for name, value in scope["headers"]}
+        given = [*((name.lower(), value) for name, value in pairs), *self.headers.items()]
+        self.asked = {name: value for name, value in given if name.startswith(_OF_HEADERS)}
+        self.scope = scope
+        self.send = send
+        self.receive = receive
+        self._request_id = new_request_id().replace("-", "")[:16].upper()
+        self._resource = raw.decode("latin-1")
+
+    def require_only(self, allowed: set[str]) -> None:
+        """Refuse an operation that is asked for by a parameter nobody looks at.
+
+        Raises:
+            S3Error: NotImplemented (501).
+        """
+        unknown = sorted(set(self.query) - allowed)
+        if unknown:
+            raise S3Error(501, "NotImplemented", f"This operation is not offered: {self.method} with ?{unknown[0]}")
+
+    def common_headers(self) -> Headers:
+        """Headers of every answer."""
+        return [(b"x-amz-request-id", self._request_id.encode())]
+
+    async def answer(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
+        """Send a whole answer."""
+        await respond(self.send, status, [*self.common_headers(), *(headers or [])], body)
+
+    async def refuse(self, error: S3Error) -> None:
+        """Send an error as S3 does; what is left of the body is nobody's, and read for nothing by the connection."""
+        headers = [XML, *error.headers]
+        if error.status == 503:
+            headers.append((b"retry-after", b"1"))
+        body = b"" if self.method == "HEAD" or error.status == 304 else self.error_document(error)
+        await self.answer(error.status, headers, body)
+
+    def error_document(self, error: S3Error) -> bytes:
+        """The document that tells of an error."""
+        return error.document(resource=self._resource, request_id=self._request_id)
+
+
+def _is_of_operation(parameter: str) -> bool:
+    return not (parameter.startswith(_OF_HEADERS) or parameter in _OF_SIGNATURES or parameter == _HINT)
+
+
+def speaks_s3(scope: Scope) -> bool:
+    """Whether a request says of itself that it is meant for S3, whatever its path.
+
+    It is signed for the service ``s3`` (version 4) or as only S3 takes it (version 2), in a header or in its URL; or it
+    is not signed and carries the digest of its body as S3's clients send it.
+    """
+    headers = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-amz-content-sha256")}
+    signature: str = headers.get(b"authorization", b"").decode("latin-1").strip()
+    if signature.startswith("AWS4-"):
+        return claimed_service(signature, "") == "s3"
+    if signature:
+        return signature.startswith("AWS ")
+    if b"x-amz-content-sha256" in headers:
+        return True
+    if b"=" not in scope["query_string"]:
+        return False
+    query = dict(parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True))
+    return "/s3/aws4_request" in query.get("X-Amz-Credential", "") or {"AWSAccessKeyId", "Signature"} <= query.keys()

@@ -1,0 +1,290 @@
+"""Objects as files: staged writes that appear at once and whole, reads of one version, removal. Everything blocks.
+
+A PUT is written to a hidden folder of the same file system, brought to the disk, and renamed. What a crash leaves in
+that folder is cleared when it is next used. The parts of multipart uploads lie there too, see `object_parts`.
+"""
+# Keys and paths are bytes here, which pathlib does not take.
+# ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import os
+import secrets
+import shutil
+import stat
+import threading
+import time
+
+from thawd.gateway.s3.xml import S3Error
+from thawd.resources import Bucket
+from thawd.stores.objects.folder import MAX_KEY_BYTES, STAGING, BucketFolder, is_hidden
+from thawd.system import folders
+
+PARTS_OF = b"upload-"
+"""Beginning of the name of a folder with the parts of a multipart upload."""
+ABANDONED_S = 24 * 3600.0
+"""A multipart upload to which nothing came for so long, seconds, is given up."""
+_REMOVED = b"gone-"
+
+
+def check_key(key: bytes) -> None:
+    """Refuse a key that is no path within a bucket's folder.
+
+    Raises:
+        S3Error: what is wrong with it (400).
+    """
+    shown = key[:200].decode("utf-8", "replace")
+    if len(key) > MAX_KEY_BYTES:
+        raise S3Error(400, "KeyTooLongError", f"The key has {len(key)} bytes; allowed are {MAX_KEY_BYTES}")
+    if b"\0" in key:
+        raise S3Error(400, "InvalidArgument", f"The key {shown!r} holds a NUL byte; no file can be named so")
+    if key.startswith(b"/") or key.endswith(b"/") or b"//" in key:
+        raise S3Error(
+            400, "InvalidArgument", f"The key {shown!r} has an empty part; keys here are paths of files such as a/b.png"
+        )
+    if is_hidden(key):
+        raise S3Error(
+            400, "InvalidArgument", f"The key {shown!r} has a part that begins with a dot; such files are no objects"
+        )
+
+
+class Upload:
+    """An object on its way in. Call `consume` as data comes, then `publish` or `move`; at the end always `discard`.
+
+    When the server stops, `discard` comes while another thread is still at work: that ends with an error then.
+
+    Args:
+        root: the bucket's folder.
+
+    Attributes:
+        root: as given.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self._path = os.path.join(root, STAGING, secrets.token_hex(16).encode())
+        self._fd = -1
+        self._lock = threading.Lock()
+        self._discarded = False
+
+    def consume(self, data: bytes) -> None:
+        """Append `data`.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._lock:
+            self._require_open()
+            view = memoryview(data)
+            while view:
+                view = view[os.write(self._fd, view) :]
+
+    def publish(self, key: bytes, *, exclusive: bool) -> os.stat_result:
+        """Bring the object to the disk and give it its name.
+
+        Args:
+            key: its key, checked.
+            exclusive: fail when there is an object already.
+
+        Returns:
+            The file's stat before it got its name.
+
+        Raises:
+            S3Error: the key cannot be used, or there is an object (412).
+            OSError: it cannot be written.
+        """
+        with self._lock:
+            self._require_open()
+            target = _path(self.root, key)
+            os.fsync(self._fd)
+            found = os.fstat(self._fd)
+            # Closed before it appears, so that nobody finds it open for writing.
+            self._close()
+            _make_folders(self.root, key)
+            if exclusive:
+                try:
+                    os.link(self._path, target, follow_symlinks=False)
+                except FileExistsError:
+                    raise S3Error(412, "PreconditionFailed", "There is an object under this key already") from None
+            else:
+                os.rename(self._path, target)
+            folders.sync(os.path.dirname(target))
+        return found
+
+    def move(self, target: bytes) -> None:
+        """Bring what was consumed to the disk, as the file `target` of the same file system.
+
+        Raises:
+            OSError: it cannot be written.
+        """
+        with self._lock:
+            self._require_open()
+            os.fsync(self._fd)
+            self._close()
+            os.rename(self._path, target)
+            folders.sync(os.path.dirname(target))
+
+    def discard(self) -> None:
+        """Leave nothing behind but a published object. Never raises."""
+        with self._lock:
+            self._discarded = True
+            with contextlib.suppress(OSError):
+                self._close()
+            with contextlib.suppress(OSError):
+                os.unlink(self._path)
+
+    def _require_open(self) -> None:
+        if self._discarded:
+            raise OSError(errno.ECANCELED, "the upload was given up")
+        if self._fd >= 0:
+            return
+        make_staging(self.root)
+        while True:
+            fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+            # Tells `clear_staging`, also that of another server on this bucket, that the file is in use.
+            fcntl.flock(fd, fcntl.LOCK_EX)
+            if os.fstat(fd).st_nlink:
+                break
+            # It was cleared before it was locked.
+            os.close(fd)
+        self._fd = fd
+
+    def _close(self) -> None:
+        if self._fd >= 0:
+            fd, self._fd = self._fd, -1
+            os.close(fd)
+
+
+def make_staging(root: bytes) -> None:
+    """Make the folder in which objects wait for their names. The root is not made: when it is gone, it was taken away.
+
+    Raises:
+        OSError: it cannot be made.
+    """
+    with contextlib.suppress(FileExistsError):
+        os.mkdir(os.path.join(root, STAGING), 0o700)
+
+
+def clear_staging(root: bytes, *, files: bool) -> None:
+    """Remove abandoned multipart uploads and what a process that is no more has left behind. Never raises.
+
+    Args:
+        root: the bucket's folder.
+        files: whether single files too; those of a running process are locked but for the moment before they are named.
+    """
+    with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
+        for entry in entries:
+            with contextlib.suppress(OSError):
+                if entry.is_dir(follow_symlinks=False):
+                    age_s = time.time() - entry.stat(follow_symlinks=False).st_mtime
+                    if entry.name.startswith(_REMOVED) or (entry.name.startswith(PARTS_OF) and age_s > ABANDONED_S):
+                        remove_parts(entry.path)
+                elif files:
+                    _clear_file(entry.path)
+
+
+def _clear_file(path: bytes) -> None:
+    fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    try:
+        fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        os.unlink(path)
+    finally:
+        os.close(fd)
+
+
+def remove_parts(folder: bytes) -> None:
+    """Remove the folder of a multipart upload; from the first moment on nothing can be put into it. Never raises."""
+    removed = os.path.join(os.path.dirname(folder), _REMOVED + secrets.token_hex(16).encode())
+    with contextlib.suppress(OSError):
+        os.rename(folder, removed)
+        shutil.rmtree(removed, ignore_errors=True)
+
+
+def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
+    """Open an object for reading: a descriptor, and the stat of what it reads.
+
+    Raises:
+        S3Error: there is none (404).
+        OSError: it cannot be read.
+    """
+    located = BucketFolder(root).locate(key)
+    if located is None:
+        raise no_such_key(key)
+    try:
+        fd = os.open(located.path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise no_such_key(key) from None
+    found = os.fstat(fd)
+    if not stat.S_ISREG(found.st_mode):
+        os.close(fd)
+        raise no_such_key(key)
+    return fd, found
+
+
+def remove_object(root: bytes, key: bytes) -> None:
+    """Remove an object; that there is none is no error.
+
+    Raises:
+        OSError: it cannot be removed.
+    """
+    folder = BucketFolder(root)
+    path = folder.path(key)
+    if path is None or folder.locate(key) is None:
+        return
+    with contextlib.suppress(FileNotFoundError):
+        os.unlink(path)
+        folders.sync(os.path.dirname(path))
+
+
+def no_such_key(key: bytes) -> S3Error:
+    """The error for a key without an object."""
+    return S3Error(404, "NoSuchKey", f"There is no object {key.decode('utf-8', 'replace')!r}")
+
+
+def _path(root: bytes, key: bytes) -> bytes:
+    path = BucketFolder(root).path(key)
+    if path is None:
+        raise S3Error(
+            400,
+            "InvalidArgument",
+            "A folder of this key is a link; objects are stored in the bucket's own folders only",
+        )
+    return path
+
+
+def _make_folders(root: bytes, key: bytes) -> None:
+    """Make the folders a key needs, durably."""
+    folder = root
+    for part in key.split(b"/")[:-1]:
+        above, folder = folder, os.path.join(folder, part)
+        try:
+            os.mkdir(folder)
+        except FileExistsError:
+            continue
+        folders.sync(above)
+
+
+def explained(error: OSError, bucket: Bucket) -> S3Error:
+    """What the operating system said, as S3 would say it."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return S3Error(
+            503, "SlowDown", f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free space"
+        )
+    if error.errno == errno.ENAMETOOLONG:
+        return S3Error(400, "KeyTooLongError", "A part of the key is longer than a file name may be (255 bytes)")
+    if error.errno in (errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.ENOTEMPTY):
+        return S3Error(
+            409,
+            "OperationAborted",
+            "The key and another one exclude each other: one names a file, the other a folder of that name",
+        )
+    if error.errno in (errno.EACCES, errno.EPERM, errno.EROFS):
+        return S3Error(
+            403, "AccessDenied", f"thawd may not do that in {bucket.path} ({error.strerror}); mend its rights"
+        )
+    if error.errno == errno.ENOENT:
+        return S3Error(404, "NoSuchBucket", f"The folder of bucket {bucket.name} ({bucket.path}) is not there")
+    return S3Error(500, "InternalError", f"{bucket.path}: {error.strerror or error}")

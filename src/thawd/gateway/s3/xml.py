@@ -1,0 +1,124 @@
+"""S3's XML: error documents, listings, and what other documents are made of. Pure.
+
+Source: Amazon S3 API reference, "Error responses", "ListObjectsV2" and "ListObjects".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from urllib.parse import quote
+from xml.sax.saxutils import escape
+
+import msgspec
+
+from thawd.stores.objects.catalog import ObjectRecord
+
+XML_HEAD = '<?xml version="1.0" encoding="UTF-8"?>\n'
+_NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
+
+
+class S3Error(Exception):
+    """An answer that is an error: code, HTTP status and message, which says what happened and what to do."""
+
+    def __init__(self, status: int, code: str, message: str, *, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
+        super().__init__(message)
+        self.headers = headers
+        self.status = status
+        self.code = code
+        self.message = message
+
+    def document(self, *, resource: str, request_id: str) -> bytes:
+        """The error as S3 sends it."""
+        fields = {"Code": self.code, "Message": self.message, "Resource": resource, "RequestId": request_id}
+        return (XML_HEAD + f"<Error>{elements(fields)}</Error>").encode()
+
+
+class Listing(msgspec.Struct, kw_only=True):
+    """One page of a bucket's objects.
+
+    Attributes:
+        bucket: its name.
+        prefix: the prefix asked for.
+        delimiter: the delimiter asked for, or empty.
+        max_keys: the most entries asked for.
+        url_encoded: whether keys are sent URL-encoded; those that are no text always are then.
+        objects: the objects of this page.
+        prefixes: the common prefixes of this page.
+        echoed: parameters of the request that the answer repeats; bytes are a key.
+        following: the element that says where the next page begins; empty when this is the last.
+        counted: whether the number of entries is told, as version 2 does.
+    """
+
+    bucket: str
+    prefix: bytes
+    delimiter: bytes
+    max_keys: int
+    url_encoded: bool
+    objects: Sequence[ObjectRecord]
+    prefixes: Sequence[bytes]
+    echoed: Mapping[str, str | bytes]
+    following: Mapping[str, str | bytes]
+    counted: bool
+
+    def document(self) -> bytes:
+        """The page as S3 sends it."""
+        fields = {
+            "Name": self.bucket,
+            "Prefix": self._text(self.prefix),
+            "MaxKeys": str(self.max_keys),
+            "IsTruncated": "true" if self.following else "false",
+            **{name: self._text(value) for name, value in (*self.echoed.items(), *self.following.items())},
+        }
+        if self.counted:
+            fields["KeyCount"] = str(len(self.objects) + len(self.prefixes))
+        if self.delimiter:
+            fields["Delimiter"] = self._text(self.delimiter)
+        if self.url_encoded:
+            fields["EncodingType"] = "url"
+        parts = [elements(fields)]
+        parts += [f"<Contents>{elements(self._entry(record))}</Contents>" for record in self.objects]
+        parts += [
+            f"<CommonPrefixes>{elements({'Prefix': self._text(prefix)})}</CommonPrefixes>" for prefix in self.prefixes
+        ]
+        return document("ListBucketResult", "".join(parts))
+
+    def _entry(self, record: ObjectRecord) -> dict[str, str]:
+        return {
+            "Key": self._text(record.key),
+            "LastModified": xml_time(record.mtime_ns / 1e9),
+            "ETag": f'"{record.etag}"',
+            "Size": str(record.size),
+            "StorageClass": "STANDARD",
+        }
+
+    def _text(self, value: str | bytes) -> str:
+        """Text as it is; a key or a part of one as the client asked for it."""
+        if isinstance(value, bytes) and self.url_encoded:
+            return quote(value, safe="/")
+        return _text(value)
+
+
+def elements(fields: Mapping[str, str | bytes]) -> str:
+    """One element for each field; bytes are a key or a part of one."""
+    return "".join(f"<{name}>{_xml_text(_text(value))}</{name}>" for name, value in fields.items())
+
+
+def document(name: str, inner: str) -> bytes:
+    """A whole document, its root and namespace around `inner`."""
+    return (XML_HEAD + f'<{name} xmlns="{_NAMESPACE}">{inner}</{name}>').encode()
+
+
+def xml_time(at_s: float) -> str:
+    """A time, seconds since the epoch, as S3 writes it."""
+    return datetime.fromtimestamp(at_s, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00") + "Z"
+
+
+def _text(value: str | bytes) -> str:
+    return value if isinstance(value, str) else value.decode("utf-8", "replace")
+
+
+def _xml_text(value: str) -> str:
+    """Escaped; characters that XML 1.0 cannot hold become U+FFFD."""
+    clean = "".join(char if char >= " " or char in "\t\n\r" else "\ufffd" for char in value)
+    return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()

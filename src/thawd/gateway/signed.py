@@ -1,0 +1,87 @@
+"""Signed requests to AWS's APIs, where access keys are configured: who is let in, and what others are told.
+
+Source: AWS Lambda API reference, "Common Errors".
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from dataclasses import replace
+
+import msgspec
+
+from thawd.errors import ThawdError
+from thawd.gateway.http import (
+    JSON,
+    Budget,
+    ClientGoneError,
+    Message,
+    Receive,
+    Scope,
+    Send,
+    raw_path_of,
+    read_body,
+    respond,
+    respond_error,
+)
+from thawd.gateway.lambda_api.control import MAX_BODY_BYTES
+from thawd.gateway.logs.endpoint import is_logs_request
+from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, verify
+from thawd.invocation import new_request_id
+
+
+class Gate:
+    """Lets signed requests in.
+
+    Args:
+        keys: secret of each access key id.
+        budget: memory for bodies.
+    """
+
+    def __init__(self, keys: Mapping[str, str], *, budget: Budget) -> None:
+        self._keys = keys
+        self._budget = budget
+
+    async def admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
+        """What the request's body is to be received by from now on; None: it was refused, and is answered."""
+        request_id = new_request_id()
+        service = "logs" if is_logs_request(scope) else "lambda"
+        request = Signed(
+            method=scope["method"],
+            raw_path=raw_path_of(scope),
+            query=scope["query_string"].decode("latin-1"),
+            headers=scope["headers"],
+            body=b"",
+        )
+        try:
+            # Before the body is read: strangers must not fill the memory.
+            check_claim(request, self._keys, now_s=time.time(), service=service)
+            with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
+                body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="signed")
+                verify(replace(request, body=body), self._keys, now_s=time.time(), service=service)
+        except SignatureError as error:
+            await _refuse(send, error, request_id)
+        except ThawdError as error:
+            await respond_error(send, error, request_id=request_id)
+        except ClientGoneError:
+            pass
+        else:
+            return _replay(body, receive)
+        return None
+
+
+def _replay(body: bytes, receive: Receive) -> Receive:
+    waiting: list[Message] = [{"type": "http.request", "body": body, "more_body": False}]
+
+    async def receive_again() -> Message:
+        return waiting.pop() if waiting else await receive()
+
+    return receive_again
+
+
+async def _refuse(send: Send, error: SignatureError, request_id: str) -> None:
+    headers = [JSON, (b"x-amzn-errortype", error.code.encode()), (b"x-amzn-requestid", request_id.encode())]
+    # AWS spells the field differently from service to service; clients read either.
+    document = {"__type": error.code, "message": error.message, "Message": error.message}
+    await respond(send, 403, headers, msgspec.json.encode(document))

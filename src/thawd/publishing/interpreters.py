@@ -1,0 +1,241 @@
+"""Interpreters of functions: found on this machine and tried, or made with a function's requirements installed.
+
+Publishing a version begins here. An interpreter is run before it is believed: a command that exists may still not
+work. How requirements are installed is told in `thawd.publishing.requirements`.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from thawd.config import NEWEST_PYTHON, OLDEST_PYTHON, process_environment
+from thawd.errors import EnvironmentBuildError
+from thawd.publishing.requirements import Installation
+
+_ANSWER_WITHIN_S = 10.0
+_VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
+# An older Python than this program is written for answers it too, or fails, and is refused either way.
+_QUESTION = (
+    "import sys; print('thawd:'); print(getattr(getattr(sys, 'implementation', None), 'name', '?'));"
+    "print('.'.join(map(str, sys.version_info[:3]))); print(sys.executable)"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Interpreter:
+    """An interpreter that works.
+
+    Attributes:
+        path: the program, absolute; in a virtual environment, that environment's.
+        version: major, minor and micro version.
+    """
+
+    path: Path
+    version: tuple[int, int, int]
+
+    def __str__(self) -> str:
+        return f"Python {'.'.join(map(str, self.version))} ({self.path})"
+
+
+class _UnusableError(Exception):
+    """A program that was tried and cannot run functions; the message says why."""
+
+
+def find_interpreter(
+    python: str | None, *, folder: Path | None = None, environ: Mapping[str, str] | None = None
+) -> Interpreter:
+    """The interpreter that a function's ``python`` option means. Runs programs and waits: call it in a thread.
+
+    Args:
+        python: a version (``3.9``, ``3.9.18``), a command on ``PATH``, the path of an interpreter or of a virtual
+            environment's folder; None: the interpreter that runs thawd.
+        folder: where relative paths begin, the folder of ``thawd.toml``; None: the working folder.
+        environ: environment variables to search with and to run with; None: those of this process.
+
+    Raises:
+        EnvironmentBuildError: there is none that works and is supported; the message tells what was tried.
+    """
+    if python is None:
+        return Interpreter(Path(sys.executable), sys.version_info[:3])
+    search = _Search(python, folder=folder or Path.cwd(), environ=process_environment() if environ is None else environ)
+    return search.first_usable()
+
+
+async def prepare_environment(
+    requirements: Path,
+    interpreter: Interpreter,
+    root: Path,
+    *,
+    on_line: Callable[[str], None],
+    environ: Mapping[str, str] | None = None,
+) -> Path:
+    """A virtual environment with the packages of a requirements file; made now, unless it is there.
+
+    A call that is cancelled kills what it started and leaves no half environment.
+
+    Args:
+        requirements: the file, absolute.
+        interpreter: what the environment is made from; packages of a virtual environment are not carried over.
+        root: folder of all such environments; made when missing.
+        on_line: called with each line of progress.
+        environ: environment variables for pip; None: those of this process.
+
+    Returns:
+        Path of the environment's interpreter.
+
+    Raises:
+        EnvironmentBuildError: it cannot be made; the message holds the last lines of output and the way out.
+    """
+    installation = Installation(
+        requirements, python=interpreter.path, label=str(interpreter), root=root, on_line=on_line, environ=environ
+    )
+    return await installation.ready()
+
+
+class _Search:
+    """One search for an interpreter.
+
+    Args:
+        python: what the user asked for.
+        folder: where relative paths begin.
+        environ: environment variables.
+    """
+
+    def __init__(self, python: str, *, folder: Path, environ: Mapping[str, str]) -> None:
+        self._python = python
+        self._folder = folder
+        self._environ = environ
+        self._home = Path(environ.get("HOME") or "/nonexistent")
+        version = _VERSION.fullmatch(python)
+        self._wanted = tuple(int(part) for part in version.groups() if part) if version else ()
+
+    def first_usable(self) -> Interpreter:
+        tried: list[str] = []
+        for candidate in dict.fromkeys(self._candidates()):
+            try:
+                return self._ask(candidate)
+            except _UnusableError as error:
+                tried.append(f"{candidate} ({error})")
+        raise EnvironmentBuildError(self._failure(tried))
+
+    def _failure(self, tried: list[str]) -> str:
+        if self._wanted:
+            what = f"Python {self._python} cannot be used" if tried else f"Python {self._python} was not found"
+        elif self._is_path():
+            what = f"The interpreter {self._python} cannot be used"
+        else:
+            what = f'The command "{self._python}" cannot be used' if tried else f'"{self._python}" is not on PATH'
+        if tried:
+            what += f"; tried: {'; '.join(tried)}"
+        version = self._python if OLDEST_PYTHON <= self._wanted[:2] <= NEWEST_PYTHON else "3.12"
+        return (
+            f"{what}. Install one from Python {_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)} (for example with "
+            f"`uv python install {version}` or `pyenv install {version}`), "
+            'or set python = "/path/to/python" for the function in thawd.toml.'
+        )
+
+    def _candidates(self) -> Iterator[Path]:
+        if not self._wanted:
+            yield from self._paths() if self._is_path() else self._on_path(self._python)
+            return
+        minor = _dotted(self._wanted[:2])
+        name = f"python{minor}"
+        yield from self._on_path(name)
+        pyenv = Path(self._environ.get("PYENV_ROOT") or self._home / ".pyenv")
+        yield from _newest_first(pyenv / "versions", f"{minor}.*/bin/{name}")
+        data = Path(self._environ.get("XDG_DATA_HOME") or self._home / ".local" / "share")
+        uv = Path(self._environ.get("UV_PYTHON_INSTALL_DIR") or data / "uv" / "python")
+        yield from _newest_first(uv, f"cpython-{minor}[.-]*/bin/{name}")
+        yield from _newest_first(Path("/usr/local/bin"), name)
+        yield from _newest_first(Path("/usr/bin"), name)
+        yield from _newest_first(Path("/opt/python"), f"*/bin/{name}")
+        if sys.version_info[:2] == self._wanted[:2]:
+            # A last resort, without the packages of the virtual environment that thawd may run in.
+            yield Path(sys.base_prefix) / "bin" / name
+
+    def _on_path(self, command: str) -> Iterator[Path]:
+        # Every folder: the first match may be a version manager's that knows the name only, behind it one that works.
+        for entry in self._environ.get("PATH", os.defpath).split(os.pathsep):
+            candidate = self._folder / entry / command
+            if entry and candidate.is_file():
+                yield candidate
+
+    def _is_path(self) -> bool:
+        return "/" in self._python or self._python[:1] in (".", "~") or (self._folder / self._python).is_dir()
+
+    def _paths(self) -> Iterator[Path]:
+        text = self._python
+        if text == "~" or text.startswith("~/"):
+            text = str(self._home) + text[1:]
+        path = Path(os.path.normpath(self._folder / text))
+        if not path.is_dir():
+            yield path
+            return
+        yield path / "bin" / "python"
+        yield path / "bin" / "python3"
+
+    def _ask(self, candidate: Path) -> Interpreter:
+        """Run a program and make sure that it is an interpreter as wanted.
+
+        Raises:
+            _UnusableError: it is none.
+        """
+        implementation, version, executable = self._answer(candidate)
+        if implementation != "cpython":
+            raise _UnusableError(f"it is {implementation}, not CPython")
+        if not OLDEST_PYTHON <= version[:2] <= NEWEST_PYTHON:
+            raise _UnusableError(
+                f"it is Python {_dotted(version)}; {_dotted(OLDEST_PYTHON)} to {_dotted(NEWEST_PYTHON)} are supported"
+            )
+        if version[: len(self._wanted)] != self._wanted:
+            raise _UnusableError(f"it is Python {_dotted(version)}")
+        # What a version manager put on PATH starts a shell first, each time: use what it leads to. A path that the
+        # user chose stays as it is: it may be a program that prepares something the interpreter needs.
+        leads_to = Path(executable)
+        if not self._is_path() and leads_to.is_absolute() and leads_to.is_file():
+            candidate = leads_to
+        return Interpreter(candidate, version)
+
+    def _answer(self, candidate: Path) -> tuple[str, tuple[int, int, int], str]:
+        try:
+            done = subprocess.run(
+                # Isolated and without site: variables and packages of the user have no say in what the version is.
+                [candidate, "-I", "-S", "-c", _QUESTION],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                cwd=self._folder,
+                env=self._environ,
+                timeout=_ANSWER_WITHIN_S,
+                check=False,
+            )
+        except subprocess.TimeoutExpired:
+            raise _UnusableError(f"no answer within {_ANSWER_WITHIN_S:g} s") from None
+        except OSError as error:
+            raise _UnusableError(error.strerror or str(error)) from None
+        output = done.stdout.decode(errors="replace")
+        answer = re.fullmatch(r"thawd:\n(.+)\n(\d+)\.(\d+)\.(\d+)\n(.*)\n", output)
+        if answer is None:
+            said = done.stderr.decode(errors="replace").strip() or output.strip() or "it said nothing"
+            raise _UnusableError(f"status {done.returncode}: {said.splitlines()[0]}")
+        return answer[1], (int(answer[2]), int(answer[3]), int(answer[4])), answer[5]
+
+
+def _newest_first(folder: Path, pattern: str) -> list[Path]:
+    def numbers(path: Path) -> list[int]:
+        return [int(number) for number in re.findall(r"\d+", str(path.relative_to(folder)))]
+
+    try:
+        return sorted(folder.glob(pattern), key=numbers, reverse=True)
+    except OSError:
+        # A folder that may not be read holds nothing for us.
+        return []
+
+
+def _dotted(version: tuple[int, ...]) -> str:
+    return ".".join(map(str, version))

@@ -1,0 +1,138 @@
+"""``thawd snapshot lint``: one function initialised in its own interpreter, searched, and ended; no server needed.
+
+May not publish anything: the function runs from where its code lies.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+import subprocess
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thawd.environments.programs import runs_a_program
+from thawd.environments.version import Version, variables_of, variables_of_environment
+from thawd.errors import ThawdError
+from thawd.publishing.interpreters import find_interpreter, prepare_environment
+from thawd.resources import Bucket, Function
+from thawd.snapshot.lint.rules import Finding
+from thawd.wire import frames
+
+
+class LintError(ThawdError):
+    """The function could not be initialised."""
+
+
+async def lint(
+    function: Function,
+    *,
+    folder: Path,
+    data: Path,
+    buckets: Mapping[str, Bucket],
+    own: Mapping[str, str],
+    progress: Callable[[str], None],
+) -> list[Finding]:
+    """Initialise `function` and search its process.
+
+    Args:
+        function: as declared.
+        folder: of the configuration file.
+        data: the data folder, where environments of requirements are kept.
+        buckets: declared buckets.
+        own: the platform's own environment variables.
+        progress: told what takes long, and what the function prints.
+
+    Raises:
+        LintError: init failed, or the function runs a program of its own.
+        EnvironmentBuildError: no interpreter, or requirements that cannot be installed.
+    """
+    if runs_a_program(function):
+        raise LintError(
+            f"{function.name} cannot be searched: its runtime is {function.runtime}, of which thawd makes no snapshots"
+        )
+    interpreter = find_interpreter(function.python, folder=folder, environ=own)
+    python = interpreter.path
+    if function.requirements is not None:
+        python = await prepare_environment(
+            function.requirements, interpreter, data / "environments", on_line=progress, environ=own
+        )
+    version_text = ".".join(map(str, interpreter.version))
+    variables = variables_of(
+        function,
+        task_root=function.code,
+        python_version=version_text,
+        buckets={name: bucket.path for name, bucket in buckets.items()},
+        own=own,
+    )
+    version = Version(
+        function=function,
+        generation=0,
+        python=python,
+        python_version=version_text,
+        task_root=function.code,
+        variables=variables,
+    )
+    return _search(version, progress)
+
+
+def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
+    """Run the process to its end."""
+    own = variables_of_environment(log_stream="lint", initialization="snap-start", identifier="lint")
+    control, their_control = socket.socketpair()
+    services, their_services = socket.socketpair()
+    lifeline_read, lifeline_write = os.pipe()
+    theirs = (their_control.fileno(), their_services.fileno(), lifeline_read)
+    try:
+        process = subprocess.Popen(
+            version.argv("lint", theirs),
+            env={**version.variables, **own},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            pass_fds=theirs,
+            cwd=version.task_root,
+            start_new_session=True,
+        )
+    finally:
+        their_control.close()
+        their_services.close()
+        os.close(lifeline_read)
+    try:
+        printed, _ = process.communicate(timeout=version.function.init_timeout_s)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
+        raise LintError(
+            f"{version.function.name}: init took longer than init_timeout_s, {version.function.init_timeout_s} s"
+        ) from None
+    finally:
+        os.close(lifeline_write)
+        services.close()
+    for line in printed.decode(errors="replace").splitlines():
+        progress(line)
+    with control:
+        return _findings(version, control, process.returncode)
+
+
+def _findings(version: Version, control: socket.socket, status: int) -> list[Finding]:
+    decoder = frames.Decoder()
+    while data := _received(control):
+        decoder.feed(data)
+    frame = decoder.take()
+    if frame is not None and frame.kind == frames.READY:
+        return msgspec.convert(frame.head["findings"], list[Finding])
+    said: Any = frame.head["message"] if frame is not None and frame.kind == frames.INIT_ERROR else None
+    raise LintError(
+        f"{version.function.name} cannot be searched, its init fails: {said or f'it ended with status {status}'}"
+    )
+
+
+def _received(control: socket.socket) -> bytes:
+    try:
+        return control.recv(1 << 18)
+    except ConnectionResetError:
+        return b""

@@ -1,0 +1,111 @@
+"""What an operator sees of the queue and of dead letters, and does about them: the documents, whoever asks for them.
+
+A payload may be secret: it stands in the document of one dead letter and in no list.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+import msgspec
+
+from thawd.errors import InvalidParameterValueException, ResourceNotFoundException
+from thawd.queue.upkeep import Upkeep
+from thawd.stores.events.dead_letters import DeadLetter, DeadLetters, Selection
+
+MAX_PAGE = 100
+
+
+class QueueDesk:
+    """Answers operators. All methods raise `StoreError` when the state file cannot be used.
+
+    Args:
+        dead_letters: the dead letters.
+        upkeep: knows the queue's figures.
+        wake: told of functions whose events were queued again.
+    """
+
+    def __init__(self, dead_letters: DeadLetters, upkeep: Upkeep, *, wake: Callable[[set[str]], None]) -> None:
+        self._dead_letters = dead_letters
+        self._upkeep = upkeep
+        self._wake = wake
+
+    async def overview(self) -> dict[str, Any]:
+        """How the queue stands: `Upkeep.overview` under ``functions``."""
+        return {"functions": await self._upkeep.overview()}
+
+    async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
+        """Dead letters in the order of acceptance, without their payloads, and where the next page begins.
+
+        Args:
+            function: whose; None: everybody's.
+            after: only those with a larger id.
+            limit: most of them, 1 to `MAX_PAGE`.
+        """
+        limit = max(1, min(limit, MAX_PAGE))
+        letters = await self._dead_letters.page(function, after=after, limit=limit, payloads=False)
+        following = letters[-1].id if len(letters) == limit else None
+        return {"dead_letters": [_summary(letter) for letter in letters], "next": following}
+
+    async def show(self, number: int) -> dict[str, Any]:
+        """One dead letter with all that there is of it.
+
+        Raises:
+            ResourceNotFoundException: there is none with that id (404).
+        """
+        for letter in await self._dead_letters.find([number]):
+            more = {"trace_id": letter.trace_id, "client_context": letter.client_context}
+            return {**_summary(letter), **more, "payload": msgspec.Raw(letter.payload)}
+        raise ResourceNotFoundException(f"there is no dead letter {number}")
+
+    async def redrive(self, selection: Selection) -> dict[str, Any]:
+        """Queue dead letters again, as if just accepted.
+
+        Returns:
+            ``count`` of them, and as ``unknown`` ids that were given and are of none.
+
+        Raises:
+            InvalidParameterValueException: the selection says nothing, or several things (400).
+        """
+        ids, unknown = await self._resolve(selection)
+        functions = await self._dead_letters.redrive(ids)
+        self._wake(functions)
+        return {"count": len(ids), "unknown": unknown}
+
+    async def remove(self, selection: Selection) -> dict[str, Any]:
+        """Forget dead letters; answers and errors are those of `redrive`."""
+        ids, unknown = await self._resolve(selection)
+        return {"count": await self._dead_letters.remove(ids), "unknown": unknown}
+
+    async def _resolve(self, selection: Selection) -> tuple[Sequence[int], list[int]]:
+        given = [selection.ids is not None, selection.function is not None, selection.all]
+        if given.count(True) != 1:
+            raise InvalidParameterValueException("name the dead letters by ids, by function, or all: one of the three")
+        if selection.ids is None:
+            return await self._dead_letters.ids(selection.function), []
+        wanted = list(dict.fromkeys(selection.ids))
+        known = set(await self._dead_letters.ids())
+        return [number for number in wanted if number in known], [n for n in wanted if n not in known]
+
+
+def _summary(letter: DeadLetter) -> dict[str, Any]:
+    return {
+        "id": letter.id,
+        "function": letter.function,
+        "qualifier": letter.qualifier,
+        "request_id": letter.request_id,
+        "source": letter.source,
+        "condition": letter.condition,
+        "error": letter.error,
+        "attempts": letter.attempts,
+        "accepted_at": _time(letter.accepted_at),
+        "buried_at": _time(letter.buried_at),
+        "outcome_kept": letter.has_outcome,
+        "payload_bytes": letter.payload_bytes,
+    }
+
+
+def _time(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")

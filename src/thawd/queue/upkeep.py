@@ -1,0 +1,144 @@
+"""Looks after the queue while the server runs: rates, retention, space; and says how it stands."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+from thawd.errors import StoreError
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Flow
+
+_SAMPLE_S = 5.0
+_RATE_WINDOW_S = 60.0
+_SWEEP_S = 60.0
+# Source: Lambda developer guide, "Asynchronous invocation": the longest that an event is kept.
+_ORPHANS_AFTER_S = 21_600.0
+
+
+class Upkeep:
+    """Keeps the queue tidy, and knows its figures.
+
+    Args:
+        state: the state file.
+        queue: the events in it.
+        dead_letters: the dead letters in it.
+        names: the functions that there are.
+        retention_s: how long a dead letter is kept, seconds.
+        report: told in one line what an operator should know.
+    """
+
+    def __init__(
+        self,
+        state: Database,
+        queue: EventQueue,
+        dead_letters: DeadLetters,
+        *,
+        names: Callable[[], Iterable[str]],
+        retention_s: float,
+        report: Callable[[str], None],
+    ) -> None:
+        self._state = state
+        self._queue = queue
+        self._dead_letters = dead_letters
+        self._names = names
+        self._retention_s = retention_s
+        self._report = report
+        self._stopping = False
+        self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
+        self._told = ""
+
+    def stop(self) -> None:
+        """Give up no more events: functions that a stop takes away are not gone for good."""
+        self._stopping = True
+
+    async def run(self) -> None:
+        """Until cancelled."""
+        swept_s = 0.0
+        while True:
+            try:
+                await self._sample()
+                if time.monotonic() - swept_s >= _SWEEP_S:
+                    swept_s = time.monotonic()
+                    await self.sweep()
+                self._told = ""
+            except StoreError as error:
+                if error.message != self._told:
+                    self._told = error.message
+                    self._report(f"thawd: the queue cannot be looked after: {error.message}")
+            await asyncio.sleep(_SAMPLE_S)
+
+    async def sweep(self) -> None:
+        """Forget old dead letters, give up events whose function is gone for good, give space back.
+
+        Raises:
+            StoreError: the state file cannot be used.
+        """
+        while await self._dead_letters.remove_older(clock.now() - self._retention_s):
+            continue
+        known = set(self._names())
+        for name, depth in (await self._queue.depth()).items():
+            if depth.queued and name not in known and not self._stopping:
+                await self._bury_orphans(name)
+        await self._state.give_space_back()
+
+    async def _bury_orphans(self, name: str) -> None:
+        buried = await self._queue.bury_older(
+            name,
+            clock.now() - _ORPHANS_AFTER_S,
+            error=f"there is no function {name}",
+            condition="ResourceNotFound",
+        )
+        if buried:
+            self._report(f"thawd: {buried} events of {name}, which is no function any more, were given up")
+
+    async def _sample(self) -> dict[str, Flow]:
+        flow = await self._queue.flow()
+        now_s = time.monotonic()
+        if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:  # whoever asks makes none of their own
+            self._samples.append((now_s, flow))
+        while now_s - self._samples[0][0] > _RATE_WINDOW_S:
+            self._samples.popleft()
+        await self._queue.depth()  # which also counts what was queued with objects
+        return flow
+
+    async def overview(self) -> dict[str, dict[str, Any]]:
+        """How the queue stands, by function.
+
+        Returns:
+            For each function that has or had events: ``queued`` (waiting to run), ``running``, ``delivering`` (outcomes
+            that wait for their destination), ``dead``, ``oldest_age_s`` of those queued (None: there are none),
+            ``accepted_per_s`` and ``done_per_s`` over the last minute, and since the state file was made ``accepted``,
+            ``done``, ``retried``, ``buried``.
+
+        Raises:
+            StoreError: the state file cannot be read.
+        """
+        flow, depths, oldest = await self._sample(), await self._queue.depth(), await self._queue.oldest()
+        since_s, before = self._samples[0]
+        span_s = max(time.monotonic() - since_s, 1.0)
+        now = clock.now()
+        view = {}
+        for name in sorted({*flow, *depths}):
+            total, depth = flow.get(name, Flow()), depths.get(name)
+            earlier = before.get(name, Flow())
+            view[name] = {
+                "queued": depth.queued if depth else 0,
+                "running": depth.leased if depth else 0,
+                "delivering": depth.delivering if depth else 0,
+                "dead": depth.dead if depth else 0,
+                "oldest_age_s": round(max(0.0, now - oldest[name]), 3) if name in oldest else None,
+                "accepted_per_s": round((total.accepted - earlier.accepted) / span_s, 3),
+                "done_per_s": round((total.done - earlier.done) / span_s, 3),
+                "accepted": total.accepted,
+                "done": total.done,
+                "retried": total.retried,
+                "buried": total.buried,
+            }
+        return view

@@ -1,0 +1,518 @@
+"""The one door to functions: every invocation, synchronous or not, enters here.
+
+Finds the function's current version, applies its concurrency limit, leases an environment, runs the invocation, counts
+it. Knows nothing of HTTP, of queues, of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import time
+from collections.abc import Callable, Coroutine, Iterator, Mapping
+from dataclasses import asdict
+from typing import Any
+
+import msgspec
+
+from thawd.environments.init_phase import InitError
+from thawd.environments.version import Version
+from thawd.errors import (
+    ResourceConflictException,
+    ResourceNotFoundException,
+    ResourceNotReadyException,
+    ServiceException,
+    ThawdError,
+    TooManyRequestsException,
+)
+from thawd.invocation import Invocation, Result, StartKind
+from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
+from thawd.scheduling.keep_alive import Policy, policy_of
+from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
+from thawd.scheduling.room import Node, StartMethod
+from thawd.telemetry.metrics import FunctionMetrics, Metrics
+from thawd.wire import frames
+
+_NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
+
+
+class VersionEntry:
+    """One version of a function as the dispatcher sees it.
+
+    Attributes:
+        function: as declared, or as published.
+        number: of the version; ``$LATEST`` for the one that can change.
+        state: Lambda's: ``Pending``, ``Active`` or ``Failed``.
+        reason: why it is not active, or why its last publication failed; None when all is well.
+        pool: environments of what serves, None before the first publication succeeded.
+        decided: set once the first publication has succeeded or failed.
+        provisioned: environments to be kept initialised; None: as its function says.
+        wanted: publishes it; called when it is first invoked. None: whoever declared it sees to that.
+
+    How long its environments are kept was learnt over all its publications.
+    """
+
+    def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
+        self.function = function
+        self.number = number
+        self.state = "Pending"
+        self.reason: str | None = "The function is being published."
+        self.pool: Pool | None = None
+        self.decided = asyncio.Event()
+        self.provisioned: int | None = None
+        self.wanted = wanted
+        self._policy: tuple[tuple[str, float], Policy] | None = None
+
+    def policy(self, function: Function) -> Policy:
+        """How long idle environments are kept, by the words of the function as it is published now."""
+        named = (function.keep_alive, function.idle_timeout_s)
+        if self._policy is None or self._policy[0] != named:
+            self._policy = (named, policy_of(*named))
+        return self._policy[1]
+
+
+class FunctionEntry:
+    """A function: its versions, what its aliases stand for, what is counted over all of them.
+
+    Attributes:
+        latest: the version ``$LATEST``.
+        published: the others, by number.
+        aliases: by name, each with the versions that its invocations go to, and their shares, which sum to 1.
+        asynchronous: by qualifier, fields of its function that are others for asynchronous invocations of that.
+        in_flight: invocations that wait or run.
+        metrics: of all versions together.
+    """
+
+    def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
+        self.latest = VersionEntry(function)
+        self.published: dict[str, VersionEntry] = {}
+        self.aliases: dict[str, Mapping[str, float]] = {}
+        self.asynchronous: Mapping[str, Mapping[str, Any]] = {}
+        self.in_flight = 0
+        self.metrics = metrics
+
+    def find(self, qualifier: str | None) -> VersionEntry | None:
+        """The version that an invocation of `qualifier` goes to; None when there is none."""
+        if qualifier is None or qualifier == LATEST:
+            return self.latest
+        shares = self.aliases.get(qualifier)
+        if shares is None:
+            return self.published.get(qualifier)
+        number = next(iter(shares))
+        if len(shares) > 1:
+            (number,) = random.choices(list(shares), list(shares.values()))
+        return self.latest if number == LATEST else self.published.get(number)
+
+    def all(self) -> list[VersionEntry]:
+        """All its versions."""
+        return [self.latest, *self.published.values()]
+
+
+class Dispatcher:
+    """All functions and what runs them.
+
+    Attributes:
+        stopping: whether the server stops.
+        on_active: called with the name of a function and the number of a version whose init failed when it was
+            published and has succeeded now.
+    """
+
+    def __init__(
+        self,
+        node: Node,
+        metrics: Metrics,
+        *,
+        max_waiting: int,
+        spawn_task: Callable[[Coroutine[None, None, None]], object],
+    ) -> None:
+        self._node = node
+        self._metrics = metrics
+        self._max_waiting = max_waiting
+        self._spawn_task = spawn_task
+        self._families: dict[str, FunctionEntry] = {}
+        self._retiring: set[Pool] = set()
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._in_flight = 0
+        self.stopping = False
+        self.on_active: Callable[[str, str], None] = lambda name, number: None
+
+    def declare(self, functions: Mapping[str, Function]) -> None:
+        """These functions exist from now on; those no longer named are retired, with all their versions."""
+        for name in set(self._families) - set(functions):
+            for entry in self._families.pop(name).all():
+                self._put_away(entry)
+        for name, function in functions.items():
+            if name in self._families:
+                self._families[name].latest.function = function
+            else:
+                self._families[name] = FunctionEntry(function, self._metrics.function(name))
+        self._node.declare(functions)
+
+    def declare_version(
+        self, function: Function, number: str, *, wanted: Callable[[], None] | None = None
+    ) -> VersionEntry:
+        """The published version `number` of a function that is declared exists from now on.
+
+        Args:
+            function: as it was published.
+            number: its number.
+            wanted: publishes it here; called when it is first invoked.
+
+        Raises:
+            ResourceNotFoundException: there is no such function (404).
+        """
+        family = self._family(function.name)
+        if number not in family.published:
+            family.published[number] = VersionEntry(function, number, wanted=wanted)
+        return family.published[number]
+
+    def remove_version(self, name: str, number: str) -> None:
+        """It exists no more; what runs in it runs to its end."""
+        entry = self._family(name).published.pop(number, None)
+        if entry is not None:
+            self._put_away(entry)
+
+    def set_aliases(self, name: str, aliases: Mapping[str, Mapping[str, float]]) -> None:
+        """Invocations of these aliases of the function `name` go to these versions from now on, by these shares."""
+        self._family(name).aliases = dict(aliases)
+
+    def provision(self, name: str, number: str, count: int | None) -> None:
+        """Keep `count` environments of a version initialised; None: as many as its function says."""
+        entry = self.entry(name, number)
+        entry.provisioned = count
+        if entry.pool is not None:
+            entry.pool.set_provisioned(count)
+        elif count and entry.wanted is not None:
+            entry.wanted()
+
+    def _put_away(self, entry: VersionEntry) -> None:
+        if entry.pool is not None:
+            self._retire(entry.pool)
+        entry.state, entry.reason = "Failed", "The function was deleted."
+        entry.decided.set()
+
+    def names(self) -> list[str]:
+        """Names of the functions declared."""
+        return list(self._families)
+
+    def family(self, name: str) -> FunctionEntry:
+        """The function `name` with all its versions.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        return self._family(name)
+
+    def _family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
+        family = self._families.get(name)
+        if family is None:
+            raise _not_found(name, qualifier)
+        return family
+
+    def entry(self, name: str, qualifier: str | None = None) -> VersionEntry:
+        """The version of the function `name` that `qualifier` stands for; of a weighted alias, one by chance.
+
+        Args:
+            name: of the function.
+            qualifier: version number or alias; None: ``$LATEST``.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        entry = self._family(name, qualifier).find(qualifier)
+        if entry is None:
+            raise _not_found(name, qualifier)
+        return entry
+
+    def asynchronous(self, name: str, qualifier: str | None) -> Function:
+        """The function as asynchronous invocations of `qualifier` see it: retries, age, destinations, its limit.
+
+        Raises:
+            ResourceNotFoundException: there is none (404).
+        """
+        family = self._family(name, qualifier)
+        changes = family.asynchronous.get(qualifier or LATEST, {})
+        # Source: Lambda developer guide, "Adding a dead-letter queue": versions use that of $LATEST.
+        latest = family.latest.function
+        own = {"dead_letter": latest.dead_letter, "reserved_concurrency": latest.reserved_concurrency}
+        return msgspec.structs.replace(self.entry(name, qualifier).function, **own, **changes)
+
+    def versions(self) -> list[Version]:
+        """Versions that serve, or retire and still have environments."""
+        entries = [entry for family in self._families.values() for entry in family.all()]
+        serving = [entry.pool for entry in entries if entry.pool is not None]
+        return [pool.version for pool in (*serving, *self._retiring)]
+
+    def most_at_once(self, name: str) -> int:
+        """The most environments the function `name` can have."""
+        return self._node.most_at_once(self.entry(name).function)
+
+    async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
+        """Make `version` the one that serves, once it is ready; the old one serves until then.
+
+        Args:
+            version: the new one.
+            keeps_old: whether the old one goes on serving when the new one's init fails; else callers get the error.
+
+        Raises:
+            InitError: its init failed; where nothing older goes on serving, callers get the error.
+            ResourceNotFoundException: the function is no longer declared.
+        """
+        entry = self.entry(version.function.name, version.number)
+        pool = Pool(
+            version,
+            self._node,
+            max_waiting=self._max_waiting,
+            spawn_task=self._spawn_task,
+            policy=entry.policy(version.function),
+        )
+        pool.on_started = lambda: self._works(entry, pool)
+        if entry.provisioned is not None:
+            pool.provisioned = entry.provisioned
+        self._node.join(pool)
+        try:
+            await self._node.prepare(version)
+            await pool.provision()
+        except InitError as error:
+            if not self._has(entry):
+                self._retire(pool)
+                raise self._gone(entry) from error
+            if entry.pool is not None and keeps_old and entry.state != "Failed":
+                entry.reason = f"The last publication failed and the version before it serves: {error}"
+                self._retire(pool)
+                raise
+            pool.seed_failure(error)
+            self._serve(entry, pool, state="Failed", reason=str(error))
+            raise
+        except BaseException:
+            self._retire(pool)
+            raise
+        if not self._has(entry):
+            self._retire(pool)
+            raise self._gone(entry)
+        self._serve(entry, pool, state="Active", reason=None)
+
+    def _has(self, entry: VersionEntry) -> bool:
+        """Whether the version was not deleted meanwhile."""
+        family = self._families.get(entry.function.name)
+        return family is not None and family.find(entry.number) is entry
+
+    def _serve(self, entry: VersionEntry, pool: Pool, *, state: str, reason: str | None) -> None:
+        old, entry.pool = entry.pool, pool
+        pool.set_provisioned(entry.provisioned)
+        entry.state, entry.reason = state, reason
+        entry.decided.set()
+        if old is not None:
+            self._retire(old)
+
+    def _works(self, entry: VersionEntry, pool: Pool) -> None:
+        """An environment has started: if init failed when the version was published, that is over."""
+        if entry.pool is pool and entry.state != "Active":
+            entry.state, entry.reason = "Active", None
+            self.on_active(entry.function.name, entry.number)
+
+    def may_fare_better(self, version: Version) -> bool:
+        """Whether publishing `version` again may succeed: its init failed, or its priming event did.
+
+        What they want from outside, an object in a bucket for example, may be there by now.
+
+        Raises:
+            ResourceNotFoundException: there is no such version (404).
+        """
+        entry = self.entry(version.function.name, version.number)
+        if entry.pool is None or entry.pool.version is not version or entry.state == "Failed":
+            return True
+        refused = self._node.start_method(version).snapshot.get("refused")
+        return refused is not None and frames.PRIMING_FAILED in refused
+
+    def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
+        """The version could not be published for `reason`; what it was before goes on serving."""
+        entry = self.entry(name, number)
+        entry.reason = reason
+        if entry.pool is None:
+            entry.state = "Failed"
+        entry.decided.set()
+
+    async def invoke(self, invocation: Invocation) -> Result:
+        """Run `invocation`; the function's own failures are results, with `Result.function_error`.
+
+        Raises:
+            ResourceNotFoundException: no such function (404).
+            ResourceConflictException: it is still being published (409).
+            ResourceNotReadyException: it could not be published (502).
+            TooManyRequestsException: a concurrency limit or the queue's bound was reached (429).
+            ServiceException: the machine could not start a process (500).
+        """
+        family = self._family(invocation.function, invocation.qualifier)
+        entry = self.entry(invocation.function, invocation.qualifier)
+        asked_s = time.monotonic()
+        entry = await self._published(entry, invocation)
+        reserved = family.latest.function.reserved_concurrency
+        if reserved is not None and family.in_flight >= reserved:
+            family.metrics.throttles += 1
+            raise TooManyRequestsException("Rate Exceeded.", reason="ReservedFunctionConcurrentInvocationLimitExceeded")
+        family.in_flight += 1
+        self._in_flight += 1
+        self._idle.clear()
+        try:
+            result = await self._run(entry, invocation, family.metrics)
+        finally:
+            family.in_flight -= 1
+            self._in_flight -= 1
+            if not self._in_flight:
+                self._idle.set()
+        _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
+        return result
+
+    async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:
+        """`entry` once it serves, or the version that took its place before it did.
+
+        Raises:
+            ResourceConflictException: it is still being published (409).
+            ResourceNotReadyException: it could not be published, or was deleted meanwhile (502).
+        """
+        while entry.pool is None:
+            await self._wait_decided(entry, invocation)
+            if entry.pool is None:
+                following = self._successor(entry, invocation)
+                if following is None:
+                    raise ResourceNotReadyException(f"The function could not be published: {entry.reason}")
+                entry = following
+        return entry
+
+    def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
+        """What an invocation goes to whose version is gone; None: the version is not gone, or nothing came after it.
+
+        A function that the configuration covered for a while, say, is declared anew when it does no more.
+        """
+        family = self._families.get(invocation.function)
+        found = None if family is None or self._has(entry) else family.find(invocation.qualifier)
+        return None if found is entry else found
+
+    async def _wait_decided(self, entry: VersionEntry, invocation: Invocation) -> None:
+        if entry.wanted is not None:
+            if entry.state == "Failed":  # tried when it was last invoked
+                entry.state, entry.reason = "Pending", "The function is being published."
+                entry.decided.clear()
+            entry.wanted()
+        try:
+            async with asyncio.timeout(max(0.0, invocation.queue_deadline - time.monotonic())):
+                await entry.decided.wait()
+        except TimeoutError:
+            raise ResourceConflictException(
+                "The operation cannot be performed at this time. The function is currently in the following state: "
+                f"{entry.state}"
+            ) from None
+
+    async def _run(self, entry: VersionEntry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
+        while True:
+            pool = entry.pool
+            assert pool is not None
+            try:
+                lease = await pool.acquire(invocation)
+                break
+            except PoolRetiredError:
+                if entry.pool is pool:
+                    following = self._successor(entry, invocation)
+                    if following is None:
+                        raise self._gone(entry) from None
+                    entry = await self._published(following, invocation)
+            except InitError as error:
+                return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
+            except TooManyRequestsException:
+                metrics.throttles += 1
+                raise
+        return await self._run_in(pool, lease, invocation)
+
+    async def _run_in(self, pool: Pool, lease: Lease, invocation: Invocation) -> Result:
+        self._node.began(lease.environment)
+        try:
+            return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
+        except asyncio.CancelledError:
+            # Whoever asked is gone and nobody will read the answer: the environment is in the middle of something.
+            lease.environment.kill()
+            raise
+        finally:
+            self._node.finished(lease.environment)
+            pool.release(lease)
+
+    def _gone(self, entry: VersionEntry) -> ThawdError:
+        """Why a function has no version that serves any more."""
+        if self.stopping:
+            return ServiceException("thawd is stopping")
+        return _not_found(entry.function.name, entry.number)
+
+    def _retire(self, pool: Pool) -> None:
+        self._node.retire(pool.version, for_good=not self.stopping)
+        pool.retire()
+        self._retiring.add(pool)
+        self._spawn_task(self._bury(pool))
+
+    async def _bury(self, pool: Pool) -> None:
+        await pool.empty.wait()
+        self._node.leave(pool)
+        self._retiring.discard(pool)
+
+    async def drain(self, grace_s: float) -> int:
+        """Wait until nothing is in flight, at most `grace_s` seconds; how many invocations are left."""
+        try:
+            async with asyncio.timeout(grace_s):
+                await self._idle.wait()
+        except TimeoutError:
+            pass
+        return self._in_flight
+
+    def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:
+        """Name, environments by state and requests that wait, of each function's newest version."""
+        for name, family in self._families.items():
+            pool = family.latest.pool
+            yield (name, _NO_ENVIRONMENTS, 0) if pool is None else (name, pool.counts(), pool.waiting)
+
+    def status(self) -> dict[str, Any]:
+        """The functions' part of ``/_thawd/status``."""
+        return {name: self._status(family) for name, family in self._families.items()}
+
+    def _status(self, family: FunctionEntry) -> dict[str, Any]:
+        document = {**self._of_version(family.latest, family.metrics), **family.metrics.summary()}
+        if family.published:
+            versions = {number: self._of_version(entry, family.metrics) for number, entry in family.published.items()}
+            document |= {"versions": versions}
+        return document
+
+    def _of_version(self, entry: VersionEntry, metrics: FunctionMetrics) -> dict[str, Any]:
+        pool = entry.pool
+        method = self._node.start_method(pool.version) if pool is not None else None
+        return {
+            "state": entry.state,
+            "reason": entry.reason,
+            "start": None if method is None else method.start,
+            "start_reason": None if method is None else method.why,
+            "start_reasons": [] if method is None else list(map(asdict, method.obstacles)),
+            "template_init_ms": None if method is None else method.template_init_ms,
+            "snapshot": None if method is None else _snapshot(metrics, method),
+            "environments": pool.counts() if pool is not None else dict(_NO_ENVIRONMENTS),
+            "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
+            "waiting": pool.waiting if pool is not None else 0,
+        }
+
+
+def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
+    arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
+    return ResourceNotFoundException(f"Function not found: {arn}")
+
+
+def _snapshot(metrics: FunctionMetrics, method: StartMethod) -> dict[str, Any]:
+    """The version's image, and how long restoring from it takes."""
+    thaws = metrics.starts[StartKind.THAW]
+    return {**method.snapshot, "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
+
+
+def _count(metrics: FunctionMetrics, result: Result, elapsed_ms: float) -> None:
+    metrics.invocations[result.start_kind].record(elapsed_ms)
+    if result.function_error is not None:
+        metrics.errors += 1
+        if b'"Sandbox.Timedout"' in result.payload[:100]:
+            metrics.timeouts += 1
+        elif b'"Runtime.ExitError"' in result.payload[:100]:
+            metrics.exits += 1

@@ -1,0 +1,470 @@
+"""The environments of one version: who gets an idle one, when another is started, when an idle one ends.
+
+Guarantees:
+- the environment used last is used first, so that those a quiet function no longer needs grow old and end;
+- as many environments start as requests wait, at once, within what the node has room for;
+- a request takes whatever comes first, a start or an environment that became free;
+- synchronous requests go before asynchronous ones;
+- how long idle environments are kept, and when one is started ahead, is the keep-alive policy's to say;
+- a start that fails is told to whoever waits, once, and is not repeated before `_Failure.until_s`; but one that failed
+  when the version was published is, once, by the first request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+
+from thawd.environments.environment import Environment
+from thawd.environments.init_phase import InitError
+from thawd.environments.version import Version
+from thawd.errors import ServiceException, TooManyRequestsException
+from thawd.invocation import Invocation
+from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
+from thawd.scheduling.room import Node
+
+_BACKOFF_FIRST_S = 1.0
+_BACKOFF_LAST_S = 60.0
+_EXPIRY_RECHECK_S = 0.5
+_UNUSED_DEATHS = 3
+_TIMER_EARLY_S = 0.001
+# A start that has been given room begins in the loop's next turn, and comes to its spawn in that one.
+_TURNS_TO_SPAWN = 2
+
+
+class PoolRetiredError(Exception):
+    """A newer version has taken over; ask its pool."""
+
+
+@dataclass(slots=True)
+class _Failure:
+    """The last start failed: how, until when no other is tried, and how long to wait after the next failure."""
+
+    error: InitError | ServiceException
+    until_s: float
+    backoff_s: float
+
+
+@dataclass(slots=True)
+class Lease:
+    """An environment in use, to be given back by `Pool.release`.
+
+    Attributes:
+        environment: it.
+        init_ms: time of its start when this request is the first it serves, else None.
+    """
+
+    environment: Environment
+    init_ms: float | None
+
+
+class Pool:
+    """The environments of one version.
+
+    Attributes:
+        version: it.
+        retired: whether a newer version has taken over; environments end as they become free.
+        provisioned: environments to be kept initialised.
+        on_started: called each time an environment has started.
+        empty: set while there is no environment and no start.
+    """
+
+    def __init__(
+        self,
+        version: Version,
+        node: Node,
+        *,
+        max_waiting: int,
+        spawn_task: Callable[[Coroutine[None, None, None]], object],
+        policy: Policy | None = None,
+    ) -> None:
+        """See the class.
+
+        Args:
+            version: whose environments they are.
+            node: gives room and starts them.
+            max_waiting: most requests that wait.
+            spawn_task: runs a start.
+            policy: how long they are kept while idle; None: for the function's ``idle_timeout_s``.
+        """
+        self.version = version
+        self.retired = False
+        self.on_started: Callable[[], None] = lambda: None
+        self.empty = asyncio.Event()
+        self.empty.set()
+        self._node = node
+        self._max_waiting = max_waiting
+        self._spawn_task = spawn_task
+        self._idle: list[Environment] = []
+        self._busy: set[Environment] = set()
+        self._dying: set[Environment] = set()  # ended by us, their room released; the kernel is not done with them
+        self._unused_deaths = 0
+        self._starting = 0
+        self._starting_provisioned = 0
+        self._waiting: deque[asyncio.Future[Lease]] = deque()
+        self._waiting_asynchronous: deque[asyncio.Future[Lease]] = deque()
+        self._failure: _Failure | None = None
+        self.provisioned = version.function.provisioned_concurrency
+        self._first_try_left = False  # init failed at publication, and no request has had it tried again
+        idle_timeout_s = version.function.idle_timeout_s
+        self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
+        self._prewarmed_at_s: float | None = None
+        self._reaper: asyncio.TimerHandle | None = None
+        self._reaper_due_s = 0.0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait for an environment."""
+        return len(self._waiting) + len(self._waiting_asynchronous)
+
+    def counts(self) -> dict[str, int]:
+        """Environments by state."""
+        return {"idle": len(self._idle), "busy": len(self._busy), "starting": self._starting}
+
+    def keeping(self) -> dict[str, float]:
+        """When an environment is to be there again once the function is idle, and how long it is kept; seconds."""
+        windows = self._keeper.policy.windows()
+        return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
+
+    def all(self) -> list[Environment]:
+        """All environments that are ready."""
+        return [*self._idle, *self._busy]
+
+    async def acquire(self, invocation: Invocation) -> Lease:
+        """An environment for `invocation`: idle, else whichever is started or freed first.
+
+        Raises:
+            InitError: the function's init fails.
+            ServiceException: no process can be started (500).
+            TooManyRequestsException: the queue is full, or the deadline passed (429).
+        """
+        self._keeper.asked(time.monotonic())
+        while self._idle:
+            environment = self._idle.pop()
+            self._busy.add(environment)
+            if not environment.dying:
+                return Lease(environment, None)
+            self._end(environment)
+        if self.retired:
+            raise PoolRetiredError
+        if self._backs_off() and not self.all():
+            assert self._failure is not None
+            if not self._first_try_left:
+                raise _copy(self._failure.error)
+            self._failure.until_s = 0.0
+        self._first_try_left = False
+        if self.waiting >= self._max_waiting:
+            raise _throttled("the queue of waiting requests is full")
+        queue = self._waiting_asynchronous if invocation.asynchronous else self._waiting
+        loop = asyncio.get_running_loop()
+        waiter: asyncio.Future[Lease] = loop.create_future()
+        queue.append(waiter)
+        self.grow()
+        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter)
+        try:
+            return await waiter
+        except BaseException:
+            if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
+                self.release(waiter.result())  # the caller went away just as it was served
+            raise
+        finally:
+            timer.cancel()
+            if waiter in queue:
+                queue.remove(waiter)
+                self._look_whether_at_rest()
+
+    def _expire(self, waiter: asyncio.Future[Lease]) -> None:
+        """The waiter's deadline has passed: throttled, unless a start is under way that may be for it."""
+        if waiter.done():
+            return
+        if self._starting:
+            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter)
+        else:
+            waiter.set_exception(_throttled("no execution environment became free in time"))
+
+    def release(self, lease: Lease) -> None:
+        """Give the environment back; the first in the queue gets it."""
+        environment = lease.environment
+        if environment not in self._busy:
+            return  # it died meanwhile
+        self._unused_deaths = 0
+        self._busy.discard(environment)
+        if self.retired or environment.dying or (not environment.provisioned and self._node.must_yield(self)):
+            self._end(environment)
+        else:
+            self._available(environment, init_ms=None)
+        self._look_whether_at_rest()
+
+    def grow(self) -> None:
+        """Start as many environments as requests wait and as provisioned ones are missing, within the node's room."""
+        if self.retired or self._backs_off():
+            return
+        while self._missing_provisioned() > 0 and self._node.reserve(self):
+            self._spawn_task(self._begin_start(provisioned=True))
+        while self._starting < self.waiting and self._node.reserve(self):
+            self._spawn_task(self._begin_start(provisioned=False))
+
+    async def provision(self) -> None:
+        """Start the provisioned environments and wait until they are ready, or have failed."""
+        starts = []
+        while self._missing_provisioned() > 0 and self._node.reserve(self):
+            starts.append(self._begin_start(provisioned=True))
+        await asyncio.gather(*starts)
+
+    def set_provisioned(self, count: int | None) -> None:
+        """Keep `count` environments initialised from now on; None: as many as the function says."""
+        self.provisioned = self.version.function.provisioned_concurrency if count is None else count
+        too_many = sum(environment.provisioned for environment in self.all()) - self.provisioned
+        for environment in [e for e in self.all() if e.provisioned][: max(0, too_many)]:
+            environment.provisioned = False
+            self._schedule_reaping()
+        self.grow()
+
+    def provisioned_ready(self) -> int:
+        """How many of them are."""
+        return sum(environment.provisioned for environment in self.all())
+
+    @property
+    def failure(self) -> str | None:
+        """Why the last start failed, while no other is tried; else None."""
+        return str(self._failure.error) if self._failure is not None and self._backs_off() else None
+
+    def wants_room(self) -> bool:
+        """See `Tenant`."""
+        if self.retired or self._backs_off():
+            return False
+        return self._missing_provisioned() > 0 or self._starting < self.waiting
+
+    def is_urgent(self) -> bool:
+        """See `Tenant`."""
+        return any(not waiter.done() for waiter in self._waiting)
+
+    def seed_failure(self, error: InitError | ServiceException) -> None:
+        """Init was tried when the version was published, and failed: the first request has it tried again at once.
+
+        Source: AWS Lambda developer guide, "Failures during the Init phase": init runs again with the first invoke.
+        """
+        self._failed(error)
+        self._first_try_left = True
+
+    def retire(self) -> None:
+        """End idle environments now, busy ones when they become free, and start none any more."""
+        self.retired = True
+        if self._reaper is not None:
+            self._reaper.cancel()
+        for environment in list(self._idle):
+            self._end(environment)
+        for queue in (self._waiting, self._waiting_asynchronous):
+            for waiter in queue:
+                if not waiter.done():
+                    waiter.set_exception(PoolRetiredError())
+        self._settle()
+
+    def oldest_idle_s(self) -> float | None:
+        """See `Tenant`."""
+        return next((e.idle_since for e in self._idle if not e.provisioned), None)
+
+    def end_oldest_idle(self) -> None:
+        """See `Tenant`."""
+        oldest = next((e for e in self._idle if not e.provisioned), None)
+        if oldest is not None:
+            self._end(oldest, after_turns=_TURNS_TO_SPAWN)
+
+    def _missing_provisioned(self) -> int:
+        alive = sum(environment.provisioned for environment in self.all())
+        return self.provisioned - alive - self._starting_provisioned
+
+    def _backs_off(self) -> bool:
+        return self._failure is not None and time.monotonic() < self._failure.until_s
+
+    def _begin_start(self, *, provisioned: bool) -> Coroutine[None, None, None]:
+        """Count a start, in room reserved before; the coroutine does it."""
+        self._starting += 1
+        self._starting_provisioned += provisioned
+        self.empty.clear()
+        return self._start(provisioned=provisioned)
+
+    async def _start(self, *, provisioned: bool) -> None:
+        """Start one environment; its failure is told to those who wait, never raised."""
+        environment: Environment | None = None
+        failure: InitError | ServiceException | None = None
+        try:
+            if not self.retired:
+                environment = await self._node.start(self.version, provisioned=provisioned)
+        except (InitError, ServiceException) as error:
+            failure = error
+        except Exception as error:  # a bug of ours must not take the server down: the waiting are told
+            failure = ServiceException(f"an execution environment could not be started: {error!r}")
+        finally:
+            self._starting -= 1
+            self._starting_provisioned -= provisioned
+            if environment is None:
+                self._node.release(self)
+                self._look_whether_at_rest()
+                self._settle()
+        if failure is not None:
+            self._failed(failure)
+        if environment is not None:
+            self._failure = None
+            self.on_started()
+            self._started(environment, provisioned=provisioned)
+
+    def _started(self, environment: Environment, *, provisioned: bool) -> None:
+        environment.provisioned = provisioned
+        environment.on_end = self._on_end
+        self._busy.add(environment)
+        if environment.ended.is_set():  # it died between its first word and now
+            self._on_end(environment)
+        elif self.retired or environment.dying:
+            self._busy.discard(environment)
+            self._end(environment)
+        else:
+            self._busy.discard(environment)
+            self._available(environment, init_ms=None if provisioned else environment.init_ms)
+            self._look_whether_at_rest()
+
+    def _failed(self, error: InitError | ServiceException) -> None:
+        """Tell all who wait: each would start the same init again, and it has just failed."""
+        backoff_s = _BACKOFF_FIRST_S if self._failure is None else self._failure.backoff_s
+        now_s = time.monotonic()
+        by_itself = not (isinstance(error, InitError) and error.from_outside)
+        if by_itself and (self._failure is None or now_s >= self._failure.until_s):
+            self._failure = _Failure(_copy(error), now_s + backoff_s, min(2 * backoff_s, _BACKOFF_LAST_S))
+            asyncio.get_running_loop().call_later(backoff_s, self._try_again, self._failure)
+        if self._starting == 0 and not self._busy:
+            for queue in (self._waiting, self._waiting_asynchronous):
+                for waiter in queue:
+                    if not waiter.done():
+                        waiter.set_exception(_copy(error))
+
+    def _try_again(self, failure: _Failure) -> None:
+        """The back-off has passed; by the loop's timer, which may be a moment early by the clock."""
+        failure.until_s = 0.0
+        self.grow()
+
+    def _available(self, environment: Environment, *, init_ms: float | None) -> None:
+        for queue in (self._waiting, self._waiting_asynchronous):
+            while queue:
+                waiter = queue.popleft()
+                if not waiter.done():
+                    self._busy.add(environment)
+                    waiter.set_result(Lease(environment, init_ms))
+                    return
+        environment.idle_since = time.monotonic()
+        self._idle.append(environment)
+        if not environment.provisioned:
+            if self._node.should_yield(self):
+                self._end(environment)
+            elif self._reaper is None:  # else it looks sooner: this one is due after all others
+                self._schedule_reaping()
+
+    def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
+        """End an environment; its room is free at once, not only when the kernel is done with it.
+
+        Args:
+            environment: it.
+            after_turns: of the loop it is killed. While the kernel takes its memory down, one that is to take its
+                place waits for a processor, a thaw for as long as it takes itself; so that one is spawned first.
+        """
+        if environment in self._idle:
+            self._idle.remove(environment)
+        self._busy.discard(environment)
+        self._dying.add(environment)
+        environment.dying = True
+        _kill_after(environment, after_turns)
+        self._node.release(self)
+
+    def _on_end(self, environment: Environment) -> None:
+        """An environment is dead, by our hand or its own."""
+        if environment in self._dying:
+            self._dying.discard(environment)
+        else:
+            if environment in self._idle:
+                self._idle.remove(environment)
+            self._busy.discard(environment)
+            self._node.release(self)
+            if environment.served == 0 and not self.retired:
+                self._died_unused(InitError.of_exit(environment.child))
+            self._look_whether_at_rest()
+        self.grow()
+        self._settle()
+
+    def _died_unused(self, error: InitError) -> None:
+        """An environment died before its first invocation, and so may the next: no loop of starts.
+
+        Once or twice somebody may have killed it; after that it is taken for the function's own doing.
+        """
+        self._unused_deaths += 1
+        if not error.from_outside or self._unused_deaths >= _UNUSED_DEATHS:
+            self._failed(InitError(str(error), error.document))
+
+    def _settle(self) -> None:
+        if not (self._idle or self._busy or self._dying or self._starting):
+            self.empty.set()
+
+    def _look_whether_at_rest(self) -> None:
+        """The function may have become idle: from then on its policy says what is kept."""
+        if not (self._busy or self._starting or self.waiting or self.retired):
+            self._keeper.at_rest(time.monotonic())
+            self._schedule_reaping()
+
+    def _schedule_reaping(self) -> None:
+        """Look at idle environments when the next of them is due, or when one is to be started ahead."""
+        # They are ordered by idle_since: appended as they become idle, taken from the end.
+        last = next((e for e in reversed(self._idle) if not e.provisioned), None)
+        first = next((e for e in self._idle if not e.provisioned), None)
+        dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is last) for e in {first, last} if e is not None]
+        prewarm_at_s = self._keeper.prewarm_at_s()
+        if prewarm_at_s is not None and prewarm_at_s != self._prewarmed_at_s:
+            dues.append(prewarm_at_s)
+        if not dues or (self._reaper is not None and self._reaper_due_s <= min(dues)):
+            return
+        if self._reaper is not None:
+            self._reaper.cancel()
+        self._reaper_due_s = min(dues)
+        wait_s = max(0.0, self._reaper_due_s - time.monotonic())
+        self._reaper = asyncio.get_running_loop().call_later(wait_s, self._reap)
+
+    def _reap(self) -> None:
+        """End what has been idle too long, start what is wanted ahead; sleep until the next one is due."""
+        self._reaper = None
+        now_s = time.monotonic() + _TIMER_EARLY_S
+        kept = [environment for environment in self._idle if not environment.provisioned]
+        for environment in kept:
+            if self._keeper.kept_until_s(environment.idle_since, chosen=environment is kept[-1]) <= now_s:
+                self._end(environment)
+        self._prewarm(now_s)
+        self._schedule_reaping()
+
+    def _prewarm(self, now_s: float) -> None:
+        """Start one environment ahead when its time has come, once in each idle time of the function."""
+        at_s, until_s = self._keeper.prewarm_at_s(), self._keeper.prewarm_until_s()
+        if at_s is None or until_s is None or at_s > now_s or at_s == self._prewarmed_at_s:
+            return
+        self._prewarmed_at_s = at_s
+        if self.all() or self._starting or self._backs_off() or now_s >= until_s:
+            return
+        if self._node.reserve(self):
+            self._spawn_task(self._begin_start(provisioned=False))
+
+
+def _kill_after(environment: Environment, turns: int) -> None:
+    """Kill it now, or when the loop has turned so often."""
+    if turns:
+        asyncio.get_running_loop().call_soon(_kill_after, environment, turns - 1)
+    else:
+        environment.kill()
+
+
+def _throttled(why: str) -> TooManyRequestsException:
+    return TooManyRequestsException(f"Rate Exceeded. ({why})", reason="ConcurrentInvocationLimitExceeded")
+
+
+def _copy(error: InitError | ServiceException) -> InitError | ServiceException:
+    """The same error anew: one that is raised again and again would hold on to every caller it met."""
+    if isinstance(error, InitError):
+        return InitError(str(error), error.document, from_outside=error.from_outside)
+    return ServiceException(error.message)

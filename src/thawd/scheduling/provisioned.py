@@ -1,0 +1,69 @@
+"""How many environments a function's schedule of provisioned concurrency asks for at a time. Pure.
+
+Each entry sets the count at its times, and the count stays until the next time of any entry; at any moment the one
+that came last is in force, whether a server ran when it came or not.
+
+Source: Application Auto Scaling user guide, "Scheduled scaling"; Lambda developer guide, "Managing Lambda provisioned
+concurrency with Application Auto Scaling".
+"""
+
+from __future__ import annotations
+
+import zoneinfo
+from collections.abc import Sequence
+
+from thawd.grammar import schedule_expressions
+from thawd.resources import ProvisionedSchedule
+
+_FIRST_LOOK_S = 3600.0
+_LONGEST_LOOK_S = 60 * 366 * 86_400.0
+
+
+class ProvisionedPlan:
+    """A function's entries.
+
+    Args:
+        entries: in the file's order; of two for the same time, the later one holds.
+        otherwise: environments before the first time of any.
+    """
+
+    def __init__(self, entries: Sequence[ProvisionedSchedule], *, otherwise: int) -> None:
+        self._entries = [(_parse(entry), entry.count) for entry in entries]
+        self._otherwise = otherwise
+
+    def count(self, now: float) -> int:
+        """Environments to be kept initialised at `now`, seconds since the epoch."""
+        last: tuple[float, int] | None = None
+        for schedule, count in self._entries:
+            at = _last(schedule, now)
+            if at is not None and (last is None or at >= last[0]):
+                last = (at, count)
+        return self._otherwise if last is None else last[1]
+
+    def next_change(self, now: float) -> float | None:
+        """The first time after `now` that is any entry's; None when there is none any more."""
+        times = [at for schedule, _ in self._entries if (at := schedule.after(now, anchor=0.0)) is not None]
+        return min(times, default=None)
+
+    def most(self) -> int:
+        """The highest count."""
+        return max([self._otherwise, *(count for _, count in self._entries)])
+
+
+def _parse(entry: ProvisionedSchedule) -> schedule_expressions.ScheduleExpression:
+    return schedule_expressions.parse(entry.schedule, zone=zoneinfo.ZoneInfo(entry.timezone))
+
+
+def _last(schedule: schedule_expressions.ScheduleExpression, now: float) -> float | None:
+    """The last time of a schedule that is not after `now`; None when there is none within sixty years."""
+    look_s = _FIRST_LOOK_S
+    while True:
+        at = schedule.after(now - look_s, anchor=0.0)
+        if at is not None and at <= now:
+            break
+        if look_s >= _LONGEST_LOOK_S:
+            return None
+        look_s = min(2 * look_s, _LONGEST_LOOK_S)
+    while (later := schedule.after(at, anchor=0.0)) is not None and later <= now:
+        at = later
+    return at

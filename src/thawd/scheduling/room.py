@@ -1,0 +1,415 @@
+"""How many environments fit this machine, and whose turn it is when not all fit.
+
+`Node` is the seam for other machines: the pools ask it for room and for environments and know nothing of processes.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from thawd.environments.environment import Environment
+from thawd.environments.sandbox.storage import StorageWatch
+from thawd.environments.starts.origin import Obstacle
+from thawd.environments.starts.spawner import Spawner
+from thawd.environments.version import Version
+from thawd.errors import NoRoomError
+from thawd.invocation import StartKind
+from thawd.resources import Function
+
+ENVIRONMENTS_PER_CPU = 16
+MEMORY_SHARE = 0.8
+_WATCH_S = 0.1
+# An environment that was ended to make room has gone, with all that it held, soon after; else another goes.
+_ROOM_TRIES = 20
+_TRIES_FOR_EACH = 5
+_ROOM_RETRY_S = 0.05
+
+
+class Tenant(Protocol):
+    """A pool, as the node sees it."""
+
+    version: Version
+
+    def wants_room(self) -> bool:
+        """Whether it would start an environment if there were room."""
+
+    def is_urgent(self) -> bool:
+        """Whether somebody waits for the answer: synchronous requests go before asynchronous ones."""
+
+    def oldest_idle_s(self) -> float | None:
+        """Since when its longest idle environment that may be ended is idle; None when there is none."""
+
+    def end_oldest_idle(self) -> None:
+        """End that one; its room is released at once."""
+
+    def grow(self) -> None:
+        """There may be room now: start what is waited for."""
+
+
+@dataclass(frozen=True, slots=True)
+class StartMethod:
+    """How environments of a version start.
+
+    Attributes:
+        start: the fastest way there is: ``thaw``, ``fork`` or ``cold``.
+        obstacles: why none of the faster ones, the first cause first.
+        template_init_ms: how long init took in the template, or before the freeze; None when there is neither.
+        snapshot: state of the version's image, after Lambda's SnapStart.
+    """
+
+    start: StartKind
+    obstacles: tuple[Obstacle, ...]
+    template_init_ms: float | None
+    snapshot: dict[str, Any]
+
+    @property
+    def why(self) -> str | None:
+        """All obstacles in one text: where all have one reason, that; None when there is none."""
+        reasons = {obstacle.reason for obstacle in self.obstacles}
+        if len(reasons) == 1:
+            return reasons.pop()
+        return "; ".join(obstacle.text for obstacle in self.obstacles) or None
+
+
+class Node(Protocol):
+    """A machine that runs environments.
+
+    Attributes:
+        max_environments: most at once.
+    """
+
+    max_environments: int
+
+    def declare(self, functions: Mapping[str, Function]) -> None:
+        """Count by these declarations from now on."""
+
+    def join(self, tenant: Tenant) -> None:
+        """Take part in the division of the room."""
+
+    def leave(self, tenant: Tenant) -> None:
+        """Take part no more; call it once the tenant has released all its room."""
+
+    def most_at_once(self, function: Function) -> int:
+        """The most environments that `function` can ever have here, at least 1."""
+
+    async def prepare(self, version: Version) -> None:
+        """Make ready what environments of `version` are started from.
+
+        Raises:
+            InitError: the function's init failed.
+            ServiceException: the machine could not start a process.
+        """
+
+    def retire(self, version: Version, *, for_good: bool = False) -> None:
+        """Start no more environments of `version`; those there are live on.
+
+        Args:
+            version: it.
+            for_good: it exists no more; else the server stops, and the next one may have it again.
+        """
+
+    def start_method(self, version: Version) -> StartMethod:
+        """How environments of `version` start."""
+
+    def reserve(self, tenant: Tenant) -> bool:
+        """Set room for one more environment aside; False when there is none, and `grow` is called when there may be."""
+
+    def release(self, tenant: Tenant) -> None:
+        """Give the room of one environment back."""
+
+    def should_yield(self, tenant: Tenant) -> bool:
+        """Whether an environment of `tenant` that has just become idle had better end, because another waits for it."""
+
+    def must_yield(self, tenant: Tenant) -> bool:
+        """The same although `tenant` has requests waiting: the other has none at all, and has waited long enough."""
+
+    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
+        """Start an environment in room set aside before."""
+
+    def began(self, environment: Environment) -> None:
+        """An invocation runs in `environment`: its memory is watched."""
+
+    def finished(self, environment: Environment) -> None:
+        """The invocation is over."""
+
+
+def default_memory_mb() -> int:
+    """Memory for environments in all, MiB: 80 % of the machine's, or of this process's cgroup when that is less."""
+    total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
+    for limit in ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_bytes"):
+        try:
+            total_bytes = min(total_bytes, int(Path(limit).read_text()))
+        except (OSError, ValueError):
+            continue
+    return int(total_bytes * MEMORY_SHARE) >> 20
+
+
+def default_max_environments() -> int:
+    """Environments at once by CPU: 16 for each core this process may use."""
+    return ENVIRONMENTS_PER_CPU * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 32
+
+
+class LocalNode:
+    """This machine.
+
+    Room is counted in environments and in MiB of their memory limits; a function with reserved concurrency has its
+    share of the environments to itself, the others divide what is left. Who finds no room waits in line, and nobody
+    overtakes whom the shared room has not sufficed for; but who has synchronous requests goes before who has only
+    asynchronous ones.
+
+    Args:
+        spawner: starts environments.
+        functions: as declared; their reserved concurrency is set aside.
+        memory_mb: room for the memory limits of all environments together, MiB.
+        max_environments: room in environments.
+        patience_s: so long a function without any environment waits before a busy one must give one up between two
+            requests, seconds; one with synchronous requests does not wait for one that has only asynchronous ones.
+    """
+
+    def __init__(
+        self,
+        spawner: Spawner,
+        *,
+        functions: Mapping[str, Function],
+        memory_mb: int,
+        max_environments: int,
+        patience_s: float = 1.0,
+    ) -> None:
+        self.spawner = spawner
+        self.memory_mb = memory_mb
+        self.max_environments = max_environments
+        self._patience_s = patience_s
+        self._functions = dict(functions)
+        self._count: dict[Tenant, int] = {}
+        self._used_mb = 0
+        self._tenants: list[Tenant] = []
+        self._line: dict[Tenant, float] = {}  # who waits for room, since when; in order of asking
+        self._offering = False
+        self.storage: StorageWatch | None = None
+        self._busy: set[Environment] = set()
+        self._any_busy = asyncio.Event()
+
+    def declare(self, functions: Mapping[str, Function]) -> None:
+        """Count by these declarations from now on."""
+        self._functions = dict(functions)
+        self._offer_soon()
+
+    def join(self, tenant: Tenant) -> None:
+        """Take part in the division of the room."""
+        self._tenants.append(tenant)
+
+    def leave(self, tenant: Tenant) -> None:
+        """Take part no more; call it once the tenant has released all its room."""
+        if tenant in self._tenants:
+            self._tenants.remove(tenant)
+        self._line.pop(tenant, None)
+        self._count.pop(tenant, None)
+
+    def most_at_once(self, function: Function) -> int:
+        """The most environments that `function` can ever have here, at least 1."""
+        by_memory = self.memory_mb // function.memory_mb
+        by_count = self._shared_total() if function.reserved_concurrency is None else function.reserved_concurrency
+        return max(1, min(by_memory, by_count))
+
+    def reserve(self, tenant: Tenant) -> bool:
+        """See `Node.reserve`; ends the longest idle environments of other functions when that makes the room."""
+        if self._is_behind_another(tenant) or not self._make_room(tenant):
+            self._line.setdefault(tenant, time.monotonic())
+            return False
+        self._line.pop(tenant, None)
+        self._count[tenant] = self._count.get(tenant, 0) + 1
+        self._used_mb += tenant.version.function.memory_mb
+        return True
+
+    def release(self, tenant: Tenant) -> None:
+        """See `Node.release`."""
+        self._count[tenant] -= 1
+        self._used_mb -= tenant.version.function.memory_mb
+        self._offer_soon()
+
+    def should_yield(self, tenant: Tenant) -> bool:
+        """See `Node.should_yield`."""
+        return any(self._would_help(tenant, other) for other in self._waiting_in_line())
+
+    def must_yield(self, tenant: Tenant) -> bool:
+        """See `Node.must_yield`."""
+        if not self._line:
+            return False
+        now_s = time.monotonic()
+        must = any(
+            self._has_waited_enough(other, now_s, before=tenant) and self._would_help(tenant, other)
+            for other in self._waiting_in_line()
+        )
+        if must and self._line.pop(tenant, None) is not None:
+            self._line[tenant] = now_s  # it had its turn: to the end of the line
+        return must
+
+    def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
+        """Whether `other`, in the line, is to get what `before` could go on using."""
+        if before.is_urgent() and not other.is_urgent():
+            return False  # it would be asked for the room at once: an environment ended and started for each request
+        alone = self._count.get(other, 0) == 0
+        if other.is_urgent() and not before.is_urgent():
+            return alone or self._line[other] <= now_s - self._patience_s
+        return alone and self._line[other] <= now_s - self._patience_s
+
+    async def prepare(self, version: Version) -> None:
+        """See `Node.prepare`."""
+        await self.spawner.prepare(version)
+
+    def retire(self, version: Version, *, for_good: bool = False) -> None:
+        """See `Node.retire`."""
+        self.spawner.retire(version, for_good=for_good)
+
+    def start_method(self, version: Version) -> StartMethod:
+        """See `Node.start_method`."""
+        origin = self.spawner.origin(version)
+        init_ms = origin.init_ms
+        return StartMethod(
+            origin.start, origin.obstacles, None if init_ms is None else round(init_ms, 3), origin.describe()
+        )
+
+    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
+        """See `Node.start`. Where no process is left, environments that are idle give theirs, zombies included."""
+        for tries in range(_ROOM_TRIES):
+            try:
+                return await self.spawner.start(version, provisioned=provisioned)
+            except NoRoomError:
+                ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
+                if (tries == 0 and not ended) or tries == _ROOM_TRIES - 1:
+                    raise
+            await asyncio.sleep(_ROOM_RETRY_S)
+            self.spawner.sweep()
+        raise AssertionError("the last try returns or raises")
+
+    def began(self, environment: Environment) -> None:
+        """An invocation runs in `environment`: its memory is watched."""
+        self._busy.add(environment)
+        self._any_busy.set()
+        if self.storage is not None:
+            self.storage.began(environment)
+
+    def finished(self, environment: Environment) -> None:
+        """The invocation is over."""
+        self._busy.discard(environment)
+        if not self._busy:
+            self._any_busy.clear()
+
+    async def watch_memory(self) -> None:
+        """Until cancelled: look at the memory of busy environments and kill those over their limit.
+
+        With cgroups the kernel does it and this finds nothing to do; idle environments cost nothing.
+        """
+        while True:
+            await self._any_busy.wait()
+            await asyncio.sleep(_WATCH_S)
+            started_s = time.monotonic()
+            for environment in list(self._busy):
+                if environment.memory_limit is not None and not environment.memory_limit.check():
+                    environment.kill()
+            # Reading the figures of large processes takes milliseconds: never more than a twentieth of the time.
+            await asyncio.sleep(20 * (time.monotonic() - started_s))
+
+    def _reserved(self, tenant: Tenant) -> int | None:
+        """Reserved concurrency as it is declared now: it changes without a new version."""
+        function = tenant.version.function
+        return self._functions.get(function.name, function).reserved_concurrency
+
+    def _is_unreserved(self, tenant: Tenant) -> bool:
+        return self._reserved(tenant) is None
+
+    def _shared_total(self) -> int:
+        reserved = sum(f.reserved_concurrency or 0 for f in self._functions.values())
+        return max(1, self.max_environments - reserved)
+
+    def _shared_count(self) -> int:
+        return sum(count for tenant, count in self._count.items() if self._is_unreserved(tenant))
+
+    def _waiting_in_line(self) -> list[Tenant]:
+        """Who still wants room; those whose requests have gone leave the line."""
+        for tenant in [tenant for tenant in self._line if not tenant.wants_room()]:
+            del self._line[tenant]
+        return list(self._line)
+
+    def _is_behind_another(self, tenant: Tenant) -> bool:
+        """Whether room for `tenant` would be taken from somebody before it in the line."""
+        if not self._line:
+            return False
+        line = self._waiting_in_line()
+        before = line[: line.index(tenant)] if tenant in line else line
+        if tenant.is_urgent():
+            before = [other for other in before if other.is_urgent()]
+        else:
+            before += [other for other in line if other.is_urgent() and other is not tenant and other not in before]
+        return any(self._would_take_from(other, taking=tenant) for other in before)
+
+    def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
+        """Whether there is no room for `waiting` once `taking` has got its own."""
+        if not self._is_unreserved(waiting) and not self._fits_count(waiting):
+            return False  # it waits for its own share
+        both_mb = waiting.version.function.memory_mb + taking.version.function.memory_mb
+        if self._used_mb + both_mb > self.memory_mb:
+            return True
+        both_shared = self._is_unreserved(waiting) and self._is_unreserved(taking)
+        return both_shared and self._shared_count() + 2 > self._shared_total()
+
+    def _would_help(self, ending: Tenant, wanting: Tenant) -> bool:
+        """Whether the end of an environment of `ending` brings `wanting` nearer to its room."""
+        if ending is wanting:
+            return False
+        if not self._fits_count(wanting):
+            return self._is_unreserved(wanting) and self._is_unreserved(ending)
+        return not self._fits_memory(wanting)
+
+    def _make_room(self, tenant: Tenant) -> bool:
+        while not self._fits_count(tenant):
+            if not (self._is_unreserved(tenant) and self._end_idle(tenant, unreserved=True)):
+                return False
+        while not self._fits_memory(tenant):
+            if not self._end_idle(tenant):
+                return False
+        return True
+
+    def _fits_count(self, tenant: Tenant) -> bool:
+        reserved = self._reserved(tenant)
+        if reserved is not None:
+            # By tenant, not by function: while a new version replaces the old one, each has its own.
+            return self._count.get(tenant, 0) < reserved
+        return self._shared_count() < self._shared_total()
+
+    def _fits_memory(self, tenant: Tenant) -> bool:
+        # A function larger than the whole budget may still run alone.
+        return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
+
+    def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
+        """End the environment that has been idle longest, of any tenant but the one asking; False if there is none."""
+        candidates = [
+            (since, index)
+            for index, tenant in enumerate(self._tenants)
+            if tenant is not asking
+            and (self._is_unreserved(tenant) or not unreserved)
+            and (since := tenant.oldest_idle_s()) is not None
+        ]
+        if not candidates:
+            return False
+        self._tenants[min(candidates)[1]].end_oldest_idle()
+        return True
+
+    def _offer_soon(self) -> None:
+        """Offer room once what is being done is done: who gets it reserves, and reserving may release."""
+        if self._line and not self._offering:
+            self._offering = True
+            asyncio.get_running_loop().call_soon(self._offer)
+
+    def _offer(self) -> None:
+        self._offering = False
+        for tenant in sorted(self._waiting_in_line(), key=lambda tenant: not tenant.is_urgent()):
+            tenant.grow()
+            if not tenant.wants_room():
+                self._line.pop(tenant, None)

@@ -1,0 +1,379 @@
+"""Backup and restore of what a server holds: its state file, embedded tables, uploaded code, and, if wanted, buckets.
+
+A backup is a folder that anybody can look into, with a manifest of checksums. It is made beside a running server. It
+appears under its name when it is whole; a restore checks all of it before it touches anything.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+import itertools
+import os
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+
+import msgspec
+
+from thawd import __version__
+from thawd.config import Settings
+from thawd.errors import NothingStored, StoreError
+from thawd.server.claims import lock
+from thawd.stores import backup, schema
+from thawd.stores.database import APPLICATION_ID
+from thawd.stores.tables import sqlite
+from thawd.system import folders
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+UNFINISHED = "restore-unfinished"
+"""In the data folder while a restore is under way; holds the path of the backup."""
+_STATE = "thawd.db"
+_CONFIGURATION = "thawd.toml"
+_CHUNK_BYTES = 1 << 20
+_SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
+
+Say = Callable[[str], None]
+
+
+class Copied(msgspec.Struct, frozen=True):
+    """A file of a backup."""
+
+    size: int
+    sha256: str
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What a backup holds.
+
+    Attributes:
+        format: of the backup, 1.
+        thawd: version that made it.
+        schema: version of the state file's schema.
+        made: when, ISO 8601.
+        tables: names of the tables in it.
+        buckets: names of the buckets in it.
+        files: every file by its path in the backup.
+    """
+
+    format: int
+    thawd: str
+    schema: int
+    made: str
+    tables: list[str]
+    buckets: list[str]
+    files: dict[str, Copied]
+
+
+def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> Manifest:
+    """Write a backup; a server may go on serving meanwhile.
+
+    The state file comes first, buckets last: objects of events in it are then in the backup, unless removed meanwhile.
+
+    Args:
+        settings: the configuration.
+        folder: of the backup; it must not exist yet, or be empty.
+        with_buckets: whether objects are copied, too.
+        say: told what is being done.
+
+    Raises:
+        StoreError: something cannot be read or written, or is damaged; nothing stays of the backup.
+    """
+    folder = folder.resolve()
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
+    for held in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
+        if folder.is_relative_to(held.resolve()):
+            raise StoreError(f"{folder}: lies in {held}, which is backed up itself; give a folder outside of it")
+    if not (settings.server.data / _STATE).exists():
+        raise StoreError(f"{settings.server.data / _STATE}: there is nothing to back up; no server has run here yet")
+    staged = folder.with_name(f"{folder.name}.unfinished")
+    shutil.rmtree(staged, ignore_errors=True)
+    try:
+        with _explained(staged):
+            staged.mkdir(parents=True, mode=0o700)
+        with _explained(staged):
+            # Before and after the state file: a deployment meanwhile removes what that still names, or adds it.
+            _copy_code(settings, staged, say)
+        _copy_databases(settings, staged, say)
+        with _explained(staged):
+            _copy_code(settings, staged, say)
+            _copy_files(settings, staged, with_buckets=with_buckets, say=say)
+            manifest = _describe(settings, staged, with_buckets=with_buckets)
+            (staged / MANIFEST).touch(mode=0o600)
+            (staged / MANIFEST).write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2))
+            folders.sync_all(staged)
+            if folder.exists():
+                folder.rmdir()
+            staged.rename(folder)
+            folders.sync(folder.parent)
+    except BaseException:
+        shutil.rmtree(staged, ignore_errors=True)
+        raise
+    return manifest
+
+
+def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
+    say("state file: the queue, dead letters, functions, the catalog of objects")
+    backup.copy_database(
+        settings.server.data / _STATE,
+        staged / _STATE,
+        application_id=APPLICATION_ID,
+        newest_version=len(schema.MIGRATIONS),
+    )
+    (staged / "tables").mkdir(mode=0o700)
+    for name, path in _embedded(settings).items():
+        say(f"table {name}")
+        try:
+            backup.copy_database(
+                path,
+                staged / "tables" / f"{name}.db",
+                application_id=sqlite.APPLICATION_ID,
+                newest_version=sqlite.SCHEMA_VERSION,
+            )
+        except NothingStored:  # no file, or one that the server is making at this moment
+            say(f"table {name}: has no item yet")
+
+
+def _embedded(settings: Settings) -> dict[str, Path]:
+    """Files of the tables that are files."""
+    return {name: table.path for name, table in settings.tables.items() if table.path is not None}
+
+
+def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
+    """Uploaded code that is not in the backup yet: a file of it never changes under its name."""
+    code, copied = settings.server.data / "code", staged / "code"
+    if not code.is_dir():
+        return
+    if not copied.exists():
+        say("uploaded code")
+    copied.mkdir(mode=0o700, exist_ok=True)
+    for path in code.iterdir():
+        with contextlib.suppress(FileNotFoundError):
+            if path.suffix == ".zip" and not (copied / path.name).exists():
+                shutil.copy2(path, copied / path.name)
+                (copied / path.name).chmod(0o600)
+
+
+def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Say) -> None:
+    if settings.path.is_file():
+        (staged / _CONFIGURATION).touch(mode=0o600)  # it may hold keys
+        shutil.copyfile(settings.path, staged / _CONFIGURATION)
+    for name, bucket in settings.buckets.items() if with_buckets else ():
+        say(f"bucket {name}")
+        _copy_tree(bucket.path, staged / "buckets" / name)
+
+
+def _copy_tree(source: Path, target: Path) -> None:
+    """Regular files and folders, hidden ones of ours left out; what goes away meanwhile is none."""
+    target.mkdir(parents=True, mode=0o700)
+    for entry in os.scandir(source):
+        if entry.name.startswith(".thawd-"):
+            continue
+        place = target / entry.name
+        with contextlib.suppress(FileNotFoundError):
+            if entry.is_dir(follow_symlinks=False):
+                _copy_tree(Path(entry.path), place)
+            elif entry.is_file(follow_symlinks=False):
+                shutil.copy2(entry.path, place)
+
+
+def _describe(settings: Settings, staged: Path, *, with_buckets: bool) -> Manifest:
+    files = {os.fsdecode(path.relative_to(staged)): _sum(path) for path in sorted(_files(staged))}
+    return Manifest(
+        format=FORMAT,
+        thawd=__version__,
+        schema=len(schema.MIGRATIONS),
+        made=datetime.now(UTC).isoformat(timespec="seconds"),
+        tables=[name for name in settings.tables if f"tables/{name}.db" in files],
+        buckets=list(settings.buckets) if with_buckets else [],
+        files={_printable(path): copied for path, copied in files.items()},
+    )
+
+
+def _files(folder: Path) -> Iterator[Path]:
+    for base, _, names in os.walk(folder):
+        for name in names:
+            yield Path(base) / name
+
+
+def _printable(path: str) -> str:
+    """A path as text: names of files need not be Unicode."""
+    return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
+
+
+def _sum(path: Path) -> Copied:
+    """Size and checksum of a file."""
+    digest, size = hashlib.sha256(), 0
+    with path.open("rb") as file:
+        while chunk := file.read(_CHUNK_BYTES):
+            digest.update(chunk)
+            size += len(chunk)
+    return Copied(size, digest.hexdigest())
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """The manifest of a backup.
+
+    Raises:
+        StoreError: it is no backup, or of a newer thawd.
+    """
+    try:
+        manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
+    except (OSError, msgspec.MsgspecError) as error:
+        raise StoreError(
+            f"{folder}: is no backup of thawd ({error}); give the folder that `thawd backup` made"
+        ) from None
+    if manifest.format > FORMAT or manifest.schema > len(schema.MIGRATIONS):
+        raise StoreError(f"{folder}: was made by a newer thawd ({manifest.thawd}); use that version or a later one")
+    return manifest
+
+
+def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Manifest:
+    """Put a backup in the place of what the configuration names; no server may run on it.
+
+    Args:
+        settings: the configuration.
+        folder: of the backup.
+        replace: whether what is there is moved aside, to names that end in ``.before-restore-`` and the time; else
+            it is refused.
+        say: told what is being done.
+
+    Raises:
+        StartError: a server runs.
+        StoreError: the backup is damaged, something is in its place, or cannot be written.
+    """
+    manifest = read_manifest(folder)
+    say("checking the backup")
+    with _explained(folder):
+        present = {_printable(os.fsdecode(path.relative_to(folder))): path for path in _files(folder)}
+        for name, expected in manifest.files.items():
+            if name not in present or _sum(present[name]) != expected:
+                raise StoreError(f"{folder}: the file {name} is missing or damaged; nothing was restored")
+    places = _places(settings, folder, manifest)
+    with lock(settings.server.data) as held:
+        for note in held.notes:
+            say(note)
+        taken = [target for _, target in places if _is_taken(target)]
+        if taken and not replace:
+            raise StoreError(
+                f"{taken[0]}: is there already, and {len(taken) - 1} more; nothing was restored. "
+                "Give --replace to have what is there moved aside"
+            )
+        stamp = _stamp(taken)
+        unfinished = settings.server.data / UNFINISHED
+        with _explained(unfinished):
+            unfinished.write_bytes(os.fsencode(folder))
+            folders.sync(unfinished)
+            folders.sync(unfinished.parent)
+        for source, target in places:
+            with _explained(target):
+                staged = _stage(source, target)
+                if source.name == _STATE:
+                    for name in manifest.buckets:
+                        backup.adopt_objects(staged, name, _objects(settings.buckets[name].path))
+                _put(staged, target, stamp, say)
+        with _explained(unfinished):
+            unfinished.unlink()
+            folders.sync(unfinished.parent)
+    return manifest
+
+
+def require_whole(data: Path) -> None:
+    """See that no restore into a data folder was cut short: a server would begin with what is not there as if new.
+
+    Raises:
+        StoreError: one was.
+    """
+    unfinished = data / UNFINISHED
+    if unfinished.exists():
+        raise StoreError(
+            f"{data}: a restore into it was cut short; finish it with "
+            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to go without"
+        )
+
+
+def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
+    for path in _files(folder):
+        yield os.fsencode(path.relative_to(folder)), path.stat()
+
+
+def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
+    """What goes where; the state file last, so that a restore that was interrupted is none."""
+    for kind, wanted, known in (
+        ("embedded table", manifest.tables, _embedded(settings)),
+        ("bucket", manifest.buckets, settings.buckets),
+    ):
+        for name in wanted:
+            if name not in known:
+                raise StoreError(
+                    f"the backup holds the {kind} {name}, and {settings.path} does not name it; "
+                    f"compare it with {folder / _CONFIGURATION}"
+                )
+    places = [(folder / "tables" / f"{name}.db", _embedded(settings)[name]) for name in manifest.tables]
+    places += [(folder / "buckets" / name, settings.buckets[name].path) for name in manifest.buckets]
+    if (folder / "code").is_dir():
+        places.append((folder / "code", settings.server.data / "code"))
+    return [*places, (folder / _STATE, settings.server.data / _STATE)]
+
+
+def _is_taken(target: Path) -> bool:
+    return any(target.iterdir()) if target.is_dir() else any(path.exists() for path in _with_logs(target))
+
+
+def _with_logs(target: Path) -> list[Path]:
+    """The file and what SQLite keeps beside it: a log alone, as an interrupted restore leaves it, is taken for ours."""
+    return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
+
+
+def _stage(source: Path, target: Path) -> Path:
+    """A copy beside the place where it is to go."""
+    folders.make(target.parent)
+    staged = target.with_name(f".thawd-restore-{target.name}")
+    shutil.rmtree(staged, ignore_errors=True)
+    staged.unlink(missing_ok=True)
+    if source.is_dir():
+        shutil.copytree(source, staged)
+    else:
+        shutil.copyfile(source, staged)
+        staged.chmod(0o600)
+    return staged
+
+
+def _stamp(taken: Sequence[Path]) -> str:
+    """The time, and a number where something was moved aside in this second already: that is not to be replaced."""
+    now = time.strftime("%Y%m%d-%H%M%S")
+    for stamp in itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2))):
+        if not any(os.path.lexists(path) for target in taken for path in _with_logs(_aside(target, stamp))):
+            return stamp
+    raise AssertionError("there is always another number")
+
+
+def _aside(target: Path, stamp: str) -> Path:
+    return target.with_name(f"{target.name}.before-restore-{stamp}")
+
+
+def _put(staged: Path, target: Path, stamp: str, say: Say) -> None:
+    folders.sync_all(staged)
+    if _is_taken(target):
+        aside = _aside(target, stamp)
+        say(f"{target} -> {aside}")
+        for path, new in zip(_with_logs(target), _with_logs(aside), strict=True):
+            if path.exists():
+                path.rename(new)
+    elif target.is_dir():
+        target.rmdir()
+    staged.rename(target)
+    say(f"{target} is restored")
+    folders.sync(target.parent)
+
+
+@contextlib.contextmanager
+def _explained(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, shutil.Error) as error:
+        raise StoreError(f"{getattr(error, 'filename', None) or path}: {error}") from error

@@ -1,0 +1,163 @@
+"""The control plane with all that it works with: put together for a server, restored from the catalog at its start."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from thawd.config import Settings
+from thawd.control.configured import Configured
+from thawd.control.deployments import BuildContext, Deployments
+from thawd.control.mappings import Mappings
+from thawd.control.registry import Registry
+from thawd.errors import ResourceNotFoundException
+from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
+from thawd.gateway.http import Budget
+from thawd.gateway.lambda_api.control import CodeLinks, ControlApi
+from thawd.gateway.lambda_api.operations import Means, assemble
+from thawd.resources import LATEST
+from thawd.server.compose.execution import ExecutionSubsystem
+from thawd.stores.catalog import Catalog
+from thawd.stores.code import CodeStore
+from thawd.stores.database import Database
+from thawd.stores.objects.folder import BucketFolder
+from thawd.telemetry.console import complain, say
+
+
+class ControlSubsystem:
+    """The control plane of one server.
+
+    Args:
+        state: the state file.
+        execution: what runs functions.
+        settings: the configuration in force.
+        url: where the server serves.
+        urls: function URLs that are served.
+        budget: memory for bodies.
+        elsewhere: the contents of an object of a bucket that is not ours, for code; None: there are none.
+
+    Attributes:
+        api: serves it over HTTP, once `open` has returned.
+        configured: the functions of the configuration.
+        deployments: all functions, as they are to be served.
+        mappings: event source mappings.
+        registry: all that the control plane knows.
+    """
+
+    api: ControlApi
+    configured: Configured
+    deployments: Deployments
+    mappings: Mappings
+
+    def __init__(  # noqa: PLR0913 - the composition root hands it all
+        self,
+        state: Database,
+        execution: ExecutionSubsystem,
+        *,
+        settings: Callable[[], Settings],
+        url: Callable[[], str],
+        urls: UrlTable,
+        budget: Budget,
+        elsewhere: Callable[[str, str], Awaitable[bytes | None]] | None = None,
+    ) -> None:
+        self._execution = execution
+        self._settings = settings
+        self._url = url
+        self._urls = urls
+        self._budget = budget
+        self._elsewhere = elsewhere
+        self._code = CodeStore(settings().server.data)
+        self.registry = Registry(Catalog(state))
+
+    async def open(self) -> None:
+        """Restore what was made before, and declare it with the functions of the configuration.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+        await self.registry.load()
+        execution = self._execution
+        self.deployments = Deployments(
+            execution.dispatcher,
+            execution.publisher,
+            execution.node,
+            self._code,
+            surroundings=self._surroundings,
+            spawn_task=execution.spawn_task,
+            complain=complain,
+            say=say,
+        )
+        self.configured = Configured(self.registry, self.deployments, complain=complain)
+        links = CodeLinks(self._code.zip_path, self._url)
+        plane = assemble(
+            Means(
+                known=self.registry,
+                code=self._code,
+                deployments=self.deployments,
+                read_object=self._read_object,
+                serve_url=self._serve_url,
+                declared_url=self._declared_url,
+                in_background=execution.spawn_task,
+                locate=links.make,
+            )
+        )
+        self.mappings = plane.mappings
+        self.api = ControlApi(plane, links=links, budget=self._budget, complain=complain)
+        self.configured.declare(self._settings().functions)
+        for family in list(self.registry.families.values()):
+            if not family.declared:
+                self.deployments.declare(family)
+        plane.functions.resume()
+        plane.urls.restore()
+
+    def may_loop(self, name: str) -> bool:
+        """Whether the function `name` may be invoked by what it caused itself: its recursion configuration."""
+        family = self.registry.families.get(name)
+        return family is not None and family.recursion == "Allow"
+
+    def packages(self) -> set[str]:
+        """Names of the packages that must stay."""
+        return self.registry.packages() | self._code.recent()
+
+    async def remove_code(self) -> None:
+        """Remove the zip files of other packages.
+
+        Raises:
+            StoreError: they cannot be removed.
+        """
+        await self._code.remove_except(self.packages)
+
+    def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
+        """Serve a function URL that the API has made, or end it; where it is."""
+        if config is None:
+            self._urls.remove(name, qualifier or LATEST)
+            return ""
+        # By path: not every resolver knows names under localhost.
+        return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
+
+    def _declared_url(self, name: str) -> Mapping[str, Any] | None:
+        """The URL that the configuration declares for a function, in the API's terms."""
+        settings = self._settings().urls.get(name)
+        if settings is None:
+            return None
+        return {**described(settings), "Url": f"{self._url()}{PATH_PREFIX}{url_id(name)}/"}
+
+    def _surroundings(self) -> BuildContext:
+        settings = self._settings()
+        return BuildContext(settings.path.parent, settings.buckets, settings.not_code())
+
+    async def _read_object(self, bucket: str, key: str) -> bytes:
+        known = self._settings().buckets.get(bucket)
+        if known is None:
+            content = None if self._elsewhere is None else await self._elsewhere(bucket, key)
+            if content is not None:
+                return content
+            raise ResourceNotFoundException(f"The specified bucket does not exist: {bucket}")
+        path = BucketFolder(os.fsencode(known.path)).path(os.fsencode(key))
+        try:
+            return await asyncio.to_thread(Path(os.fsdecode(path or b"")).read_bytes)
+        except OSError:
+            raise ResourceNotFoundException(f"The specified key does not exist: {key}") from None

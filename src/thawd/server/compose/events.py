@@ -1,0 +1,147 @@
+"""Durable asynchronous work put together: the queue, who runs its events, where outcomes go, who looks after it all."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Coroutine
+from pathlib import Path
+from typing import Any
+
+from thawd.config.settings import ServerSettings
+from thawd.destinations.delivery import Destinations
+from thawd.queue.desk import QueueDesk
+from thawd.queue.invoker import LONGEST_WAIT_S, AsyncInvoker
+from thawd.queue.outcomes import Outcomes
+from thawd.queue.upkeep import Upkeep
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.stores.database import Database
+from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.marks import Marks
+from thawd.stores.events.outbox import Outbox
+from thawd.stores.events.queue import EventQueue
+from thawd.telemetry.console import complain, say
+from thawd.telemetry.metrics import Metrics
+
+
+class EventSubsystem:
+    """What belongs to asynchronous events in one server.
+
+    Args:
+        state: the state file.
+        server: the server's settings.
+        dispatcher: runs events.
+        destinations: take their outcomes.
+        closing: closes what is open at the end.
+
+    Attributes:
+        queue: the events.
+        invoker: runs them.
+        desk: answers questions about them.
+
+    Raises:
+        StoreError: a file cannot be used.
+    """
+
+    def __init__(
+        self,
+        state: Database,
+        server: ServerSettings,
+        *,
+        dispatcher: Dispatcher,
+        destinations: Destinations,
+        closing: contextlib.ExitStack,
+    ) -> None:
+        marks = Marks(Path(server.data) / "running")
+        closing.callback(marks.close)
+        self.queue = EventQueue(state, marks=marks, max_queued=server.max_queued)
+        self._retry_wait_s = server.retry_wait_s
+        self._destinations = destinations
+        self._outcomes = Outcomes(self.queue, Outbox(state), destinations)
+        self.invoker = AsyncInvoker(
+            self.queue, dispatcher, destinations, self._outcomes, retry_wait_s=server.retry_wait_s
+        )
+        dead_letters = DeadLetters(state)
+        self._upkeep = Upkeep(
+            state,
+            self.queue,
+            dead_letters,
+            names=dispatcher.names,
+            retention_s=server.dead_letter_retention_s,
+            report=complain,
+        )
+        self.desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake)
+
+    async def recover(self) -> None:
+        """Take over from the server before; call it before anything runs.
+
+        Raises:
+            StoreError: the state file cannot be used.
+        """
+        recovered = await self.queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * self._retry_wait_s))
+        if recovered:
+            say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
+
+    def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
+        """What is to be done until it is cancelled; `started` is set when functions may be declared."""
+        return self.invoker.run(started), self._upkeep.run()
+
+    def is_full(self) -> bool:
+        """Whether no more events are taken at the moment."""
+        return self.queue.full
+
+    def _wake(self, functions: set[str]) -> None:
+        self.invoker.wake(functions)
+        self._outcomes.wake()
+
+    def stop(self) -> None:
+        """Begin no more events."""
+        self.invoker.stop()
+        self._upkeep.stop()
+
+    async def settled(self, patience_s: float) -> None:
+        """Wait until the outcomes of what ran are stored, at most `patience_s` seconds."""
+        await self.invoker.settled(patience_s)
+
+    def break_off(self) -> None:
+        """Have outcomes that are on their way to their destinations stored at once, to be taken there another time."""
+        self._outcomes.break_off()
+
+    async def close(self) -> None:
+        """Drop connections to destinations."""
+        await self._destinations.close()
+
+    async def add_status(self, functions: dict[str, dict[str, Any]]) -> None:
+        """Put the numbers of events into the status of each function.
+
+        Raises:
+            StoreError: the state file cannot be read.
+        """
+        depths = await self.queue.depth()
+        for name, entry in functions.items():
+            depth = depths.get(name)
+            entry["queued"] = depth.queued if depth else 0
+            entry["leased"] = depth.leased if depth else 0
+            entry["delivering"] = depth.delivering if depth else 0
+            entry["dead"] = depth.dead if depth else 0
+
+    async def measure(self, metrics: Metrics) -> None:
+        """Set the metrics of events.
+
+        Raises:
+            StoreError: the state file cannot be read.
+        """
+        metrics.events = {
+            name: {
+                "queued": entry["queued"],
+                "events_running": entry["running"],
+                "outcomes_waiting": entry["delivering"],
+                "dead_letters": entry["dead"],
+                "oldest_event_age_seconds": entry["oldest_age_s"] or 0.0,
+                "events_accepted": entry["accepted"],
+                "events_done": entry["done"],
+                "events_retried": entry["retried"],
+                "events_given_up": entry["buried"],
+            }
+            for name, entry in (await self._upkeep.overview()).items()
+        }

@@ -1,0 +1,227 @@
+"""What runs functions in one server, put together: limits of the machine, processes, images, versions, dispatcher."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Coroutine, Mapping
+from pathlib import Path
+from typing import Any
+
+from thawd import __file__ as package_file
+from thawd import config
+from thawd.config import Settings
+from thawd.environments import sdk
+from thawd.environments.sandbox import cpu, memory, process_limit
+from thawd.environments.sandbox.rights import Rights, find_rights, notice
+from thawd.environments.sandbox.storage import StorageWatch
+from thawd.environments.services import TableServices
+from thawd.environments.starts.snapshots import Engine, NoEngineError
+from thawd.environments.starts.spawner import Spawner
+from thawd.errors import unexpected
+from thawd.publishing.publisher import Publisher
+from thawd.scheduling import room
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.server.claims import StartError
+from thawd.snapshot.disk.folders import Disks
+from thawd.snapshot.store.images import SnapshotStore
+from thawd.telemetry.console import complain
+from thawd.telemetry.metrics import Metrics
+
+_WATCH_AGAIN_S = 1.0
+
+SpawnTask = Callable[[Coroutine[None, None, None]], object]
+"""Runs a coroutine in the background."""
+
+
+class ExecutionSubsystem:
+    """The way from an invocation to a process, for one server.
+
+    Args:
+        settings: the configuration.
+        environ: the platform's environment variables.
+        services: answers what functions ask of the platform.
+        metrics: of the server.
+        spawn_task: runs a coroutine in the background.
+        closing: closes what is open at the end.
+
+    Attributes:
+        spawner: starts processes.
+        node: the machine.
+        dispatcher: runs invocations.
+        publisher: makes versions.
+        spawn_task: as given.
+
+    Raises:
+        StartError: the configuration wants more environments than the machine carries.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        *,
+        environ: Mapping[str, str],
+        services: TableServices,
+        metrics: Metrics,
+        spawn_task: SpawnTask,
+        closing: contextlib.ExitStack,
+    ) -> None:
+        server = settings.server
+        limiter = _find_limiter(cpu_limits=server.cpu_limits)
+        closing.callback(limiter.close)
+        self._limiter_kind = limiter.kind
+        engine = _find_engine()
+        program = None if isinstance(engine, str) else engine.program
+        self._disks = Disks(server.data / "tmp", program=program, needed=_needed(settings, program))
+        self.spawner = Spawner(
+            limiter=limiter,
+            services=services,
+            metrics=metrics,
+            log_folder=server.data / "logs",
+            log_max_bytes=server.log_max_mb << 20,
+            report=complain,
+        )
+        self.spawner.use_disks(self._disks)
+        self.spawner.use_rights(program, Rights())
+        self._program = program
+        self._capabilities = server.capabilities
+        if isinstance(limiter, process_limit.CountingLimiter):
+            limiter.orphans = self.spawner.children.orphans
+        if server.snapshots != "off":
+            self._set_up_snapshots(engine, settings)
+        self.node = _node(settings, self.spawner)
+        self.spawn_task = spawn_task
+        self.dispatcher = Dispatcher(self.node, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task)
+        self.publisher = Publisher(server.data, own=environ)
+        self.publisher.helped = self.spawner.helped
+        self.publisher.runtimes = settings.runtimes
+
+    def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
+        """Freeze and thaw from now on; `engine`: it, or why there is none."""
+        server = settings.server
+        if isinstance(engine, str):
+            self.spawner.refuse_snapshots(engine)
+            return
+        store = SnapshotStore(
+            server.data / "snapshots",
+            max_bytes=server.snapshots_max_mb << 20,
+            max_age_s=server.snapshots_max_age_s,
+            report=complain,
+        )
+        self.spawner.use_snapshots(engine, store)
+
+    async def open(self) -> None:
+        """Make temporary folders ready; call it before a process is started."""
+        await asyncio.to_thread(self._disks.clean)
+        await asyncio.to_thread(self._disks.confine)
+        rights = await asyncio.to_thread(find_rights, self._program, capabilities=self._capabilities)
+        self.spawner.use_rights(self._program, rights)
+        if (text := notice(rights)) is not None:
+            complain(text)
+
+    async def watch_limits(self) -> None:
+        """Hold functions to their memory and temporary storage until cancelled."""
+        storage = StorageWatch(self._disks)
+        self.node.storage = storage
+        async with asyncio.TaskGroup() as watches:
+            watches.create_task(_steadily("memory", self.node.watch_memory))
+            watches.create_task(_steadily("temporary storage", storage.run))
+
+    @property
+    def limits(self) -> dict[str, Any]:
+        """What the machine carries, for the status."""
+        return {
+            "max_environments": self.node.max_environments,
+            "memory_mb": self.node.memory_mb,
+            "memory_limit": self._limiter_kind,
+        }
+
+    @property
+    def shared_tmp(self) -> str:
+        """Why functions see the machine's /tmp all the same; empty when they do not, or are meant to."""
+        return self._disks.shared_tmp or ""
+
+    def measure(self, metrics: Metrics) -> None:
+        """Set the metrics of environments."""
+        for name, counts, waiting in self.dispatcher.load():
+            for state, count in counts.items():
+                metrics.set_gauge("environments", function=name, state=state, value=count)
+            metrics.set_gauge("waiting", function=name, value=waiting)
+
+    async def end(self, patience_s: float) -> None:
+        """Run nothing more, and end all processes; those that are not gone after `patience_s` seconds are left."""
+        self.dispatcher.stopping = True
+        self.dispatcher.declare({})
+        self.spawner.children.kill_all()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self.spawner.children.all_ended()
+        await self.spawner.sweep_out()
+
+
+async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
+    """Watch until cancelled; what goes wrong with one look, at one environment, ends neither the watch nor the server.
+
+    Args:
+        what: is watched, for the console.
+        watch: looks until it is cancelled.
+    """
+    told = ""
+    while True:
+        try:
+            await watch()
+        except Exception as error:
+            if (text := f"thawd: the {what} of environments was not looked at: {unexpected(error)}") != told:
+                told = text
+                complain(text)
+        await asyncio.sleep(_WATCH_AGAIN_S)
+
+
+def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
+    limiter = memory.find_limiter()
+    with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
+    if cpu_limits and with_cpu is None:
+        complain(
+            "thawd: cpu_limits: environments are not held to a CPU share, as no cgroup with the cpu controller may "
+            "be written here; run thawd as root, or in a service with Delegate=yes"
+        )
+    return process_limit.with_process_limits(with_cpu or limiter)
+
+
+def _find_engine() -> Engine | str:
+    """The snapshot engine, or why there is none."""
+    try:
+        return Engine.find()
+    except NoEngineError as error:
+        return str(error)
+
+
+def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
+    """What functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
+    if not settings.server.private_tmp:
+        return None
+    own = [Path(package_file).parent, *([program] if program is not None else []), *sdk.folders()]
+    return [*own, *(bucket.path for bucket in settings.buckets.values())]
+
+
+def _node(settings: Settings, spawner: Spawner) -> room.LocalNode:
+    """The machine.
+
+    Raises:
+        StartError: it carries fewer environments than the configuration wants.
+    """
+    server = settings.server
+    local = room.LocalNode(
+        spawner,
+        functions=settings.functions,
+        memory_mb=server.memory_mb or room.default_memory_mb(),
+        max_environments=server.max_environments or room.default_max_environments(),
+    )
+    required = config.required_environments(settings)
+    if required > local.max_environments:
+        raise StartError(
+            f"{required} environments are reserved, provisioned or left for the other functions, and this "
+            f"machine carries {local.max_environments} by default: lower reserved_concurrency or "
+            "provisioned_concurrency, or set server.max_environments"
+        )
+    return local

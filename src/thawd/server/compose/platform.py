@@ -1,0 +1,306 @@
+"""The composition root: builds the subsystems of one server, in the order in which they need each other.
+
+Stores, what runs functions, other AWS services, asynchronous events, buckets, the control plane, sources, and the HTTP
+application that stands before them all. What they do, and when, is the business of `thawd.server`.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+from collections.abc import Mapping
+from typing import Any
+
+from thawd import config
+from thawd.config import Settings
+from thawd.destinations.delivery import Destinations, Outside
+from thawd.environments.services import TableServices
+from thawd.gateway.application import Application, Parts
+from thawd.gateway.aws.proxy import AwsProxy
+from thawd.gateway.function_urls.endpoint import LOCAL_KEYS, Access, FunctionUrlApi
+from thawd.gateway.function_urls.table import UrlTable
+from thawd.gateway.hosts import Hosts
+from thawd.gateway.http import BUDGET_BYTES, Budget
+from thawd.gateway.lambda_api.invoke import InvokeApi
+from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
+from thawd.gateway.logs.endpoint import LogsApi
+from thawd.gateway.own.queue import QueueApi
+from thawd.gateway.own.sources import SourcesApi
+from thawd.gateway.routes.endpoint import RoutesApi
+from thawd.gateway.s3.endpoint import ObjectApi
+from thawd.gateway.s3.intake import UploadBudget
+from thawd.gateway.signed import Gate
+from thawd.invocation import Invocation
+from thawd.server.backup import require_whole
+from thawd.server.claims import StartError
+from thawd.server.compose.control import ControlSubsystem
+from thawd.server.compose.events import EventSubsystem
+from thawd.server.compose.execution import ExecutionSubsystem, SpawnTask
+from thawd.server.compose.publication import Publications
+from thawd.server.compose.sources import SourceSubsystem
+from thawd.server.compose.stores import StoreSubsystem
+from thawd.server.emulator.process import Emulator, Surroundings, local_variables, proxy, real_variables
+from thawd.sources.buckets.remote_sources import RemoteSources
+from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.watcher import BucketWatcher
+from thawd.stores.objects.listings import Listings
+from thawd.telemetry.console import complain
+from thawd.telemetry.metrics import Metrics
+
+
+class Platform:
+    """All subsystems of one server.
+
+    Args:
+        settings: the configuration.
+        url: where the server serves.
+        environ: the platform's environment variables.
+        spawn_task: runs a coroutine in the background.
+        closing: closes what is open at the end.
+
+    Attributes:
+        settings: the configuration in force.
+        url: as given.
+        stores: what is durable.
+        execution: what runs functions.
+        emulated: passes on what is for other AWS services; None: they are not emulated.
+        events: asynchronous work; there once `open` has returned, as those below.
+        watchers: of the buckets that are folders, by name.
+        control: the control plane.
+        sources: what invokes functions by itself.
+        publications: publishes what the configuration declares.
+        urls: function URLs that are served.
+        application: the HTTP port.
+
+    Raises:
+        StartError: something is in the way of the start.
+        StoreError: a store cannot be used.
+    """
+
+    events: EventSubsystem
+    watchers: dict[str, BucketWatcher]
+    control: ControlSubsystem
+    sources: SourceSubsystem
+    publications: Publications
+    application: Application
+
+    def __init__(
+        self,
+        settings: Settings,
+        url: str,
+        *,
+        environ: Mapping[str, str],
+        spawn_task: SpawnTask,
+        closing: contextlib.ExitStack,
+    ) -> None:
+        self.settings = settings
+        self.url = url
+        self.urls = UrlTable()
+        self.emulated: AwsProxy | None = None
+        self._emulator: Emulator | None = None
+        self._aws_endpoint: str | None = None
+        self._environ = environ
+        self._closing = closing
+        self._metrics = Metrics()
+        self._budget = Budget(BUDGET_BYTES)
+        self._uploads = UploadBudget()
+        require_whole(settings.server.data)
+        self.stores = StoreSubsystem(settings, closing=closing)
+        self.execution = ExecutionSubsystem(
+            settings,
+            environ=environ,
+            services=TableServices(self.stores.tables, self.stores.buckets),
+            metrics=self._metrics,
+            spawn_task=spawn_task,
+            closing=closing,
+        )
+
+    async def open(self, *, aws: str, stopping: asyncio.Event) -> None:
+        """Build the subsystems that the attributes name.
+
+        Args:
+            aws: other AWS services for functions: ``none``, ``local`` or ``real``.
+            stopping: set once the server stops; what ends from then on is meant to.
+
+        Raises:
+            StartError: something is in the way of the start.
+            StoreError: a store cannot be used.
+        """
+        await self.execution.open()
+        if aws == "real":
+            self.execution.publisher.aws = real_variables(self._environ)
+        elif aws == "local":
+            await self._emulate_aws(stopping)
+        self.events = self._compose_events()
+        self.watchers = {
+            name: BucketWatcher(
+                bucket,
+                objects=self.stores.objects,
+                log=complain,
+                on_events=self.events.invoker.wake,
+                is_full=self.events.is_full,
+            )
+            for name, bucket in self.settings.buckets.items()
+        }
+        self.control = ControlSubsystem(
+            self.stores.state,
+            self.execution,
+            settings=lambda: self.settings,
+            url=lambda: self.url,
+            urls=self.urls,
+            budget=self._budget,
+            elsewhere=None if self.emulated is None else self.emulated.read,
+        )
+        await self.control.open()
+        self.sources = self._compose_sources()
+        self.publications = Publications(self.execution, self.control, settings=lambda: self.settings)
+        self.application = Application(self._parts())
+        await self.events.recover()
+
+    async def _emulate_aws(self, stopping: asyncio.Event) -> None:
+        """Have other AWS services beside us, for functions and for our own clients.
+
+        Raises:
+            StartError: others could reach them, or the emulator does not start.
+        """
+        server = self.settings.server
+        if server.key is not None or not config.is_loopback(server.host):
+            raise StartError("--aws is for development on this machine: it goes with no server.key and with loopback")
+
+        def lost() -> None:
+            if not stopping.is_set():
+                complain("thawd: the emulator of --aws has ended; start thawd anew")
+
+        folder = server.data / "aws"
+        children = self.execution.spawner.children
+        emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
+        self._closing.callback(emulator.stop)
+        self._aws_endpoint = emulator.url
+        self.execution.publisher.aws = local_variables(self.url, server.access_keys)
+        self.stores.use_aws(emulator.access)
+        self.emulated = proxy(
+            emulator,
+            Surroundings(
+                accept=self._accept,
+                exists=self.execution.dispatcher.entry,
+                owns=lambda path: path.lstrip("/").partition("/")[0] in self.settings.buckets,
+            ),
+            folder=folder,
+        )
+
+    async def stop_aws(self) -> None:
+        """Have what is emulated on the disk; nothing that runs here may need it any more."""
+        if self._emulator is not None:
+            await self._emulator.stopped()
+
+    async def _accept(self, invocation: Invocation) -> None:
+        await self.events.invoker.accept(invocation)
+
+    def _may_loop(self, function: str) -> bool:
+        return self.control.may_loop(function)
+
+    def _compose_events(self) -> EventSubsystem:
+        server = self.settings.server
+        outside = Outside(
+            exists=self.execution.dispatcher.entry,
+            may_loop=self._may_loop,
+            bucket=self.stores.buckets.get,
+            aws_endpoint=self._aws_endpoint,
+            webhook_secret=server.webhook_secret,
+            metrics=self._metrics,
+        )
+        return EventSubsystem(
+            self.stores.state,
+            server,
+            dispatcher=self.execution.dispatcher,
+            destinations=Destinations(self.stores.tables, self.settings.buckets, outside),
+            closing=self._closing,
+        )
+
+    def _compose_sources(self) -> SourceSubsystem:
+        wake = self.events.invoker.wake
+        return SourceSubsystem(
+            self.control.mappings,
+            self.control.registry,
+            self.execution.dispatcher,
+            self.stores.state,
+            settings=lambda: self.settings,
+            wake=wake,
+            sqs=self._aws_endpoint,
+            buckets=RemoteSources(
+                self.settings.remote_buckets.values(),
+                self.stores.buckets,
+                Books(self.stores.objects, Listings(self.stores.state), self.events.is_full),
+                sqs=self._aws_endpoint,
+                log=complain,
+                wake=wake,
+            ),
+        )
+
+    def take_over(self, settings: Settings) -> None:
+        """Have another configuration in force for requests; its functions are to be published then."""
+        self.settings = settings
+        self.execution.publisher.runtimes = settings.runtimes
+        self.control.configured.declare(settings.functions)
+        self.application.parts = self._parts()
+
+    def _parts(self) -> Parts:
+        settings = self.settings
+        server = settings.server
+        dispatcher = self.execution.dispatcher
+        accept = self.events.invoker.accept
+        wait_s = server.queue_timeout_s
+        self.urls.declare(settings.urls)
+        return Parts(
+            invoke=InvokeApi(dispatcher, accept=accept, queue_timeout_s=wait_s, budget=self._budget),
+            invoke_stream=InvokeStreamApi(dispatcher, queue_timeout_s=wait_s, budget=self._budget),
+            routes=RoutesApi(
+                settings.routes,
+                dispatcher,
+                queue_timeout_s=wait_s,
+                budget=self._budget,
+                http=settings.http,
+                accept=accept,
+                key=server.key,
+            ),
+            objects=ObjectApi(
+                settings.buckets,
+                self.watchers,
+                elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
+                uploads=self._uploads,
+            ),
+            logs=LogsApi(server.data / "logs", flush=self.execution.spawner.flush_logs),
+            status=self._status,
+            count_table=self.stores.count_table,
+            metrics=self._exposition,
+            control=self.control.api,
+            queue=QueueApi(self.events.desk),
+            hosts=Hosts((server.host, *server.names)) if server.key is None else None,
+            aws=self.emulated,
+            sources=SourcesApi(self.sources),
+            key=server.key,
+            gate=Gate(keys, budget=self._budget) if (keys := server.access_keys) else None,
+            urls=FunctionUrlApi(
+                self.urls,
+                dispatcher,
+                Access(
+                    keys=server.access_keys or (LOCAL_KEYS if config.is_loopback(server.host) else {}),
+                    is_local=server.key is None,
+                    key=server.key,
+                ),
+                queue_timeout_s=wait_s,
+                budget=self._budget,
+            ),
+        )
+
+    async def _status(self) -> dict[str, Any]:
+        functions = self.execution.dispatcher.status()
+        await self.events.add_status(functions)
+        return {"url": self.url, "pid": os.getpid(), **self.execution.limits, "functions": functions}
+
+    async def _exposition(self) -> bytes:
+        self.execution.measure(self._metrics)
+        await self.events.measure(self._metrics)
+        self.sources.measure(self._metrics)
+        return await self._metrics.exposition()

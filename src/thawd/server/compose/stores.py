@@ -1,0 +1,71 @@
+"""What a server keeps of its own and what it reaches elsewhere, opened together: state file, tables, buckets by URL."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+
+from thawd.config import Settings
+from thawd.server.claims import StartError
+from thawd.stores.objects.catalog import ObjectCatalog
+from thawd.stores.objects.remote import BucketStores, require_library
+from thawd.stores.schema import open_state
+from thawd.stores.tables.access import AwsAccess, Tables, require_libraries
+from thawd.stores.threads import PATIENCE_S
+from thawd.system import folders
+
+
+class StoreSubsystem:
+    """The stores of one server; opening them makes the folders that are missing.
+
+    Args:
+        settings: the configuration.
+        closing: closes what is open at the end.
+
+    Attributes:
+        state: the state file.
+        objects: the catalog of the buckets that are folders.
+        tables: tables, wherever they are.
+        buckets: the buckets that are elsewhere.
+        patience_s: how long tables and buckets elsewhere are waited for at the end, all together, seconds.
+
+    Raises:
+        StartError: a folder cannot be made.
+        StoreError: a store cannot be used, or a library for it is not installed.
+    """
+
+    def __init__(self, settings: Settings, *, closing: contextlib.ExitStack) -> None:
+        self.patience_s = PATIENCE_S
+        data = settings.server.data
+        own = {data / "logs": 0o700, data / "tables": 0o700}
+        for folder, mode in ({bucket.path: 0o777 for bucket in settings.buckets.values()} | own).items():
+            try:
+                folders.make(folder, mode=mode)
+            except OSError as error:
+                raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
+        self.state = open_state(data / "thawd.db")
+        closing.callback(self.state.close)
+        self.objects = ObjectCatalog(self.state)
+        require_libraries(settings.tables)
+        self.tables = Tables(settings.tables)
+        require_library(settings.remote_buckets)
+        self.buckets = BucketStores(settings.remote_buckets)
+        closing.callback(self._close_elsewhere)
+
+    def _close_elsewhere(self) -> None:
+        until = time.monotonic() + self.patience_s
+        self.tables.close(until=until)
+        self.buckets.close(until=until)
+
+    def use_aws(self, access: AwsAccess) -> None:
+        """Reach tables and buckets of AWS by `access`, those whose own URL does not say how."""
+        self.tables.aws = self.buckets.aws = access
+
+    async def count_table(self, name: str) -> int:
+        """Number of items in a table.
+
+        Raises:
+            ResourceNotFoundException: there is no such table (404).
+            StoreError: it cannot be read.
+        """
+        return await (await self.tables.get(name)).count()

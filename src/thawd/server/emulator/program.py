@@ -1,0 +1,126 @@
+"""The program behind ``thawd up --aws``: moto's server on a free port of loopback, told on standard output.
+
+``python -m thawd.server.emulator.program [FOLDER]``: what the emulated services hold is in FOLDER when it ends, and
+there again when it is started with that; without one it ends with the process. It ends when its standard input does,
+and so with
+the thawd that started it. Nothing imports it: moto is an extra.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+from thawd.server.emulator.keeper import Keeper
+from thawd.server.emulator.state import EmulatedState, StateError
+
+_SAFE = ("GET", "HEAD", "OPTIONS")
+_READING = ("Get", "List", "Describe", "Scan", "Query", "BatchGet", "Head", "Lookup")
+
+Application = Callable[[dict[str, Any], Callable[..., Any]], Iterable[bytes]]
+
+
+def main(folder: str | None = None) -> None:
+    """Serve until standard input ends."""
+    from moto.moto_server.werkzeug_app import DomainDispatcherApplication, create_backend_app
+    from werkzeug.serving import make_server
+
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)
+    # Whoever ends a whole group of processes means thawd, which lets what runs finish; standard input tells us when.
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, signal.SIG_IGN)
+    application: Application = DomainDispatcherApplication(create_backend_app)
+    keeper: Keeper | None = None
+    if folder is not None:
+        try:
+            state = EmulatedState(Path(folder))
+            state.load()
+        except StateError as error:
+            sys.exit(f"thawd: --aws: {error}")
+        keeper = Keeper(state, complain=_complain)
+        application = _kept(application, keeper)
+        keeper.start()
+    server = make_server("127.0.0.1", 0, application, threaded=True)
+    threading.Thread(target=server.serve_forever, daemon=True).start()
+    print(server.port, flush=True)
+    sys.stdin.buffer.read()
+    if keeper is not None:
+        keeper.end()
+    os._exit(0)
+
+
+def _complain(text: str) -> None:
+    print(text, file=sys.stderr, flush=True)
+
+
+def _kept(application: Application, keeper: Keeper) -> Application:
+    """`application`, with what its requests change kept."""
+
+    def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
+        # Before the request counts as working: a body may take as long to come as it likes.
+        body = _read(environ)
+        environ["wsgi.input"] = io.BytesIO(body)
+        changes = _changes(environ, body)
+        if _polls(environ, body):  # it waits for messages, and nobody must wait for it
+            answer = _whole(application(environ, start_response))
+            keeper.changed()
+            return answer
+        keeper.enter()
+        try:
+            return _whole(application(environ, start_response))
+        finally:
+            keeper.leave(changed=changes)
+
+    return serve
+
+
+def _whole(answer: Iterable[bytes]) -> list[bytes]:
+    try:
+        return list(answer)
+    finally:
+        close = getattr(answer, "close", None)
+        if close is not None:
+            close()
+
+
+def _read(environ: dict[str, Any]) -> bytes:
+    length = environ.get("CONTENT_LENGTH")
+    if length:
+        return bytes(environ["wsgi.input"].read(int(length)))
+    return bytes(environ["wsgi.input"].read()) if environ.get("wsgi.input_terminated") else b""
+
+
+def _action(environ: dict[str, Any], body: bytes) -> str:
+    """The operation that a request of AWS's JSON or query protocol names; empty for others."""
+    target = str(environ.get("HTTP_X_AMZ_TARGET", ""))
+    if target:
+        return target.rpartition(".")[2]
+    form = body if environ.get("CONTENT_TYPE", "").startswith("application/x-www-form-urlencoded") else b""
+    for text in (form.decode("latin-1"), environ.get("QUERY_STRING", "")):
+        for part in text.split("&"):
+            if part.startswith("Action="):
+                return part.removeprefix("Action=")
+    return ""
+
+
+def _changes(environ: dict[str, Any], body: bytes) -> bool:
+    """Whether a request may change what a service holds."""
+    action = _action(environ, body)
+    if action:
+        return not action.startswith(_READING)
+    return environ["REQUEST_METHOD"] not in _SAFE
+
+
+def _polls(environ: dict[str, Any], body: bytes) -> bool:
+    return _action(environ, body) == "ReceiveMessage"
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:2])

@@ -1,0 +1,48 @@
+"""A private server for `thawd bench`: one function of a configuration, under conditions that are given. A program.
+
+python -m thawd.server.private.bench CONDITIONS_AS_JSON
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from thawd.bench.conditions import Conditions
+from thawd.config import Settings
+from thawd.server.private.serving import alone, serve
+
+
+def main() -> int:
+    """Serve until SIGTERM; the ready file of the conditions tells when."""
+    conditions = msgspec.json.decode(sys.argv[1], type=Conditions)
+    return serve(conditions.place, lambda settings: under(settings, conditions))
+
+
+def under(settings: Settings, conditions: Conditions) -> Settings:
+    """The settings with which `conditions` hold."""
+    function = settings.functions[conditions.function]
+    engine = conditions.engine
+    function = msgspec.structs.replace(
+        function,
+        snapshot=False if engine == "cold" else function.snapshot if engine == "auto" else True,
+        provisioned_concurrency=conditions.provisioned,
+        reserved_concurrency=None,
+        # None may end because it was idle while others are waited for.
+        idle_timeout_s=max(function.idle_timeout_s, 3600.0),
+        keep_alive="fixed",
+    )
+    return alone(
+        settings,
+        [function],
+        data=Path(conditions.place.data),
+        environments=conditions.environments,
+        max_waiting=100_000,
+        snapshots="off" if engine == "fork" else settings.server.snapshots if engine == "auto" else "auto",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

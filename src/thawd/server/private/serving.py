@@ -1,0 +1,112 @@
+"""What the programs have in common that serve functions of a configuration for a measurement, and for nobody else.
+
+No queue is read, no schedule runs, no bucket invokes anything; tables and buckets that a function itself uses are those
+of the configuration, but for embedded tables in the data folder, which begin empty. The program ends with the process
+that started it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import signal
+import sys
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from thawd import config
+from thawd.bench.private_start import Place
+from thawd.config import Settings
+from thawd.errors import ThawdError
+from thawd.resources import Function, Table
+from thawd.telemetry.console import complain
+
+_PR_SET_PDEATHSIG = 1
+# As long as Lambda lets a function run: a request waits for an init that is slow, which is what is to be seen.
+_WAIT_S = 900.0
+
+
+def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
+    """Serve until SIGTERM, or until the process that started this one ends; the exit status.
+
+    Args:
+        place: where what is.
+        settings_of: from the configuration to what is served of it.
+    """
+    from thawd.server import serving as server
+
+    _end_with(place.parent)
+    signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+    environ = {
+        name: value for name, value in config.process_environment().items() if name not in config.ENVIRONMENT_VARIABLES
+    }
+    try:
+        settings = settings_of(config.load(Path(place.config), environ=environ))
+        server.run(settings, environ=environ, watch=False, ready_file=Path(place.ready_file), aws="none")
+    except (ThawdError, OSError) as error:
+        complain(f"thawd: {error}")
+        return 1
+    return 0
+
+
+def alone(
+    settings: Settings, functions: Iterable[Function], *, data: Path, environments: int, **changes: Any
+) -> Settings:
+    """The configuration with nothing but these functions, which only requests to a port of its own invoke.
+
+    Args:
+        settings: the configuration.
+        functions: those to be served, as they are to be; their routes stay.
+        data: the data folder.
+        environments: most at once; there is memory for as many of the largest.
+        changes: of other options of the server.
+    """
+    by_name = {function.name: function for function in functions}
+    own = settings.server.data
+    server = msgspec.structs.replace(
+        settings.server,
+        data=data,
+        host="127.0.0.1",
+        port=0,
+        key=None,
+        access_keys={},
+        max_environments=environments,
+        memory_mb=environments * max(function.memory_mb for function in by_name.values()),
+        queue_timeout_s=_WAIT_S,
+        grace_s=0.0,
+        **changes,
+    )
+    return msgspec.structs.replace(
+        settings,
+        server=server,
+        functions=by_name,
+        routes=tuple(route for route in settings.routes if route.function in by_name),
+        buckets={name: msgspec.structs.replace(bucket, notify=()) for name, bucket in settings.buckets.items()},
+        remote_buckets={
+            name: msgspec.structs.replace(bucket, notify=(), notifications=None)
+            for name, bucket in settings.remote_buckets.items()
+        },
+        tables={name: _moved(table, own, data) for name, table in settings.tables.items()},
+        urls={},
+        sources={},
+        schedules={},
+        provisioned_schedules={},
+        set_aside=(own,),
+    )
+
+
+def _moved(table: Table, own: Path, data: Path) -> Table:
+    """The table, in the folder `data` if it is embedded and lies in `own`."""
+    if table.path is None or not table.path.is_relative_to(own):
+        return table
+    return msgspec.structs.replace(table, path=data / table.path.relative_to(own))
+
+
+def _end_with(parent: int) -> None:
+    """End when the process that started this one does, however it ends. Source: prctl(2), PR_SET_PDEATHSIG."""
+    ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGTERM, 0, 0, 0)
+    if os.getppid() != parent:
+        sys.exit(1)

@@ -1,0 +1,59 @@
+"""A private server for `thawd tune`: one function at one memory size, held to the CPU share of that size. A program.
+
+It serves the function three times: as it is configured, to be measured warm; without a snapshot, and with one, in
+environments that end as soon as they are idle, so that each invocation has one started.
+
+    python -m thawd.server.private.tune PLAN_AS_JSON
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import msgspec
+
+from thawd.config import Settings
+from thawd.cost.tune import COLD, RESTORED, TuneServer
+from thawd.server.private.serving import alone, serve
+
+_ENVIRONMENTS = 8
+
+
+def main() -> int:
+    """Serve until SIGTERM; the ready file of the plan tells when."""
+    plan = msgspec.json.decode(sys.argv[1], type=TuneServer)
+    return serve(plan.place, lambda settings: settings_of(settings, plan))
+
+
+def settings_of(settings: Settings, plan: TuneServer) -> Settings:
+    """The configuration with nothing but the function, at the plan's size."""
+    function = msgspec.structs.replace(
+        settings.functions[plan.function],
+        memory_mb=plan.memory_mb,
+        provisioned_concurrency=0,
+        reserved_concurrency=None,
+        keep_alive="fixed",
+        idle_timeout_s=3600.0,
+        log_format="Text",  # REPORT lines are read
+        application_log_level=None,
+        system_log_level=None,
+        log_group=None,
+        on_success=None,
+        on_failure=None,
+        dead_letter=None,
+    )
+    cold = msgspec.structs.replace(function, name=COLD, snapshot=False, idle_timeout_s=0.0)
+    restored = msgspec.structs.replace(function, name=RESTORED, snapshot=True, idle_timeout_s=0.0)
+    return alone(
+        settings,
+        [function, cold, restored],
+        data=Path(plan.place.data),
+        environments=_ENVIRONMENTS,
+        cpu_limits=True,
+        snapshots="auto",
+    )
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,54 @@
+"""The mappings that an image's operations make, by rising address.
+
+Owns one question: what is at an address. Pure; standard library only, Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Sequence
+
+from thawd.snapshot.inspect.records import Operation
+
+
+class Memory:
+    """Mappings: anonymous memory, files and objects, and stored pages that have no such mapping below them.
+
+    Attributes:
+        mappings: by rising address; at most one of two that overlap is ever found.
+        order: for each of them, the index of its operation.
+    """
+
+    def __init__(self, operations: Sequence[Operation]) -> None:
+        self._use([index for index, item in enumerate(operations) if item.kind not in ("data", "copy")], operations)
+        alone = [index for index, item in enumerate(operations) if item.kind == "data" and not self._touches(item)]
+        self._use([*self.order, *alone], operations)
+
+    def _use(self, indexes: list[int], operations: Sequence[Operation]) -> None:
+        self.order = sorted(indexes, key=lambda index: operations[index].address)
+        self.mappings = [operations[index] for index in self.order]
+        self._starts = [mapping.address for mapping in self.mappings]
+
+    def at(self, address: int) -> int | None:
+        """Index in `mappings` of the one at `address`."""
+        found = bisect_right(self._starts, address) - 1
+        return found if found >= 0 and address < self.mappings[found].end else None
+
+    def span(self, start: int, end: int) -> range | None:
+        """Indexes in `mappings` of those that hold start to end; None where they leave a gap."""
+        first = self.at(start)
+        if first is None:
+            return None
+        last = first
+        while self.mappings[last].end < end:
+            if last + 1 == len(self.mappings) or self._starts[last + 1] != self.mappings[last].end:
+                return None
+            last += 1
+        return range(first, last + 1)
+
+    def _touches(self, item: Operation) -> bool:
+        """Whether any of the mappings overlaps `item`."""
+        following = bisect_right(self._starts, item.address)
+        return self.at(item.address) is not None or (
+            following < len(self._starts) and self._starts[following] < item.end
+        )

@@ -1,0 +1,240 @@
+"""The rules that the records of an image keep among each other: nothing points out of the file or into nowhere.
+
+Owns what `docs/reference/snapshot-format.md` lists under "Rules"; pure functions, standard library only,
+Python 3.9 and later.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from thawd.snapshot.inspect import layout
+from thawd.snapshot.inspect.memory import Memory
+from thawd.snapshot.inspect.records import Descriptor, Image, ImageError, Operation
+
+# Source: Linux, arch/x86/include/asm/page_64_types.h, TASK_SIZE_MAX with four levels of page tables.
+_USER_END = 0x7FFFFFFFF000
+_OFFSET_END = 1 << 60  # far below where off_t ends
+_NUMBER_END = 1 << 24  # far above what the kernel's limit of descriptors can be set to
+_ZONE = (layout.ZONE_START, layout.ZONE_START + layout.ZONE_BYTES)
+
+_NEEDS_INDEX = {"file": "files", "file_shared": "files", "object": "objects"}
+
+
+class DamageError(ImageError):
+    """An image breaks a rule of its format, so that it was not written by freeze or has changed since."""
+
+
+def names(bits: int, known: dict[int, str], where: str) -> tuple[str, ...]:
+    """The names of the bits that are set."""
+    unknown = bits & ~sum(known)
+    if unknown:
+        raise DamageError(f"{where}: unknown bits {unknown:#x}")
+    return tuple(name for bit, name in known.items() if bits & bit)
+
+
+def kind(value: int, known: Sequence[str], where: str) -> str:
+    """The name of a kind."""
+    if value >= len(known):
+        raise DamageError(f"{where}: unknown kind {value}, the last one is {len(known) - 1}")
+    return known[value]
+
+
+def yes_or_no(value: int, where: str) -> bool:
+    """A number that says yes, 1, or no, 0."""
+    if value > 1:
+        raise DamageError(f"{where}: is {value}, and neither 0 nor 1")
+    return value == 1
+
+
+def check(image: Image) -> None:
+    """Check what takes more than one record to see.
+
+    Raises:
+        DamageError: a rule is broken; the text says which, and where.
+    """
+    if (
+        image.anonymous_offset % layout.PAGE_BYTES
+        or not image.data_offset <= image.anonymous_offset <= image.file_bytes
+    ):
+        raise DamageError(f"header: anonymous_offset, {image.anonymous_offset}, is no place of a page in the image")
+    for index, operation in enumerate(image.operations):
+        _check_operation(image, operation, f"operation {index} ({operation.kind}) at {operation.address:#x}")
+    for index, item in enumerate(image.objects):
+        _check_stored(image, item.offset, item.stored_bytes, f"object {index}")
+    memory = Memory(image.operations)
+    _check_memory(image, memory)
+    _check_process(image, memory)
+    _check_threads(image, memory)
+    _check_descriptors(image)
+    _check_sockets_and_rings(image)
+
+
+def _check_operation(image: Image, operation: Operation, where: str) -> None:
+    if operation.address % layout.PAGE_BYTES or operation.length % layout.PAGE_BYTES or not operation.length:
+        raise DamageError(f"{where}: {operation.length} bytes there are not whole pages")
+    if operation.address < layout.PAGE_BYTES or operation.end > _USER_END:
+        raise DamageError(f"{where}: its end, {operation.end:#x}, or its start is no address of a process")
+    process = image.process
+    _check_apart(operation, _ZONE, f"{where}: overlaps the zone that thaw needs for itself")
+    for start, size in ((process.vdso_start, process.vdso_bytes), (process.vvar_start, process.vvar_bytes)):
+        _check_apart(operation, (start, start + size), f"{where}: overlaps the vDSO")
+    if operation.offset % layout.PAGE_BYTES or operation.offset + operation.length > _OFFSET_END:
+        raise DamageError(f"{where}: its offset {operation.offset} is no place of whole pages in a file")
+    table = _NEEDS_INDEX.get(operation.kind)
+    if table is None:
+        if operation.index is not None:
+            raise DamageError(f"{where}: has the index {operation.index}, and its kind has none")
+        if operation.kind in ("data", "copy"):
+            _check_stored(image, operation.offset, operation.length, where)
+        return
+    count = len(image.files if table == "files" else image.objects)
+    if operation.index is None or operation.index >= count:
+        raise DamageError(f"{where}: its index is {operation.index}, and there are {count} {table}")
+
+
+def _check_apart(operation: Operation, other: tuple[int, int], message: str) -> None:
+    start, end = other
+    if operation.address < end and start < operation.end:
+        raise DamageError(f"{message}, {start:#x}-{end:#x}")
+
+
+def _check_stored(image: Image, offset: int, size: int, where: str) -> None:
+    """Whether `size` bytes from `offset` on are pages of the image."""
+    if offset % layout.PAGE_BYTES or offset < image.data_offset or offset + size > image.file_bytes:
+        raise DamageError(
+            f"{where}: its contents, {size} bytes at byte {offset}, do not begin with a page between the image's bytes "
+            f"{image.data_offset} and {image.file_bytes}, and end there"
+        )
+
+
+def _check_memory(image: Image, memory: Memory) -> None:
+    """Whether the operations fit together: stored pages go into private mappings that are there by then."""
+    _check_disjoint(memory.mappings, "mappings")
+    own = set(memory.order)
+    stored = [(index, item) for index, item in enumerate(image.operations) if item.kind in ("data", "copy")]
+    _check_disjoint(sorted((item for _, item in stored), key=lambda item: item.address), "runs of stored pages")
+    for index, item in stored:
+        if index in own:
+            continue
+        where = f"operation {index} ({item.kind}) at {item.address:#x}"
+        below = memory.span(item.address, item.end)
+        if below is None:
+            raise DamageError(f"{where}: {item.length} bytes there are not all mapped by another operation")
+        for at in below:
+            if memory.mappings[at].kind not in ("anonymous", "file"):
+                raise DamageError(f"{where}: lies on operation {memory.order[at]}, which is not private memory")
+            if memory.order[at] > index:
+                raise DamageError(f"{where}: comes before operation {memory.order[at]}, which makes its mapping")
+
+
+def _check_mapped(memory: Memory, address: int, size: int, where: str) -> None:
+    """Whether all of `size` bytes at `address` are mapped."""
+    if memory.span(address, address + size) is None:
+        raise DamageError(f"{where}: {address:#x} is not mapped by any operation")
+
+
+def _check_disjoint(items: Sequence[Operation], what: str) -> None:
+    for index in range(1, len(items)):
+        if items[index].address < items[index - 1].end:
+            raise DamageError(f"operations: two {what} overlap at {items[index].address:#x}")
+
+
+def _check_process(image: Image, memory: Memory) -> None:
+    process = image.process
+    # What prctl(2), PR_SET_MM_MAP, asks for; see validate_prctl_map_addr in the kernel's kernel/sys.c.
+    for name in ("code", "data", "brk", "arguments", "environment"):
+        start, end = getattr(process, f"{name}_start"), getattr(process, f"{name}_end")
+        if start > end or end > _USER_END:
+            raise DamageError(f"process: {name} ends at {end:#x}, and begins at {start:#x}")
+    for name in ("vdso", "vvar"):
+        start, size = getattr(process, f"{name}_start"), getattr(process, f"{name}_bytes")
+        if start % layout.PAGE_BYTES or size % layout.PAGE_BYTES or start + size > _USER_END:
+            raise DamageError(f"process: {name}, {size} bytes at {start:#x}, is not whole pages of a process")
+    if process.vvar_start + process.vvar_bytes > process.vdso_start:
+        raise DamageError(f"process: vvar at {process.vvar_start:#x} does not end before vdso")
+    if not process.vdso_bytes:
+        raise DamageError("process: it has no vDSO, without which none is frozen")
+    if len(image.vdso) != process.vdso_bytes or layout.checksum(image.vdso) != process.vdso_hash:
+        raise DamageError("process: size or hash of the vDSO are not those of the section vdso")
+    if process.umask > 0o777:
+        raise DamageError(f"process: umask {process.umask:#o} is above 0o777")
+    _check_mapped(memory, process.stack_start, 1, "process: stack_start")
+    _check_mapped(memory, process.landing, 1, "process: landing")
+    if process.landing % 8 or process.parcel % layout.PAGE_BYTES or process.parcel_bytes % layout.PAGE_BYTES:
+        raise DamageError(f"process: landing {process.landing:#x} or parcel {process.parcel:#x} is not aligned")
+    _check_mapped(memory, process.parcel, max(process.parcel_bytes, 1), "process: parcel")
+    if len(image.signals) != layout.SIGNALS:
+        raise DamageError(f"section signals: {len(image.signals)} records, and not {layout.SIGNALS}")
+    if not image.host.glibc:
+        raise DamageError("header: glibc has no version")
+
+
+def _check_threads(image: Image, memory: Memory) -> None:
+    if not image.threads:
+        raise DamageError("section threads: is empty, and a process has one at least")
+    seen: set[int] = set()
+    for index, thread in enumerate(image.threads):
+        where = f"thread {index}"
+        if thread.tid < 1 or thread.tid in seen:
+            raise DamageError(f"{where}: its id {thread.tid} is no id, or another thread's")
+        seen.add(thread.tid)
+        if thread.context % 8:
+            raise DamageError(f"{where}: its context, {thread.context:#x}, is not aligned")
+        _check_mapped(memory, thread.context, 1, f"{where}: context")
+        for name in ("clear_child_tid", "robust_list", "rseq"):
+            address = getattr(thread, name)
+            if address:
+                _check_mapped(memory, address, 1, f"{where}: {name}")
+
+
+def _check_descriptors(image: Image) -> None:
+    known: dict[int, Descriptor] = {}
+    for index, item in enumerate(image.descriptors):
+        where = f"descriptor {index} ({item.kind}), number {item.number}"
+        if not 0 <= item.number < _NUMBER_END or (known and item.number <= next(reversed(known))):
+            raise DamageError(f"{where}: is not above the one before, or is no number")
+        if item.kind == "copy" and item.index >= index:
+            raise DamageError(f"{where}: is a copy of record {item.index}, which does not come before it")
+        known[item.number] = item
+        _check_contents(image, item, where)
+    for item in known.values():
+        other = known.get(item.index)
+        if item.kind == "socketpair" and (not other or other.kind != "socketpair" or other.index != item.number):
+            raise DamageError(f"descriptor {item.number}: its other end, {item.index}, is not that of a socket pair")
+    for index, watch in enumerate(image.epoll):
+        if watch.epoll not in known or known[watch.epoll].kind != "epoll":
+            raise DamageError(f"section epoll, record {index}: descriptor {watch.epoll} is not epoll")
+        if watch.number not in known:
+            raise DamageError(f"section epoll, record {index}: watches {watch.number}, which is not open")
+
+
+def _check_sockets_and_rings(image: Image) -> None:
+    for index, socket in enumerate(image.sockets):
+        if socket.first_option + socket.option_count > len(image.options):
+            raise DamageError(f"section sockets, record {index}: its options are not all there")
+    for index, ring in enumerate(image.rings):
+        for at, size in ((ring.rings, ring.rings_bytes), (ring.requests, ring.requests_bytes)):
+            if not at or at % layout.PAGE_BYTES or not size or size % layout.PAGE_BYTES or not ring.entries:
+                raise DamageError(f"section rings, record {index}: is not of whole pages, or holds nothing")
+
+
+def _check_contents(image: Image, item: Descriptor, where: str) -> None:
+    """What a descriptor's kind says of `index`, `value` and `data`."""
+    limits = {
+        "file": len(image.files),
+        "device": len(image.files),
+        "object": len(image.objects),
+        "eventfd": 2,
+        "socket": len(image.sockets),
+        "ring": len(image.rings),
+    }
+    if item.index >= limits.get(item.kind, item.index + 1):
+        raise DamageError(f"{where}: its index {item.index} is not below {limits[item.kind]}")
+    if not item.data_bytes:
+        return
+    if item.kind not in ("pipe_read", "socketpair") or (item.kind == "pipe_read" and item.data_bytes > item.value):
+        raise DamageError(
+            f"{where}: holds {item.data_bytes} bytes; only a pipe's reading end may, up to its capacity, and a pair's"
+        )
+    _check_stored(image, item.data_offset, item.data_bytes, where)

@@ -1,0 +1,279 @@
+"""The folder in which images lie: what is in it, and the order in which things come and go.
+
+Serves `thawd.snapshot.store`, which decides what is used and what is removed. An image comes last of all its parts and
+leaves first, so that whoever finds one finds all; parts without an image, and drafts that nobody holds, are what
+somebody who died left behind. Every method but `locked`, `sweep` and `digest_of` wants the lock of the folder held.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import hashlib
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Self
+
+from thawd.errors import StoreError
+from thawd.snapshot.store.files import (
+    Hold,
+    distrust,
+    distrust_folder,
+    folder_lock,
+    hold,
+    open_as_is,
+    remove_tree,
+    using,
+)
+from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, Snapshot, digest_in, look, write_sidecar
+from thawd.system import folders
+
+_DRAFT = ".new-"
+_DISCARDED = ".old-"
+_LOCK_WAIT_S = 10.0
+_CHUNK_BYTES = 4 << 20
+
+
+class Draft:
+    """A place in the store for an image that is being made; a context manager, which discards what is not adopted.
+
+    Attributes:
+        folder: private folder of the draft, on the file system of the store.
+        image: where the image is to be written.
+        disk: where its disk snapshot, a folder, may be put.
+    """
+
+    def __init__(self, folder: Path, held: Hold) -> None:
+        self.folder = folder
+        self.image = folder / "image"
+        self.disk = folder / "disk"
+        self._held = held
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.discard()
+
+    def discard(self) -> None:
+        """Remove the draft and all in it; again, or after its adoption, is nothing."""
+        if self._held.fd >= 0:
+            remove_tree(self.folder)
+            self._held.release()
+
+
+class ImageFolder:
+    """One folder of images.
+
+    Args:
+        path: where it is, absolute; it need not be there yet.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @contextlib.contextmanager
+    def locked(self, *, make: bool = False) -> Iterator[bool]:
+        """Hold the lock of the folder. Yields whether the folder is there.
+
+        Args:
+            make: make it when missing, with access for its owner alone.
+
+        Raises:
+            StoreError: it cannot be made, opened or locked (HTTP 500).
+        """
+        with using(self.path):
+            if make:
+                self.path.mkdir(mode=0o700, parents=True, exist_ok=True)
+            try:
+                self.path.lstat()
+            except FileNotFoundError:
+                is_there = False
+            else:
+                is_there = True
+        if not is_there:
+            yield False
+            return
+        with folder_lock(self.path, wait_s=_LOCK_WAIT_S):
+            yield True
+
+    def distrusted(self) -> str | None:
+        """Why nothing in the folder must be used, with the way out; None when it may."""
+        with using(self.path):
+            reason = distrust_folder(self.path, self.path.stat())
+        return reason and (
+            f"{reason}. Snapshots hold secrets and are run as code, so none there is used: make the folder this user's "
+            "alone (chown, chmod 700) if you know what is in it, or remove it."
+        )
+
+    def new_draft(self) -> Draft:
+        """Make a draft.
+
+        Raises:
+            StoreError: it cannot be made (HTTP 500).
+        """
+        with using(self.path):
+            folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self.path))
+            held = hold(folder, shared=False)
+        if held is None:
+            raise StoreError(f"{folder} was locked by another process as soon as it was made; try again.")
+        return Draft(folder, held)
+
+    def snapshots(self) -> list[Snapshot]:
+        """All images of the folder, in no order."""
+        digests = (digest_in(path.name, suffixes=(IMAGE,)) for path in self._children())
+        found = (self.snapshot(digest) for digest in digests if digest is not None)
+        return [snapshot for snapshot in found if snapshot is not None]
+
+    def snapshot(self, sha256: str) -> Snapshot | None:
+        """One image by its digest, None when it is not there."""
+        image = self.path / f"{sha256}{IMAGE}"
+        with using(image):
+            return look(image, in_use=_is_held(image), boot_id=boot_id())
+
+    def install(self, draft: Draft, sidecar: Sidecar) -> None:
+        """Make the image of a draft one of the folder's, in place of one of the same name.
+
+        Raises:
+            StoreError: it cannot be stored (HTTP 500).
+            StoreFullError: the disk is full (HTTP 503).
+        """
+        to = functools.partial("{}/{}{}".format, self.path, sidecar.sha256)
+        with using(self.path):
+            if os.path.lexists(to(DISK)):
+                self._discard(Path(to(DISK)))
+            self.install_sidecar(draft, sidecar)
+            for source, target in (
+                (draft.disk, to(DISK)),
+                (draft.image, to(IMAGE)),
+            ):
+                with contextlib.suppress(FileNotFoundError):
+                    source.rename(target)
+            folders.sync(self.path)
+
+    def install_sidecar(self, draft: Draft, sidecar: Sidecar) -> None:
+        """Put a sidecar in its place, whole.
+
+        Raises:
+            StoreError: it cannot be stored (HTTP 500).
+            StoreFullError: the disk is full (HTTP 503).
+        """
+        with using(self.path):
+            written = draft.folder / "sidecar"
+            write_sidecar(written, sidecar)
+            written.rename(self.path / f"{sidecar.sha256}{SIDECAR}")
+
+    def remove(self, snapshot: Snapshot) -> None:
+        """Remove an image and its parts; what takes long is left to `sweep`.
+
+        Raises:
+            StoreError: they cannot be removed (HTTP 500).
+        """
+        with using(snapshot.path):
+            for suffix in PARTS:  # the image first
+                part = snapshot.path.with_suffix(suffix)
+                if part.is_dir() and not part.is_symlink():
+                    self._discard(part)
+                else:
+                    part.unlink(missing_ok=True)
+
+    def remove_leftovers(self) -> int:
+        """Remove drafts that nobody holds and parts without an image; `sweep` does the rest.
+
+        Returns:
+            How many it were.
+
+        Raises:
+            StoreError: they cannot be removed (HTTP 500).
+        """
+        left = [path for path in self._children() if self._is_left(path)]
+        with using(self.path):
+            return sum(self._discard(path) for path in left)
+
+    def sweep(self) -> None:
+        """Remove what was discarded. Needs no lock, as nobody else wants it any more."""
+        with contextlib.suppress(OSError):
+            for path in self.path.iterdir():
+                if path.name.startswith(_DISCARDED):
+                    remove_tree(path)
+
+    def _children(self) -> list[Path]:
+        with using(self.path):
+            return sorted(self.path.iterdir())
+
+    def _is_left(self, path: Path) -> bool:
+        if path.name.startswith(_DRAFT):
+            return not _is_held(path)
+        return digest_in(path.name) is not None and not os.path.lexists(path.with_suffix(IMAGE))
+
+    def _discard(self, path: Path) -> bool:
+        """Put aside what `sweep` is to remove; False when it is gone: a draft's owner may just have removed it."""
+        with contextlib.suppress(FileNotFoundError):
+            path.rename(self.path / f"{_DISCARDED}{secrets.token_hex(8)}")
+            return True
+        return False
+
+
+def digest_of(fd: int, *, progress: Callable[[int], object] = lambda done_bytes: None) -> str:
+    """SHA-256 of an open file from its start, 64 hexadecimal digits.
+
+    Args:
+        fd: its descriptor; its position is not used.
+        progress: told now and then how many bytes have been read.
+
+    Raises:
+        OSError: it cannot be read.
+    """
+    digest = hashlib.sha256()
+    chunk = memoryview(bytearray(_CHUNK_BYTES))
+    done_bytes = 0
+    while count := os.preadv(fd, [chunk], done_bytes):
+        digest.update(chunk[:count])
+        done_bytes += count
+        progress(done_bytes)
+    return digest.hexdigest()
+
+
+def seal(image: Path) -> tuple[str, int]:
+    """Make an image its owner's alone and have it on the disk.
+
+    Returns:
+        Its SHA-256 and its size in bytes.
+
+    Raises:
+        OSError: it cannot be read or changed.
+        StoreError: it is missing, or no file of this user (HTTP 500).
+    """
+    if not os.path.lexists(image):
+        raise StoreError(f"the freeze left no image at {image}; its error says why, else look for what removed it.")
+    with open_as_is(image) as fd:
+        if os.fstat(fd).st_uid == os.geteuid():
+            os.fchmod(fd, 0o600)
+        status = os.fstat(fd)
+        if (reason := distrust(image, status)) is not None:
+            raise StoreError(f"{reason}; it was not stored. Freeze the process anew, as the user who runs thawd.")
+        os.fsync(fd)
+        return digest_of(fd), status.st_size
+
+
+def _is_held(path: Path) -> bool:
+    """Whether somebody holds a lock on a file or folder; what cannot be opened nobody can hold."""
+    try:
+        held = hold(path, shared=False)
+    except OSError:
+        return False
+    if held is not None:
+        held.release()
+    return held is None
+
+
+@functools.cache
+def boot_id() -> str:
+    """The id of this run of the kernel.
+
+    Source: random(4), /proc/sys/kernel/random/boot_id.
+    """
+    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -1,0 +1,205 @@
+"""What is known of an image without opening it: its sidecar, and what a look at the folder says.
+
+Owns the sidecar's format, a JSON document beside each image, and the judgement whether image and sidecar may be used.
+Read by `thawd.snapshot.store` and shown by `thawd snapshot`; changes nothing but the sidecar it is told to write.
+"""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from thawd.snapshot.store.files import distrust
+from thawd.system import folders
+
+IMAGE = ".img"
+SIDECAR = ".json"
+DISK = ".disk"
+PARTS = (IMAGE, SIDECAR, DISK)
+"""Endings of an image's file and of what belongs to it; before them stands the image's SHA-256."""
+
+_DIGEST_DIGITS = 64
+_SIDECAR_LAYOUT = 1
+_SIDECAR_MAX_BYTES = 1 << 20
+
+
+class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
+    """Where an image comes from, as told by whoever had it made.
+
+    Attributes:
+        function: name of the function.
+        version: qualifier of the version, for example ``3``.
+        key: digest of all that went into the process; the same key means that a new freeze would make its equal.
+        python: version of the function's interpreter, for example ``3.12.1``.
+        init_ms: what the init phase took, milliseconds.
+        freeze_ms: what the freeze took, milliseconds.
+        data_bytes: memory pages in the image.
+        self_test: ``passed``, or why it was not run.
+        self_test_ms: what the self-test took, milliseconds; None when it was not run.
+    """
+
+    function: str
+    version: str
+    key: str
+    python: str
+    init_ms: float
+    freeze_ms: float
+    data_bytes: int
+    self_test: str
+    self_test_ms: float | None = None
+
+
+class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
+    """The document beside an image.
+
+    Its own time of change (mtime) is the time of the snapshot's last use: that can be set without writing anything.
+
+    Attributes:
+        layout: version of this format.
+        sha256: of the image, 64 hexadecimal digits.
+        image_bytes: size of the image, holes included.
+        parts_bytes: disk space of what belongs to the image: disk snapshot and working set.
+        created_unix_s: when it was adopted.
+        boot_id: of the kernel run it was made in; no other can thaw it.
+        kernel: release of that kernel.
+        thawd: version of thawd that made it.
+        origin: what it is an image of.
+    """
+
+    layout: int = _SIDECAR_LAYOUT
+    sha256: str
+    image_bytes: int
+    parts_bytes: int
+    created_unix_s: float
+    boot_id: str
+    kernel: str
+    thawd: str
+    origin: ImageOrigin
+
+
+class _Layout(msgspec.Struct):
+    layout: int
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """One image in the store, as it was when looked at.
+
+    Attributes:
+        sha256: of the image, by its name; 64 hexadecimal digits.
+        path: the image, absolute. It is never written to.
+        sidecar: what is known of it; None when that cannot be read or trusted.
+        stored_bytes: disk space that it and what belongs to it take.
+        last_used_unix_s: when it was last taken into use or given back.
+        in_use: whether a process holds a lease on it.
+        stale: whether it was frozen before the machine's last start, and so cannot be thawed any more.
+        problem: why it must not be used, and the way out; None when it may.
+    """
+
+    sha256: str
+    path: Path
+    sidecar: Sidecar | None
+    stored_bytes: int
+    last_used_unix_s: float
+    in_use: bool
+    stale: bool
+    problem: str | None
+
+    @property
+    def id(self) -> str:
+        """The digits of the digest that are shown to people."""
+        return self.sha256[:12]
+
+    @property
+    def name(self) -> str:
+        """Function and version; the id alone where they are not known."""
+        return f"{self.sidecar.origin.function}:{self.sidecar.origin.version}" if self.sidecar else self.id
+
+    @property
+    def disk(self) -> Path | None:
+        """The disk snapshot, a folder that is never written to; None when there is none."""
+        return self._part(DISK)
+
+    def _part(self, suffix: str) -> Path | None:
+        path = self.path.with_suffix(suffix)
+        return path if path.exists() else None
+
+
+def digest_in(name: str, *, suffixes: tuple[str, ...] = PARTS) -> str | None:
+    """The digest in a file's name; None where the name is not one the store gives."""
+    stem, dot, ending = name.partition(".")
+    if dot + ending not in suffixes or len(stem) != _DIGEST_DIGITS or set(stem) - set("0123456789abcdef"):
+        return None
+    return stem
+
+
+def write_sidecar(path: Path, sidecar: Sidecar) -> None:
+    """Write a sidecar to a file that is not there yet.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
+        file.write(msgspec.json.format(msgspec.json.encode(sidecar)) + b"\n")
+    folders.sync(path)
+
+
+def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
+    """What is to be said of the image at a path; None: it is gone.
+
+    Args:
+        image: its path, with a name as the store gives.
+        in_use: whether somebody has a lease on it.
+        boot_id: of this kernel run.
+
+    Raises:
+        OSError: the folder cannot be searched.
+    """
+    try:
+        status = image.lstat()
+    except FileNotFoundError:
+        return None
+    sidecar, problem, used_unix_s = _read_sidecar(image.with_suffix(SIDECAR), sha256=image.stem)
+    problem = distrust(image, status) or problem
+    if problem is None and sidecar is not None and status.st_size != sidecar.image_bytes:
+        problem = f"{image} has {status.st_size:,} bytes and had {sidecar.image_bytes:,} when it was made"
+    if problem is not None:
+        problem += f". It is not used; remove it: thawd snapshot rm {image.stem[:12]}"
+    return Snapshot(
+        sha256=image.stem,
+        path=image,
+        sidecar=sidecar,
+        stored_bytes=status.st_blocks * 512 + (sidecar.parts_bytes if sidecar else 0),
+        last_used_unix_s=status.st_mtime if used_unix_s is None else used_unix_s,
+        in_use=in_use,
+        stale=sidecar is not None and sidecar.boot_id != boot_id,
+        problem=problem,
+    )
+
+
+def _read_sidecar(path: Path, *, sha256: str) -> tuple[Sidecar | None, str | None, float | None]:
+    """The sidecar; what is wrong with it; when it was last changed, in Unix seconds."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        try:
+            status = os.fstat(fd)
+            if (problem := distrust(path, status)) is not None:
+                return None, problem, None
+            content = os.read(fd, _SIDECAR_MAX_BYTES)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        return None, f"{path}, which says what the image is of, cannot be read: {error.strerror}", None
+    try:
+        layout = msgspec.json.decode(content, type=_Layout).layout
+        if layout != _SIDECAR_LAYOUT:
+            return None, f"{path} has the layout {layout}, this thawd knows {_SIDECAR_LAYOUT}", status.st_mtime
+        sidecar = msgspec.json.decode(content, type=Sidecar)
+    except msgspec.DecodeError as error:
+        return None, f"{path}, which says what the image is of, is damaged: {error}", status.st_mtime
+    if sidecar.sha256 != sha256:
+        return None, f"{path} belongs to another image, {sidecar.sha256[:12]}", status.st_mtime
+    return sidecar, None, status.st_mtime

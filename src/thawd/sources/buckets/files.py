@@ -1,0 +1,273 @@
+"""One file of a bucket: is it an object, is it complete, is it another one than recorded, what is its ETag.
+
+Everything here blocks and is called on threads. It reads, never writes, and knows nothing of events or the catalog.
+
+When is a file complete? When no process has it open for writing. Linux tells: a read lease (fcntl(2), "Leases") is
+refused with EAGAIN while there is a writer, mappings included. Where leases do not work (another owner, a network file
+system) a file counts as complete when it has not changed for a while. In both cases its last change must lie further
+back than the clock of the file system is coarse, so that a write after our look is sure to change its times.
+"""
+# Keys and paths are bytes here, which pathlib does not take.
+# ruff: noqa: PTH108, PTH116, PTH118
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import fcntl
+import hashlib
+import os
+import signal
+import stat
+import threading
+import time
+from dataclasses import dataclass
+from enum import Enum, auto
+
+from thawd.stores.objects.catalog import ObjectRecord
+from thawd.stores.objects.folder import BucketFolder
+
+REST_S = 0.025
+"""A file is left alone for this long after its last change. Clock ticks are at most 10 ms."""
+FIRST_POLL_S = 0.2
+LONGEST_POLL_S = 2.0
+_POLL_GROWTH = 1.6
+_CHUNK_BYTES = 1024 * 1024
+_PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
+"""Errors that say nothing about the file: too many open files, or it was removed or replaced while we looked."""
+# An explicit utime() sets mtime to anything and ctime to now; a write sets both to now.
+_SAME_MOMENT_NS = 20_000_000
+
+
+class FileState(Enum):
+    """What a look at a key found."""
+
+    SAME = auto()
+    """The object is as recorded."""
+    CHANGED = auto()
+    """A complete object that is to be recorded; `LookResult.announce` says whether it is a new one."""
+    UNFINISHED = auto()
+    """Somebody is, or may be, writing: look again in `LookResult.wait_s`."""
+    GONE = auto()
+    """There is no object under this key."""
+    LARGE = auto()
+    """It is to be read, and larger than was allowed."""
+    UNREADABLE = auto()
+    """It cannot be read; `LookResult.error` says why."""
+
+
+@dataclass(slots=True)
+class Patience:
+    """What is remembered of a file that was unfinished at the last look.
+
+    Attributes:
+        wait_s: how long the last wait was, seconds.
+        seen: size, mtime and ctime at that time, when only stillness can tell that it is complete.
+        since: when they were first seen so, ``time.monotonic()`` seconds.
+    """
+
+    wait_s: float = 0.0
+    seen: tuple[int, int, int] | None = None
+    since: float = 0.0
+
+
+@dataclass(slots=True)
+class LookResult:
+    """What a look at one key found."""
+
+    key: bytes
+    state: FileState
+    record: ObjectRecord | None = None
+    announce: bool = False
+    wait_s: float = 0.0
+    patience: Patience | None = None
+    error: OSError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Trusted:
+    """What the writer of a file says of it: its stat before it was given its name, and the MD5 of its content."""
+
+    stat: os.stat_result
+    etag: str
+
+
+class Looker:
+    """Looks at keys of one bucket. Cheap to make; keep it for one batch of keys only.
+
+    Args:
+        root: the bucket's folder.
+        leases: whether leases tell writers here, see `leases_work`.
+        settle_s: stillness that stands for completeness where they do not, seconds.
+        stop: once set, no file is read any further.
+    """
+
+    def __init__(self, root: bytes, *, leases: bool, settle_s: float, stop: threading.Event) -> None:
+        self._folder = BucketFolder(root)
+        self._leases = leases
+        self._settle_s = settle_s
+        self._stop = stop
+
+    def look(
+        self,
+        key: bytes,
+        *,
+        known: ObjectRecord | None = None,
+        patience: Patience | None = None,
+        trusted: Trusted | None = None,
+        largest_bytes: int | None = None,
+    ) -> LookResult:
+        """Look at one key now.
+
+        Args:
+            key: the key.
+            known: its record, looked up before this call.
+            patience: from the last look, when that found it unfinished.
+            trusted: when the platform itself wrote the file: it is complete and announced if it is still that file.
+            largest_bytes: a larger file is not read; None: any is.
+        """
+        patience = patience or Patience()
+        try:
+            located = self._folder.locate(key)
+            if located is None:
+                return LookResult(key, FileState.GONE)
+            if known is not None and is_same(located.stat, known):
+                return LookResult(key, FileState.SAME)
+            if trusted is not None and _stat_key(located.stat)[:3] == _stat_key(trusted.stat)[:3]:
+                record = _record(key, located.stat, trusted.etag)
+                return LookResult(key, FileState.CHANGED, record=record, announce=not _is_same_file(record, known))
+            if largest_bytes is not None and located.stat.st_size > largest_bytes:
+                return LookResult(key, FileState.LARGE, patience=patience)
+            return self._examine(key, located.path, known, patience)
+        except OSError as error:
+            return self._unfinished(key, patience) if error.errno in _PASSING else _unreadable(key, error)
+
+    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: Patience) -> LookResult:
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            before = os.fstat(descriptor)
+            if not stat.S_ISREG(before.st_mode):
+                return LookResult(key, FileState.GONE)
+            if 0 <= time.time_ns() - before.st_ctime_ns < REST_S * 1e9:
+                return LookResult(key, FileState.UNFINISHED, wait_s=REST_S, patience=patience)
+            writers = has_writers(descriptor) if self._leases else None
+            if writers or (writers is None and not self._is_settled(before, patience)):
+                return self._unfinished(key, patience)
+            etag = self._md5(descriptor)
+            same_content = os.fstat(descriptor)
+        finally:
+            os.close(descriptor)
+        named = os.stat(path, follow_symlinks=False)
+        if etag is None or not _stat_key(before) == _stat_key(same_content) == _stat_key(named):
+            return self._unfinished(key, patience)
+        record = _record(key, before, etag)
+        return LookResult(key, FileState.CHANGED, record=record, announce=_is_new(record, known))
+
+    def _md5(self, descriptor: int) -> str | None:
+        digest = hashlib.md5(usedforsecurity=False)
+        while chunk := os.read(descriptor, _CHUNK_BYTES):
+            if self._stop.is_set():
+                return None
+            digest.update(chunk)
+        return digest.hexdigest()
+
+    def _is_settled(self, now: os.stat_result, patience: Patience) -> bool:
+        seen = (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
+        at = time.monotonic()
+        if patience.seen != seen:
+            patience.seen, patience.since = seen, at
+        return at - patience.since >= self._settle_s
+
+    def _unfinished(self, key: bytes, patience: Patience) -> LookResult:
+        patience.wait_s = min(max(FIRST_POLL_S, patience.wait_s * _POLL_GROWTH), LONGEST_POLL_S)
+        return LookResult(key, FileState.UNFINISHED, wait_s=patience.wait_s, patience=patience)
+
+
+def _unreadable(key: bytes, error: OSError) -> LookResult:
+    return LookResult(key, FileState.UNREADABLE, error=error)
+
+
+def is_same(now: os.stat_result, known: ObjectRecord) -> bool:
+    """Whether a file's stat is that of its record."""
+    return _stat_key(now) == (known.inode, known.size, known.mtime_ns, known.ctime_ns)
+
+
+def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
+    """Whether an object whose stat differs from its record counts as written anew.
+
+    With the same content in the same file, it does when its mtime went forward to the moment of its last change: it was
+    rewritten or touched. It does not when its times were set explicitly, as copying tools do after closing a file, nor
+    when only its metadata changed.
+    """
+    if known is None or (now.inode, now.size, now.etag) != (known.inode, known.size, known.etag):
+        return True
+    return now.mtime_ns > known.mtime_ns and abs(now.mtime_ns - now.ctime_ns) < _SAME_MOMENT_NS
+
+
+def _is_same_file(now: ObjectRecord, known: ObjectRecord | None) -> bool:
+    """Whether a file just written had been seen already, before its last name was given or taken."""
+    return known is not None and (now.inode, now.size, now.mtime_ns) == (known.inode, known.size, known.mtime_ns)
+
+
+def has_writers(descriptor: int) -> bool | None:
+    """Whether a process has the file open for writing; None when the kernel will not say.
+
+    Args:
+        descriptor: of a regular file, opened for reading only.
+    """
+    # Should somebody open the file for writing while we hold the lease, the kernel tells us with a signal. SIGURG is
+    # ignored unless asked for; the default, SIGIO, ends a process that has no handler for it.
+    with contextlib.suppress(OSError):
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+    try:
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+    except OSError as error:
+        return True if error.errno == errno.EAGAIN else None
+    fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_UNLCK)
+    return False
+
+
+def install_lease_signal_handler() -> None:
+    """Make SIGIO harmless, should a sandbox that allows leases not allow F_SETSIG. Call in the main thread, once.
+
+    A handler and not SIG_IGN, because an ignored signal stays ignored in the programs we start.
+    """
+    if threading.current_thread() is threading.main_thread():
+        signal.signal(signal.SIGIO, _no_op)
+
+
+def _no_op(_number: int, _frame: object) -> None:
+    """Nothing: the lease has been or is just being given up anyway."""
+
+
+def leases_work(folder: bytes) -> bool:
+    """Try out whether leases tell writers in this folder's file system; True when that cannot be tried.
+
+    A file system may refuse leases (each file is then judged by stillness anyway) or claim writers for ever.
+    """
+    path = os.path.join(folder, b".thawd-lease-%d" % os.getpid())
+    try:
+        descriptor = os.open(path, os.O_RDONLY | os.O_CREAT | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
+    except OSError:
+        return True
+    try:
+        if has_writers(descriptor) is not False:
+            return False
+        writer = os.open(path, os.O_WRONLY | os.O_CLOEXEC)
+        try:
+            return has_writers(descriptor) is True
+        finally:
+            os.close(writer)
+    finally:
+        os.close(descriptor)
+        os.unlink(path)
+
+
+def _stat_key(now: os.stat_result) -> tuple[int, int, int, int]:
+    return now.st_ino, now.st_size, now.st_mtime_ns, now.st_ctime_ns
+
+
+def _record(key: bytes, now: os.stat_result, etag: str) -> ObjectRecord:
+    return ObjectRecord(
+        key=key, inode=now.st_ino, size=now.st_size, mtime_ns=now.st_mtime_ns, ctime_ns=now.st_ctime_ns, etag=etag
+    )

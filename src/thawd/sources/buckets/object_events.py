@@ -1,0 +1,63 @@
+"""From a change in the catalog of objects to the events that it causes. Pure, but for the request ids."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from thawd.invocation import new_request_id
+from thawd.resources import REGION, Notification
+from thawd.sources.buckets import s3_event
+from thawd.stores.events.records import NewEvent
+from thawd.stores.objects.catalog import ObjectChange
+
+
+class BucketSource(NamedTuple):
+    """Whose events they are.
+
+    Attributes:
+        name: what the bucket is called here.
+        bucket: what events call it.
+        notify: its notifications.
+        region: its region.
+    """
+
+    name: str
+    bucket: str
+    notify: Sequence[Notification]
+    region: str = REGION
+
+
+def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_s: float) -> list[NewEvent]:
+    """The events of a change, one for each function that wants it.
+
+    Args:
+        source: the bucket.
+        change: what happened.
+        sequencer: of the change.
+        at_s: when it was found, seconds since the epoch.
+    """
+    name = s3_event.REMOVED if change.now is None else s3_event.CREATED
+    events = []
+    for function in s3_event.functions_for(source.notify, key=change.key, event_name=name):
+        happened = s3_event.ObjectEvent(
+            name=name,
+            bucket=source.bucket,
+            key=change.key,
+            size=change.now.size if change.now else None,
+            etag=change.now.etag if change.now else None,
+            sequencer=sequencer,
+            at_s=at_s,
+            request_id=new_request_id(),
+            region=source.region,
+        )
+        events.append(
+            NewEvent(
+                function=function,
+                payload=s3_event.encode(happened, configuration_id=function),
+                request_id=happened.request_id,
+                source=f"bucket:{source.name}",
+                row_key=s3_event.row_key(change.key),
+            )
+        )
+    return events

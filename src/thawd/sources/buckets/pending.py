@@ -1,0 +1,97 @@
+"""Keys that are to be looked at, each at its time. A bounded set, not a queue: a key is in it at most once.
+
+Single-threaded, used within the event loop. The clock is a parameter: ``time.monotonic()`` seconds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from typing import NamedTuple
+
+from thawd.sources.buckets.files import Patience
+
+
+class Due(NamedTuple):
+    """A key whose time has come, and what is remembered of its last look."""
+
+    key: bytes
+    patience: Patience | None
+
+
+class Pending:
+    """Keys by the time of their next look.
+
+    Args:
+        limit: most keys held.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self._limit = limit
+        self._due: dict[bytes, tuple[float, Patience | None]] = {}
+        # May hold times that a later `push` has brought forward; `take` passes over them.
+        self._heap: list[tuple[float, bytes]] = []
+        self._changed = asyncio.Event()
+
+    def __len__(self) -> int:
+        return len(self._due)
+
+    def __contains__(self, key: bytes) -> bool:
+        return key in self._due
+
+    def push(self, key: bytes, due: float, *, patience: Patience | None = None) -> bool:
+        """Look at `key` at `due`, or earlier if that was planned already.
+
+        Returns:
+            False when the limit is reached and the key is not held.
+        """
+        known = self._due.get(key)
+        if known is None and len(self._due) >= self._limit:
+            return False
+        if known is not None:
+            patience = _longer(known[1], patience)
+            if known[0] <= due:
+                self._due[key] = (known[0], patience)
+                return True
+        self._due[key] = (due, patience)
+        heapq.heappush(self._heap, (due, key))
+        if self._heap[0][0] == due:
+            self._changed.set()
+        return True
+
+    def take(self, now: float, limit: int) -> list[Due]:
+        """Up to `limit` keys whose time has come, the earliest first; they are no longer held."""
+        taken: list[Due] = []
+        while self._heap and len(taken) < limit and self._heap[0][0] <= now:
+            due, key = heapq.heappop(self._heap)
+            held = self._due.get(key)
+            if held is not None and held[0] == due:
+                del self._due[key]
+                taken.append(Due(key, held[1]))
+        return taken
+
+    def next_due(self) -> float | None:
+        """When the earliest key comes due, or None when there are none."""
+        while self._heap:
+            due, key = self._heap[0]
+            held = self._due.get(key)
+            if held is not None and held[0] == due:
+                return due
+            heapq.heappop(self._heap)
+        return None
+
+    async def wait(self, timeout_s: float | None) -> None:
+        """Return when an earlier time than all before was pushed, or after `timeout_s` seconds."""
+        self._changed.clear()
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._changed.wait()
+        except TimeoutError:
+            pass
+
+
+def _longer(one: Patience | None, other: Patience | None) -> Patience | None:
+    """Of two memories of a file the one that has seen it unchanged for longer."""
+    if one is None or other is None:
+        return one or other
+    return other if one.seen is None or (other.seen is not None and other.since < one.since) else one

@@ -1,0 +1,239 @@
+"""Buckets elsewhere, watched by listing: what each listing finds is compared with the catalog.
+
+An object that is new, changed or gone is recorded and its events are queued in one transaction, as with folders, so
+that a crash neither loses nor repeats one. A listing that breaks off is begun anew; what it had recorded stands, and
+nothing counts as removed until a listing has come to its end. Whatever the order of a store's listing, memory grows
+by eight bytes an object.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import os
+import time
+from array import array
+from bisect import bisect_left
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from thawd.errors import ThawdError
+from thawd.resources import RemoteBucket
+from thawd.sources.buckets.object_events import BucketSource, events_of
+from thawd.sources.buckets.remote_stores import Books
+from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
+from thawd.stores.objects.listings import ListingProgress
+from thawd.stores.objects.remote import BucketStore, OddKeysError, RemoteObject
+
+_BATCH_KEYS = 250
+_PAGE_KEYS = 1000
+_FULL = "as many events as server.max_queued allows wait already"
+_FULL_RECHECK_S = 1.0
+
+
+class RemoteBucketWatcher:
+    """Watches one bucket elsewhere.
+
+    Attributes:
+        first_listing_done: set once a listing has come to its end.
+    """
+
+    def __init__(
+        self,
+        bucket: RemoteBucket,
+        store: BucketStore,
+        *,
+        books: Books,
+        log: Callable[[str], None],
+        on_events: Callable[[set[str]], None],
+    ) -> None:
+        """Prepare; nothing is asked of the store before `run`.
+
+        Args:
+            bucket: the bucket.
+            store: its store.
+            books: where it records.
+            log: takes lines for the operator.
+            on_events: told the functions that have new events in the queue.
+        """
+        self.first_listing_done = asyncio.Event()
+        self._bucket = bucket
+        self._store = store
+        self._objects = books.objects
+        self._listings = books.listings
+        self._log = log
+        self._on_events = on_events
+        self._is_full = books.is_full
+        self._source = BucketSource(bucket.name, bucket.bucket, bucket.notify, bucket.region)
+        self._catalog = bucket.identity
+        self._going = asyncio.Event()
+        self._going.set()
+        self._complaint = ""
+        self._completed_at: float | None = None
+        self._took_s: float | None = None
+        self._objects_seen: int | None = None
+        self._events = 0
+
+    async def run(self) -> None:
+        """List again and again until cancelled."""
+        try:
+            while True:
+                await self._going.wait()
+                odd = False
+                try:
+                    await self.look()
+                except OddKeysError as error:
+                    self._log(f"{error.message}")
+                    odd = True
+                except ThawdError as error:
+                    self._complain(error.message)
+                else:
+                    self._relieve()
+                if not odd:
+                    await asyncio.sleep(self._bucket.poll_s)
+        finally:
+            # A task may have been cancelled between the commit of its events and the call that announces them.
+            self._on_events({notification.function for notification in self._bucket.notify})
+
+    def pause(self) -> None:
+        """Begin no more listings; one that is under way comes to its end."""
+        self._going.clear()
+
+    def resume(self) -> None:
+        """Go on; what changed meanwhile is found."""
+        self._going.set()
+
+    def status(self) -> dict[str, Any]:
+        """What it is doing, for people and ``thawd source``.
+
+        ``oldest_s`` is how long ago the last complete listing began, seconds: what changed before has been seen.
+        """
+        result = "No listing yet" if self._completed_at is None else "OK"
+        return {
+            "name": f"bucket:{self._bucket.name}",
+            "kind": "bucket",
+            "function": ", ".join(sorted({notification.function for notification in self._bucket.notify})),
+            "state": "Enabled" if self._going.is_set() else "Disabled",
+            "last_result": f"PROBLEM: {self._complaint}" if self._complaint else result,
+            "url": str(self._bucket.url),
+            "queue": None,
+            "waiting": None,
+            "oldest_s": None if self._completed_at is None else round(time.time() - self._completed_at, 3),
+            "objects": self._objects_seen,
+            "listing_s": self._took_s,
+            "events": self._events,
+        }
+
+    async def look(self) -> None:
+        """One listing from beginning to end; when it returns, what it found is recorded and queued.
+
+        Raises:
+            StoreError: the bucket cannot be listed, or the state file not be written.
+        """
+        begun_at = time.time()
+        progress = await self._listings.begin(self._catalog, now=begun_at)
+        recorded = await self._objects.count(self._catalog)
+        seen = array("Q")
+        salt = os.urandom(16)
+        met = 0
+        pages = self._store.listing()
+        while page := await self._store.next_page(pages):
+            seen.extend(_digest(found.key.encode(), salt) for found in page)
+            for at in range(0, len(page), _BATCH_KEYS):
+                met += await self._record(page[at : at + _BATCH_KEYS], progress)
+        if met != recorded:
+            await self._sweep(seen, salt)
+        await self._listings.complete(self._catalog, now=time.time())
+        self._completed_at = begun_at
+        self._took_s = time.time() - begun_at
+        self._objects_seen = len(seen)
+        self.first_listing_done.set()
+
+    async def _record(self, found: Sequence[RemoteObject], progress: ListingProgress) -> int:
+        """Record those of `found` that are not as recorded; how many of them had been recorded before."""
+        await self._until_room()
+        keys = [entry.key.encode() for entry in found]
+        known = await self._objects.lookup(self._catalog, keys)
+        changes = []
+        for key, entry in zip(keys, found, strict=True):
+            record = known.get(key)
+            if record is not None and (record.size, record.etag, record.mtime_ns) == entry[1:]:
+                continue
+            changes.append(
+                ObjectChange(
+                    key=key,
+                    expected=record.sequencer if record else 0,
+                    now=ObjectRecord(
+                        key=key, inode=0, size=entry.size, mtime_ns=entry.mtime_ns, ctime_ns=0, etag=entry.etag
+                    ),
+                    announce=not self._is_from_before(entry, progress) and await self._is_object(entry),
+                )
+            )
+        await self._apply(changes)
+        return len(known)
+
+    async def _until_room(self) -> None:
+        """Wait while the queue is full: what is not recorded is found later, and the queue keeps what it has."""
+        while self._is_full():
+            if self._complaint != _FULL:
+                self._complaint = _FULL
+                self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+            await asyncio.sleep(_FULL_RECHECK_S)
+
+    def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
+        """Whether the object was there before the first listing, and is to be passed over for that."""
+        if self._bucket.existing == "notify" or progress.completed_at is not None:
+            return False
+        return entry.mtime_ns < progress.begun_at * 1e9
+
+    async def _is_object(self, entry: RemoteObject) -> bool:
+        """Whether it is one, and not the marker of a folder: its key ends with a slash, which the listing has not."""
+        return entry.size > 0 or await self._store.exists(entry.key)
+
+    async def _sweep(self, seen: array[int], salt: bytes) -> None:
+        """Find recorded objects that the listing did not have."""
+        ordered = array("Q", sorted(seen))
+        start = b""
+        while page := await self._objects.page(self._catalog, start=start, limit=_PAGE_KEYS):
+            gone = [record for record in page if not _holds(ordered, _digest(record.key, salt))]
+            for at in range(0, len(gone), _BATCH_KEYS):
+                await self._until_room()
+                await self._apply(
+                    [
+                        ObjectChange(key=record.key, expected=record.sequencer, now=None, announce=True)
+                        for record in gone[at : at + _BATCH_KEYS]
+                    ]
+                )
+            start = page[-1].key + b"\0"
+
+    async def _apply(self, changes: Sequence[ObjectChange]) -> None:
+        if not changes:
+            return
+        at_s = time.time()
+        applied = await self._objects.apply(
+            self._catalog, changes, events_for=partial(events_of, self._source, at_s=at_s)
+        )
+        self._events += applied.events
+        if applied.functions:
+            self._on_events(applied.functions)
+
+    def _complain(self, said: str) -> None:
+        """Log trouble once for each different one."""
+        if said != self._complaint:
+            self._complaint = said
+            self._log(f"{said}. It is tried again every {self._bucket.poll_s:g} s; nothing is lost")
+
+    def _relieve(self) -> None:
+        if self._complaint:
+            self._complaint = ""
+            self._log(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
+
+
+def _digest(key: bytes, salt: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(key, digest_size=8, key=salt).digest(), "little")
+
+
+def _holds(ordered: array[int], value: int) -> bool:
+    at = bisect_left(ordered, value)
+    return at < len(ordered) and ordered[at] == value

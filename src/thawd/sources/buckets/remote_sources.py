@@ -1,0 +1,93 @@
+"""All buckets elsewhere that invoke functions: each watched by listing, or by its notifications."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+from thawd.resources import RemoteBucket
+from thawd.sources.buckets.notifications import NotifiedBucketWatcher
+from thawd.sources.buckets.remote import RemoteBucketWatcher
+from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.sqs.client import Endpoint
+from thawd.stores.objects.remote import BucketStores
+from thawd.telemetry.metrics import Metrics
+
+Watcher = RemoteBucketWatcher | NotifiedBucketWatcher
+
+
+class RemoteSources:
+    """The watchers.
+
+    Args:
+        buckets: the buckets; those without notifications are not watched.
+        stores: their stores.
+        books: where they are recorded.
+        sqs: where SQS is; None: where the surroundings say.
+        log: takes lines for the operator.
+        wake: told the functions that have new events in the queue.
+    """
+
+    def __init__(
+        self,
+        buckets: Iterable[RemoteBucket],
+        stores: BucketStores,
+        books: Books,
+        *,
+        sqs: str | None,
+        log: Callable[[str], None],
+        wake: Callable[[set[str]], None],
+    ) -> None:
+        self._watchers: dict[str, Watcher] = {}
+        for bucket in buckets:
+            store = stores.get(bucket.name)
+            if not bucket.notify or store is None:
+                continue
+            name = f"bucket:{bucket.name}"
+            if bucket.notifications is None:
+                self._watchers[name] = RemoteBucketWatcher(bucket, store, books=books, log=log, on_events=wake)
+            else:
+                endpoint = None if sqs is None else Endpoint(sqs)
+                self._watchers[name] = NotifiedBucketWatcher(
+                    bucket, books=books, endpoint=endpoint, log=log, on_events=wake
+                )
+
+    @property
+    def names(self) -> list[str]:
+        """Of all, as ``thawd source`` has them: ``bucket:`` and the bucket's name."""
+        return list(self._watchers)
+
+    async def run(self, *, paused: Collection[str]) -> None:
+        """Watch until cancelled; those that are `paused` wait to be resumed."""
+        async with asyncio.TaskGroup() as tasks:
+            for name, watcher in self._watchers.items():
+                if name in paused:
+                    watcher.pause()
+                tasks.create_task(watcher.run())
+
+    def enable(self, name: str, *, enabled: bool) -> dict[str, Any]:
+        """Resume or pause the one called `name`; how it stands then."""
+        watcher = self._watchers[name]
+        if enabled:
+            watcher.resume()
+        else:
+            watcher.pause()
+        return watcher.status()
+
+    def status(self) -> list[dict[str, Any]]:
+        """How they stand."""
+        return [watcher.status() for watcher in self._watchers.values()]
+
+    def measure(self, metrics: Metrics) -> None:
+        """Add their figures to those of the other sources."""
+        for name, watcher in self._watchers.items():
+            shown = watcher.status()
+            figures: dict[str, float] = {
+                "source_events": shown["events"],
+                "source_enabled": shown["state"] == "Enabled",
+                "source_age_seconds": shown["oldest_s"] or 0.0,
+            }
+            if shown["waiting"] is not None:
+                figures["source_waiting"] = shown["waiting"]
+            metrics.sources[name, shown["function"]] = figures

@@ -1,0 +1,89 @@
+"""Walking a bucket's folder and comparing it with the catalog, in pieces, on a thread. Finds candidates only.
+
+No more than a piece of a folder is in memory, however many files there are; folders still to be walked are held.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+from thawd.sources.buckets.files import is_same
+from thawd.stores.objects.catalog import ObjectRecord
+from thawd.stores.objects.folder import BucketFolder
+
+CHUNK_KEYS = 500
+
+Report = Callable[[bytes, OSError], None]
+
+
+def walk(
+    root: bytes, prefix: bytes, *, enter: Callable[[bytes], object], report: Report, chunk_keys: int = CHUNK_KEYS
+) -> Iterator[list[bytes]]:
+    """Keys of the files and links in and below the folder `prefix`, in pieces.
+
+    Args:
+        root: the bucket's folder.
+        prefix: folder to begin with, relative to the root; empty for all.
+        enter: called with each folder before it is read, so that a watch set there misses nothing.
+        report: called with a folder that cannot be read, and why; a folder that is not there is passed over.
+        chunk_keys: most keys in a piece.
+
+    Raises:
+        OSError: the root itself cannot be read.
+    """
+    folders = [prefix]
+    chunk: list[bytes] = []
+    while folders:
+        folder = folders.pop()
+        enter(folder)
+        base = folder + b"/" if folder else b""
+        try:
+            for name, is_folder in _entries(root + b"/" + folder if folder else root):
+                if is_folder:
+                    folders.append(base + name)
+                    continue
+                chunk.append(base + name)
+                if len(chunk) >= chunk_keys:
+                    yield chunk
+                    chunk = []
+        except OSError as error:
+            if not folder:
+                raise
+            if not isinstance(error, FileNotFoundError | NotADirectoryError):
+                report(folder, error)
+    if chunk:
+        yield chunk
+
+
+def _entries(path: bytes) -> Iterator[tuple[bytes, bool]]:
+    """Names in a folder and whether they are folders; no hidden ones, no devices or pipes. No link is followed."""
+    with os.scandir(path) as entries:
+        for entry in entries:
+            if entry.name.startswith(b"."):
+                continue
+            if entry.is_dir(follow_symlinks=False):
+                yield entry.name, True
+            elif entry.is_file(follow_symlinks=False) or entry.is_symlink():
+                yield entry.name, False
+
+
+def differing(
+    root: bytes, keys: Sequence[bytes], known: Mapping[bytes, ObjectRecord], *, report: Report
+) -> list[bytes]:
+    """Those of `keys` whose file is not as recorded: new, changed or gone."""
+    folder = BucketFolder(root)
+    found = []
+    for key in keys:
+        record = known.get(key)
+        try:
+            located = folder.locate(key)
+        except OSError as error:
+            report(key, error)
+            continue
+        if located is None:
+            if record is not None:
+                found.append(key)
+        elif record is None or not is_same(located.stat, record):
+            found.append(key)
+    return found

@@ -1,0 +1,344 @@
+"""A bucket is a folder: every object that appears in it, is overwritten or removed becomes exactly one event.
+
+The truth is the folder compared with the catalog; the kernel's notices only say where to look. The whole folder is
+compared at start and from time to time, as a net for notices that were lost. What is recorded and queued here is run
+by the dispatcher; what is complete is judged by `object_file`.
+
+Way of a file: a notice or a scan names its key -> it is looked at (25 ms later, again and again while somebody writes
+to it) -> its record and its events are one transaction (`recorder`) -> the functions concerned are woken.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import TypeVar
+
+from thawd.errors import StoreError
+from thawd.resources import Bucket
+from thawd.sources.buckets import scan
+from thawd.sources.buckets.files import REST_S, Trusted, install_lease_signal_handler, leases_work
+from thawd.sources.buckets.inotify import NoticeKind, TreeWatch
+from thawd.sources.buckets.pending import Due, Pending
+from thawd.sources.buckets.recorder import BATCH_KEYS, LARGE_BYTES, Again, FolderLost, Recorder
+from thawd.sources.buckets.session import Session, WatchSettings
+from thawd.stores.objects.catalog import ObjectCatalog, ObjectRecord
+from thawd.stores.objects.folder import is_hidden
+from thawd.system import threads
+
+__all__ = ["BucketWatcher", "WatchSettings", "install_lease_signal_handler"]
+
+T = TypeVar("T")
+
+_WORKERS = 2
+_PAGE_KEYS = 1000
+_STORE_RETRY_S = 2.0
+_RETURN_POLL_S = 1.0
+_INGEST_LOOKS = 5
+# After a batch others may gather for so long: many files that come one by one then share transactions. One that comes
+# alone does not wait for it.
+_GATHER_S = 0.01
+# Timers of the event loop are this coarse; waiting for less would be spinning.
+_TICK_S = 0.001
+
+
+class BucketWatcher:
+    """Watches one bucket.
+
+    Attributes:
+        initial_scan_done: set once all objects that were complete at start have been recorded and their events queued.
+    """
+
+    def __init__(
+        self,
+        bucket: Bucket,
+        *,
+        objects: ObjectCatalog,
+        log: Callable[[str], None],
+        on_events: Callable[[set[str]], None],
+        settings: WatchSettings | None = None,
+        is_full: Callable[[], bool] = lambda: False,
+    ) -> None:
+        """Prepare; nothing is opened before `run`.
+
+        Args:
+            bucket: the bucket.
+            objects: the catalog of objects.
+            log: takes lines for the operator; may be called from other threads.
+            on_events: told the functions that have new events in the queue; called in the event loop.
+            settings: None: the defaults.
+            is_full: whether the queue takes no events at the moment; objects wait to be recorded meanwhile.
+        """
+        self.initial_scan_done = asyncio.Event()
+        self._bucket = bucket
+        self._objects = objects
+        self._log = log
+        self._on_events = on_events
+        self._settings = settings or WatchSettings()
+        self._recorder = Recorder(
+            bucket,
+            objects=objects,
+            log=log,
+            on_events=on_events,
+            settle_s=self._settings.settle_s,
+            is_full=is_full,
+        )
+        self._scan_thread = threads.pool(1, name=f"bucket {bucket.name} scan")
+        self._session: Session | None = None
+        self._ended = False
+
+    async def run(self) -> None:
+        """Watch until cancelled. A folder that is missing at start is made; one that goes away is waited for."""
+        said = False
+        try:
+            with contextlib.suppress(OSError):
+                await asyncio.to_thread(partial(self._bucket.path.mkdir, parents=True, exist_ok=True))
+            while True:
+                try:
+                    await asyncio.to_thread(self._recorder.bind)
+                except OSError as error:
+                    reason = f"cannot be used ({error.strerror or error})"
+                else:
+                    if said:
+                        self._log(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
+                        said = False
+                    reason = await self._watch()
+                if not said:
+                    said = True
+                    self._log(
+                        f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it "
+                        "was and readable: what arrives is found then, and nothing counts as removed until then"
+                    )
+                await asyncio.sleep(_RETURN_POLL_S)
+        finally:
+            self._ended = True
+            self._recorder.close()
+            self._scan_thread.shutdown(wait=False, cancel_futures=True)
+
+    async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
+        """Look at one key now, after the platform wrote or removed the object; returns when that is recorded.
+
+        Trouble with the store raises nothing: the object is there, and is recorded when the store works again.
+
+        Args:
+            key: the key.
+            stat: of the complete file, before it was given its name; with `etag` it need not be read again.
+            etag: MD5 of its content in hexadecimal digits.
+        """
+        if self._ended or is_hidden(key):
+            return
+        trusted = {key: Trusted(stat, etag)} if stat is not None and etag is not None else None
+        again: list[Again] = []
+        try:
+            for _ in range(_INGEST_LOOKS):
+                again = await self._recorder.look([Due(key, None)], trusted=trusted)
+                if not again or again[0].wait_s > 0:
+                    break
+        except FolderLost:
+            return
+        except RuntimeError:
+            # The watcher's threads ended meanwhile; the next start finds the object.
+            if not self._ended:
+                raise
+        if again and self._session is not None:
+            self._session.look_again(again)
+
+    async def lookup(self, key: bytes) -> ObjectRecord | None:
+        """The object's record, or None.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+        return (await self._objects.lookup(self._bucket.name, [key])).get(key)
+
+    async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
+        """Recorded objects in the order of their keys' bytes: those that begin with `prefix`, from `start` on.
+
+        Raises:
+            StoreError: the catalog cannot be read.
+        """
+        return await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=limit)
+
+    async def _watch(self) -> str:
+        """Watch until the folder is lost; says how."""
+        self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
+        if not self._recorder.leases:
+            self._log(
+                f"bucket {self._bucket.name}: this file system does not tell who is writing; "
+                f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
+            )
+        session = self._session = Session(
+            self._open_tree(), Pending(self._settings.held_keys), Pending(self._settings.held_keys)
+        )
+        loop = asyncio.get_running_loop()
+        if session.tree is None:
+            session.unwatched = True
+        else:
+            loop.add_reader(session.tree.fileno(), self._take_notices, session, session.tree)
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(self._scan_when_due(session))]
+                tasks += [group.create_task(self._look_when_due(session, session.pending)) for _ in range(_WORKERS)]
+                tasks += [group.create_task(self._look_when_due(session, session.large))]
+                await session.lost.wait()
+                for task in tasks:
+                    task.cancel()
+        finally:
+            self._session = None
+            if session.tree is not None:
+                loop.remove_reader(session.tree.fileno())
+                session.tree.close()
+            # A task may have been cancelled between the commit of its events and the call that announces them.
+            self._on_events({notification.function for notification in self._bucket.notify})
+        return session.reason
+
+    def _open_tree(self) -> TreeWatch | None:
+        try:
+            return TreeWatch(self._recorder.root)
+        except OSError as error:
+            self._log(
+                f"bucket {self._bucket.name}: the kernel gives no notices ({error.strerror}); it is scanned every "
+                f"{self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_instances"
+            )
+            return None
+
+    def _take_notices(self, session: Session, tree: TreeWatch) -> None:
+        due = time.monotonic() + REST_S
+        try:
+            notices = tree.read()
+        except OSError as error:
+            session.lose(f"gives no notices any more ({error.strerror})")
+            return
+        for notice in notices:
+            if notice.kind is NoticeKind.FILE:
+                session.look_at(notice.path, due)
+            elif notice.kind is NoticeKind.ROOT_GONE:
+                session.lose("was moved or removed")
+            else:
+                session.scan_folder(notice.path, due)
+
+    async def _look_when_due(self, session: Session, pending: Pending) -> None:
+        alone = pending is session.large
+        while True:
+            now = time.monotonic()
+            dues = pending.take(now, 1 if alone else BATCH_KEYS)
+            if dues:
+                try:
+                    again = await self._recorder.look(dues, limit_bytes=None if alone else LARGE_BYTES)
+                    session.look_again(again)
+                except FolderLost as lost:
+                    session.lose(str(lost))
+                await asyncio.sleep(0 if len(dues) == BATCH_KEYS else _GATHER_S)
+                continue
+            due = pending.next_due()
+            await pending.wait(None if due is None else max(_TICK_S, due - now))
+
+    async def _scan_when_due(self, session: Session) -> None:
+        next_full = 0.0
+        while True:
+            session.dirtied.clear()
+            now = time.monotonic()
+            folder = next((folder for folder, due in session.dirty.items() if due <= now), None)
+            if now < next_full and folder is None:
+                until = min([next_full, *session.dirty.values()])
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(until - now):
+                        await session.dirtied.wait()
+                continue
+            if folder is None or now >= next_full:
+                folder = b""
+            if folder:
+                del session.dirty[folder]
+            else:
+                session.dirty.clear()
+            try:
+                cost_s = await self._reconcile(session, folder)
+            except StoreError as error:
+                self._recorder.complain_of_store(error)
+                session.scan_folder(folder, now + _STORE_RETRY_S)
+                continue
+            except FolderLost as lost:
+                session.lose(str(lost))
+                return
+            if not folder:
+                least_s = self._settings.unwatched_interval_s if session.unwatched else self._settings.scan_interval_s
+                next_full = time.monotonic() + max(least_s, self._settings.scan_share * cost_s)
+                self.initial_scan_done.set()
+
+    async def _reconcile(self, session: Session, folder: bytes) -> float:
+        """Compare a folder, and all below it, with the catalog, and record what differs.
+
+        Returns:
+            Seconds it took, without what was spent on objects that differ.
+        """
+        begun = time.monotonic()
+        recorded = await self._objects.count(self._bucket.name) if not folder else -1
+        await self._in_scan_thread(self._recorder.require_folder)
+        met = 0
+        spent_s = 0.0
+        keys = scan.walk(
+            self._recorder.root, folder, enter=partial(self._enter, session), report=self._recorder.complain
+        )
+        try:
+            while chunk := await self._next_chunk(keys):
+                known = await self._objects.lookup(self._bucket.name, chunk)
+                met += len(known)
+                spent_s += await self._record_differing(session, chunk, known)
+        finally:
+            self._scan_thread.submit(_close, keys)
+        if met != recorded:
+            spent_s += await self._sweep(session, folder)
+        return time.monotonic() - begun - spent_s
+
+    async def _sweep(self, session: Session, folder: bytes) -> float:
+        """Find recorded objects in and below a folder whose files are gone."""
+        spent_s = 0.0
+        start = b""
+        prefix = folder + b"/" if folder else b""
+        while page := await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=_PAGE_KEYS):
+            known = {record.key: record for record in page}
+            spent_s += await self._record_differing(session, list(known), known)
+            start = page[-1].key + b"\0"
+        return spent_s
+
+    async def _record_differing(self, session: Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
+        """Look at those of `keys` that are not as recorded; how long that took, seconds."""
+        found = await self._in_scan_thread(
+            partial(scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
+        )
+        begun = time.monotonic()
+        for at in range(0, len(found), BATCH_KEYS):
+            dues = [Due(key, None) for key in found[at : at + BATCH_KEYS] if key not in session.pending]
+            session.look_again(await self._recorder.look(dues))
+        return time.monotonic() - begun
+
+    def _enter(self, session: Session, folder: bytes) -> None:
+        """Ask for notices of a folder about to be scanned. Runs on the scanning thread."""
+        if session.tree is None or session.unwatched:
+            return
+        try:
+            session.tree.watch(folder)
+        except OSError as error:
+            session.unwatched = True
+            self._log(
+                f"bucket {self._bucket.name}: the kernel watches no more folders ({error.strerror}); the bucket is "
+                f"scanned every {self._settings.unwatched_interval_s:g} s instead. Raise fs.inotify.max_user_watches"
+            )
+
+    async def _next_chunk(self, keys: Iterator[list[bytes]]) -> list[bytes]:
+        try:
+            return await self._in_scan_thread(partial(next, keys, []))
+        except OSError as error:
+            raise FolderLost(f"cannot be read ({error.strerror})") from error
+
+    async def _in_scan_thread(self, work: Callable[[], T]) -> T:
+        return await asyncio.get_running_loop().run_in_executor(self._scan_thread, work)
+
+
+def _close(keys: Iterator[list[bytes]]) -> None:
+    if hasattr(keys, "close"):
+        keys.close()

@@ -1,0 +1,1 @@
+"""Event source mappings: messages of SQS queues, received in batches and deleted once they are handled."""

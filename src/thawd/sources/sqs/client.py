@@ -1,0 +1,257 @@
+"""One SQS queue, spoken to by boto3; each call runs in a thread of its own, which no stop of the server waits for.
+
+Source: Amazon SQS API reference, the operations named.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from thawd.errors import NoThreadError
+from thawd.grammar.queue_names import QueueName
+from thawd.system import threads
+
+T = TypeVar("T")
+RawMessage = Mapping[str, Any]
+MOST_AT_ONCE = 10
+"""Messages that one call of SQS takes or gives."""
+LONGEST_POLL_S = 20
+_CONNECT_S = 5
+_ANSWER_S = LONGEST_POLL_S + 10
+_CONNECTIONS = 50
+
+
+class SourceError(Exception):
+    """SQS cannot be spoken to, or refuses; the message says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Endpoint:
+    """Where SQS answers when that is not what the surroundings say: an emulator beside us.
+
+    Attributes:
+        url: of it.
+        access_key: id of the key that it takes.
+        secret: of the key.
+    """
+
+    url: str
+    access_key: str = "test"
+    secret: str = "test"
+
+
+@dataclass(frozen=True, slots=True)
+class QueueLook:
+    """A queue as it was a moment ago.
+
+    Attributes:
+        visible: about how many messages wait to be received.
+        in_flight: about how many have been received and not deleted.
+        visibility_s: its visibility timeout, seconds.
+    """
+
+    visible: int
+    in_flight: int
+    visibility_s: int
+
+
+class SqsQueue:
+    """A queue.
+
+    Args:
+        name: of it.
+        endpoint: where it is; None: as its name and the surroundings (environment, shared configuration) say.
+    """
+
+    def __init__(self, name: QueueName, *, endpoint: Endpoint | None = None) -> None:
+        self.name = name
+        self._endpoint = endpoint
+        self._client: Any = None
+        self._url = "" if endpoint is not None else name.url or ""
+        self._lock = threading.Lock()
+
+    async def receive(self, *, most: int, wait_s: int, hold_s: int | None = None) -> list[RawMessage]:
+        """ReceiveMessage: up to `most` (1-10) messages, at once or within `wait_s` seconds (0-20).
+
+        Nobody else receives them for `hold_s` seconds; None: for the queue's visibility timeout. What comes after the
+        caller was cancelled is given back to the queue.
+
+        Raises:
+            SourceError: it failed.
+        """
+
+        held = {} if hold_s is None else {"VisibilityTimeout": hold_s}
+
+        def work() -> list[RawMessage]:
+            answer = self._ready().receive_message(
+                QueueUrl=self._url,
+                MaxNumberOfMessages=most,
+                WaitTimeSeconds=wait_s,
+                AttributeNames=["All"],
+                MessageAttributeNames=["All"],
+                **held,
+            )
+            return list(answer.get("Messages", []))
+
+        return await _in_thread(lambda: _told(work), unwanted=self.release)
+
+    async def delete(self, handles: Sequence[str]) -> list[str]:
+        """DeleteMessageBatch; the handles that it failed for.
+
+        Raises:
+            SourceError: it failed as a whole.
+        """
+        return await self._each("delete_message_batch", handles, {})
+
+    async def set_visibility(self, handles: Sequence[str], wait_s: int) -> list[str]:
+        """ChangeMessageVisibilityBatch: the messages come again in `wait_s` seconds; the handles that it failed for.
+
+        Raises:
+            SourceError: it failed as a whole.
+        """
+        return await self._each("change_message_visibility_batch", handles, {"VisibilityTimeout": wait_s})
+
+    async def look(self) -> QueueLook:
+        """GetQueueAttributes.
+
+        Raises:
+            SourceError: it failed.
+        """
+        names = ["ApproximateNumberOfMessages", "ApproximateNumberOfMessagesNotVisible", "VisibilityTimeout"]
+
+        def work() -> QueueLook:
+            answer = self._ready().get_queue_attributes(QueueUrl=self._url, AttributeNames=names)
+            values = [int(answer["Attributes"][name]) for name in names]
+            return QueueLook(*values)
+
+        return await _in_thread(lambda: _told(work))
+
+    def release(self, messages: Sequence[RawMessage]) -> None:
+        """Give messages back to the queue at once, from any thread; what fails comes again by itself later."""
+        handles = [message["ReceiptHandle"] for message in messages]
+        try:
+            for part in _parts(handles):
+                entries = [_entry(index, handle, {"VisibilityTimeout": 0}) for index, handle in enumerate(part)]
+                self._ready().change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
+        except Exception:  # nobody waits for it
+            return
+
+    async def _each(self, operation: str, handles: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
+        def work() -> list[str]:
+            failed = []
+            for part in _parts(handles):
+                entries = [_entry(index, handle, fields) for index, handle in enumerate(part)]
+                answer = getattr(self._ready(), operation)(QueueUrl=self._url, Entries=entries)
+                failed += [part[int(one["Id"])] for one in answer.get("Failed", [])]
+            return failed
+
+        return await _in_thread(lambda: _told(work))
+
+    def _ready(self) -> Any:
+        """The client, made on first use: that reads files and takes a moment."""
+        with self._lock:
+            if self._client is None:
+                self._client = self._make()
+            if not self._url:
+                self._url = self._client.get_queue_url(
+                    QueueName=self.name.name, QueueOwnerAWSAccountId=self.name.account
+                )["QueueUrl"]
+            return self._client
+
+    def _make(self) -> Any:
+        try:
+            import boto3
+            from botocore.config import Config
+        except ImportError:
+            raise SourceError("boto3 is not installed; install it with: pip install 'thawd[aws]'") from None
+        config = Config(
+            connect_timeout=_CONNECT_S,
+            read_timeout=_ANSWER_S,
+            retries={"total_max_attempts": 1},
+            max_pool_connections=_CONNECTIONS,
+        )
+        given: dict[str, Any] = {"endpoint_url": self.name.endpoint}
+        if self._endpoint is not None:
+            given = {
+                "endpoint_url": self._endpoint.url,
+                "aws_access_key_id": self._endpoint.access_key,
+                "aws_secret_access_key": self._endpoint.secret,
+            }
+        return boto3.session.Session().client("sqs", region_name=self.name.region, config=config, **given)
+
+
+def _entry(index: int, handle: str, fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {"Id": str(index), "ReceiptHandle": handle, **fields}
+
+
+def _parts(handles: Sequence[str]) -> Iterator[Sequence[str]]:
+    for start in range(0, len(handles), MOST_AT_ONCE):
+        yield handles[start : start + MOST_AT_ONCE]
+
+
+def _told(work: Callable[[], T]) -> T:
+    """Run `work`; whatever boto3 raises becomes a `SourceError` of one line."""
+    try:
+        return work()
+    except SourceError:
+        raise
+    except Exception as error:  # botocore, urllib3, the operating system: all mean that it did not work
+        raise SourceError(" ".join(str(error).split()) or type(error).__name__) from error
+
+
+async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | None = None) -> T:
+    """Run `work` in a thread that dies with the process; `unwanted` gets a value that nobody waits for any more."""
+    loop = asyncio.get_running_loop()
+    future: asyncio.Future[T] = loop.create_future()
+
+    def left_over(value: T) -> None:
+        if unwanted is not None:
+            unwanted(value)
+
+    def resolve_unwanted(value: T) -> None:
+        with contextlib.suppress(NoThreadError):  # messages that are not given back come again after their time
+            threads.start(threading.Thread(target=left_over, args=(value,), daemon=True))
+
+    def resolve(value: T) -> None:
+        if future.cancelled():
+            resolve_unwanted(value)
+        else:
+            future.set_result(value)
+
+    def fail(error: Exception) -> None:
+        if not future.cancelled():
+            future.set_exception(error)
+
+    def run() -> None:
+        try:
+            value = work()
+        except Exception as error:
+            _call(loop, fail, error)
+        else:
+            if not _call(loop, resolve, value):
+                left_over(value)
+
+    try:
+        threads.start(threading.Thread(target=run, name="sqs", daemon=True))
+    except NoThreadError as error:
+        raise SourceError(error.message) from error
+    try:
+        return await future
+    except asyncio.CancelledError:
+        if future.done() and not future.cancelled() and future.exception() is None:  # it came together with the end
+            resolve_unwanted(future.result())
+        raise
+
+
+def _call(loop: asyncio.AbstractEventLoop, function: Callable[[Any], None], value: Any) -> bool:
+    """Have the loop call `function`; False when it is closed."""
+    try:
+        loop.call_soon_threadsafe(function, value)
+    except RuntimeError:
+        return False
+    return True

@@ -1,0 +1,107 @@
+"""SQS messages as Lambda's event, and what a handler's answer says of them. Pure.
+
+Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS", "Implementing partial batch responses", "Using event
+filtering with an Amazon SQS event source".
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from thawd.grammar.event_patterns import Pattern, decode
+
+
+def record(message: Mapping[str, Any], *, arn: str, region: str) -> dict[str, Any]:
+    """One of the event's ``Records``.
+
+    Args:
+        message: as boto3 gives it.
+        arn: of the queue.
+        region: of the queue.
+    """
+    made: dict[str, Any] = {
+        "messageId": message["MessageId"],
+        "receiptHandle": message["ReceiptHandle"],
+        "body": message["Body"],
+        "attributes": dict(message.get("Attributes", {})),
+        "messageAttributes": {name: _attribute(value) for name, value in message.get("MessageAttributes", {}).items()},
+        "md5OfBody": message["MD5OfBody"],
+        "eventSource": "aws:sqs",
+        "eventSourceARN": arn,
+        "awsRegion": region,
+    }
+    if message.get("MD5OfMessageAttributes"):
+        made["md5OfMessageAttributes"] = message["MD5OfMessageAttributes"]
+    return made
+
+
+def _attribute(value: Mapping[str, Any]) -> dict[str, Any]:
+    made: dict[str, Any] = {}
+    if "StringValue" in value:
+        made["stringValue"] = value["StringValue"]
+    if "BinaryValue" in value:
+        made["binaryValue"] = base64.b64encode(value["BinaryValue"]).decode()
+    return {**made, "stringListValues": [], "binaryListValues": [], "dataType": value.get("DataType", "String")}
+
+
+def event(records: Iterable[bytes]) -> bytes:
+    """The event of a batch, JSON text, from its records' JSON texts."""
+    return b'{"Records":[' + b",".join(records) + b"]}"
+
+
+def is_wanted(patterns: Sequence[Pattern], encoded: bytes, body: str) -> bool:
+    """Whether a message matches one of the patterns; it does where there are none.
+
+    A pattern that asks for fields of the body matches only bodies that are JSON objects or lists, one that asks for the
+    body itself only those that are neither.
+
+    Args:
+        patterns: of the mapping.
+        encoded: the record, JSON text.
+        body: of the message.
+    """
+    if not patterns:
+        return True
+    document = decode(encoded)
+    try:
+        parsed = decode(body)
+    except ValueError:
+        parsed = None
+    is_json = isinstance(parsed, dict | list)
+    for pattern in patterns:
+        forms = pattern.forms_of("body")
+        if ("object" in forms and not is_json) or ("list" in forms and is_json):
+            continue
+        if pattern.matches({**document, "body": parsed} if "object" in forms else document):
+            return True
+    return False
+
+
+def failures(answer: bytes, ids: Iterable[str]) -> set[str] | None:
+    """Ids of the messages that a handler's answer says have failed; None: all, as the answer is none.
+
+    An answer without ``batchItemFailures``, or with an empty list there, means that all succeeded. An item without an
+    ``itemIdentifier``, with an empty one or with one of no message of the batch means that all failed.
+
+    Args:
+        answer: JSON text.
+        ids: of the messages of the batch.
+    """
+    try:
+        told = msgspec.json.decode(answer or b"null", type=_Answer | None)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
+        return None
+    named = {one.itemIdentifier for one in (told.batchItemFailures or () if told is not None else ())}
+    return named if named <= set(ids) else None
+
+
+class _Failure(msgspec.Struct):
+    itemIdentifier: str  # noqa: N815 - AWS's name
+
+
+class _Answer(msgspec.Struct):
+    batchItemFailures: list[_Failure] | None = None  # noqa: N815 - AWS's name

@@ -1,0 +1,256 @@
+"""Event source mappings at work: each reads its queue and invokes its function, as `Mappings` says.
+
+Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS"; "Scaling behavior".
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import msgspec
+
+from thawd.control.mapping_records import UNPROCESSED, SourceMapping
+from thawd.errors import ResourceNotFoundException, ThawdError
+from thawd.grammar import queue_names
+from thawd.grammar.event_patterns import Pattern
+from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.sources.sqs import records
+from thawd.sources.sqs.batch import Batching, Letter, SourceProgress
+from thawd.sources.sqs.client import Endpoint, RawMessage, SourceError, SqsQueue
+from thawd.sources.sqs.receiver import Receiver, Throttled
+
+# How long a batch may wait for an environment; its messages are held meanwhile.
+_QUEUE_S = 300.0
+_LOOK_S = 2.0
+_THROTTLE_FIRST_S = 0.5
+_ENVELOPE_BYTES = len(records.event([]))
+
+
+class SqsPoller:
+    """Reads one queue for one function.
+
+    Args:
+        mapping: what is to be done.
+        dispatcher: runs the function.
+        endpoint: where SQS is, if not where the surroundings say.
+        progress: goes on from here.
+        report: told in one line what an operator should know.
+
+    Attributes:
+        mapping: what is to be done.
+        progress: what has come of it.
+        receiver: receives.
+        task: in which it does.
+    """
+
+    def __init__(
+        self,
+        mapping: SourceMapping,
+        dispatcher: Dispatcher,
+        *,
+        endpoint: Endpoint | None,
+        progress: SourceProgress,
+        report: Callable[[str], None],
+    ) -> None:
+        queue = queue_names.parse(mapping.url or mapping.source)
+        assert queue is not None, "thawd.config or thawd.control has checked it"
+        self.mapping = mapping
+        self.progress = progress
+        self.task: asyncio.Task[None] | None = None
+        self._region = queue.region
+        self._dispatcher = dispatcher
+        self._patterns = [Pattern(text) for text in mapping.patterns]
+        self.receiver = Receiver(
+            SqsQueue(queue, endpoint=endpoint),
+            open_=self._open,
+            handle=self._handle,
+            batching=Batching(
+                mapping.batch_size,
+                mapping.window_s,
+                MAX_PAYLOAD_BYTES - _ENVELOPE_BYTES,
+                ordered=queue.is_fifo,
+            ),
+            room=self._room,
+            progress=progress,
+            report=lambda text: report(f"thawd: source {mapping.name}: {text}"),
+        )
+
+    def _open(self, message: RawMessage) -> bytes | None:
+        encoded = msgspec.json.encode(records.record(message, arn=self.mapping.source, region=self._region))
+        return encoded if records.is_wanted(self._patterns, encoded, message["Body"]) else None
+
+    def _room(self) -> int:
+        """Batches that may be under way; none for a function that is not there, or may not run."""
+        mapping = self.mapping
+        try:
+            entry = self._dispatcher.entry(mapping.function, mapping.qualifier)
+            if self._dispatcher.family(mapping.function).latest.function.reserved_concurrency == 0:
+                self.progress.last_result = "PROBLEM: the function's reserved concurrency is 0"
+                return 0
+            most = self._dispatcher.most_at_once(mapping.function)
+        except ResourceNotFoundException as error:
+            self.progress.last_result = f"PROBLEM: {error.message}"
+            return 0
+        if entry.state == "Failed" and entry.pool is None and entry.wanted is None:
+            self.progress.last_result = f"PROBLEM: {entry.reason}"
+            return 0
+        return most if mapping.maximum_concurrency is None else min(most, mapping.maximum_concurrency)
+
+    async def _handle(self, letters: Sequence[Letter]) -> set[str]:
+        ids = [letter.id for letter in letters]
+        invocation = Invocation(
+            self.mapping.function,
+            records.event(letter.content for letter in letters),
+            time.monotonic() + _QUEUE_S,
+            asynchronous=True,
+            qualifier=self.mapping.qualifier,
+        )
+        result = await self._invoke(invocation, since=min(letter.received_at for letter in letters))
+        failed: set[str] | None = set()
+        if result.function_error is not None:
+            failed = None
+        elif self.mapping.reports_failures:
+            failed = records.failures(result.payload, ids)
+        self.progress.last_result = "PROBLEM: Function call failed" if failed is None else "OK"
+        return set(ids) if failed is None else failed
+
+    async def _invoke(self, invocation: Invocation, *, since: float) -> Result:
+        """Run a batch; one that is throttled is tried again, less and less often, for the visibility timeout.
+
+        Args:
+            invocation: the batch.
+            since: when its first message was received, ``time.monotonic()`` seconds.
+
+        Raises:
+            Throttled: there was no room for so long.
+        """
+        wait_s = _THROTTLE_FIRST_S
+        while True:
+            try:
+                return await self._dispatcher.invoke(invocation)
+            except ThawdError as error:
+                left_s = since + self.receiver.visibility_s - time.monotonic()
+                if left_s < wait_s or self.receiver.stopping.is_set():
+                    raise Throttled(error.message) from error
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(wait_s):
+                    await self.receiver.stopping.wait()
+            wait_s *= 2
+
+
+class SqsPollers:
+    """All pollers; see `thawd.control.mappings.Pollers`.
+
+    Args:
+        dispatcher: runs functions.
+        endpoint: where SQS is, if not where the surroundings say.
+        report: told in one line what an operator should know.
+        settled: told the UUID of a mapping once its last change has been carried out.
+    """
+
+    def __init__(
+        self,
+        dispatcher: Dispatcher,
+        *,
+        endpoint: Endpoint | None,
+        report: Callable[[str], None],
+        settled: Callable[[str], None],
+    ) -> None:
+        self._dispatcher = dispatcher
+        self._endpoint = endpoint
+        self._report = report
+        self._settled = settled
+        self._tasks: asyncio.TaskGroup | None = None
+        self._pollers: dict[str, SqsPoller] = {}
+        self._progress: dict[str, SourceProgress] = {}
+        self._under_way = 0
+        self._ended = asyncio.Event()
+        self._ended.set()
+
+    async def run(self, started: asyncio.Event) -> None:
+        """Read until cancelled; sets `started` when `apply` may be called."""
+        async with asyncio.TaskGroup() as tasks:
+            self._tasks = tasks
+            started.set()
+            await asyncio.Event().wait()
+
+    def apply(self, mapping: SourceMapping) -> None:
+        """Read as the mapping says from now on."""
+        old = self._pollers.pop(mapping.uuid, None)
+        if old is not None:
+            old.receiver.stop()
+        progress = self._progress.setdefault(mapping.uuid, SourceProgress())
+        if mapping.enabled:
+            # From the start again: another queue may be asked another way.
+            progress.waiting = progress.in_flight = progress.trouble = None
+            poller = SqsPoller(
+                mapping, self._dispatcher, endpoint=self._endpoint, progress=progress, report=self._report
+            )
+            self._pollers[mapping.uuid] = poller
+            self._run(poller)
+            asyncio.get_running_loop().call_soon(self._settled, mapping.uuid)
+        else:
+            self._settle_after(old, mapping.uuid)
+
+    def remove(self, uuid: str) -> None:
+        """Read no more for it."""
+        old = self._pollers.pop(uuid, None)
+        self._progress.pop(uuid, None)
+        if old is not None:
+            old.receiver.stop()
+        self._settle_after(old, uuid)
+
+    def last_result(self, uuid: str) -> str:
+        """What came of the last batch."""
+        progress = self._progress.get(uuid)
+        return UNPROCESSED if progress is None else progress.last_result
+
+    def progress(self, uuid: str) -> SourceProgress:
+        """What has come of a mapping."""
+        return self._progress.get(uuid) or SourceProgress()
+
+    def stop(self) -> None:
+        """Receive no more; batches under way go on."""
+        for poller in self._pollers.values():
+            poller.receiver.stop()
+
+    async def settled(self, patience_s: float) -> None:
+        """Wait until what was handled has been deleted from its queues, at most `patience_s` seconds."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(patience_s):
+                await self._ended.wait()
+
+    async def look(self) -> None:
+        """Ask all queues how long they are; one that does not answer within seconds is left as it was known."""
+
+        async def one(poller: SqsPoller) -> None:
+            with contextlib.suppress(SourceError, TimeoutError):
+                async with asyncio.timeout(_LOOK_S):
+                    await poller.receiver.look()
+
+        await asyncio.gather(*(one(poller) for poller in self._pollers.values()))
+
+    def _run(self, poller: SqsPoller) -> None:
+        assert self._tasks is not None, "run() comes first"
+        self._under_way += 1
+        self._ended.clear()
+
+        def ended(_: asyncio.Task[Any]) -> None:
+            self._under_way -= 1
+            if not self._under_way:
+                self._ended.set()
+
+        poller.task = self._tasks.create_task(poller.receiver.run())
+        poller.task.add_done_callback(ended)
+
+    def _settle_after(self, poller: SqsPoller | None, uuid: str) -> None:
+        """Have a change count as carried out once nothing of the poller is under way."""
+        if poller is None or poller.task is None:
+            asyncio.get_running_loop().call_soon(self._settled, uuid)
+        else:
+            poller.task.add_done_callback(lambda _: self._settled(uuid))

@@ -1,0 +1,59 @@
+"""What was made by the control plane: functions, versions, aliases, layers and the like, as documents. Durable.
+
+All of it is small and is read once, when the server starts; after that it is only written.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from thawd.stores.database import Database
+
+
+class Key(NamedTuple):
+    """Where a document stands.
+
+    Attributes:
+        kind: for example ``function`` or ``layer``.
+        name: of the resource.
+        qualifier: the version, or empty.
+    """
+
+    kind: str
+    name: str
+    qualifier: str = ""
+
+
+class Catalog:
+    """The table ``catalog`` of the state file."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def load(self) -> dict[Key, bytes]:
+        """All documents.
+
+        Raises:
+            StoreError: they cannot be read.
+        """
+        rows = await self._db.read(
+            lambda connection: connection.execute("SELECT kind, name, qualifier, document FROM catalog").fetchall()
+        )
+        return {Key(kind, name, qualifier): document for kind, name, qualifier, document in rows}
+
+    async def change(self, *, put: Iterable[tuple[Key, bytes]] = (), remove: Iterable[Key] = ()) -> None:
+        """Write and remove documents, all or none; durable when it returns.
+
+        Raises:
+            StoreError: it could not be stored.
+        """
+        putting = [(*key, document) for key, document in put]
+        removing = list(remove)
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.executemany("DELETE FROM catalog WHERE kind = ? AND name = ? AND qualifier = ?", removing)
+            connection.executemany("INSERT OR REPLACE INTO catalog VALUES (?, ?, ?, ?)", putting)
+
+        await self._db.write(work)

@@ -1,0 +1,285 @@
+"""Uploaded code: zip files as they came, and unpacked as packages, each under the SHA-256 of the zip file.
+
+A zip file is somebody else's data: names that lead out of the folder, links that do, files that unpack to more than is
+allowed are refused before anything stays on the disk.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import hashlib
+import io
+import lzma
+import os
+import shutil
+import stat
+import tempfile
+import time
+import zipfile
+import zlib
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import IO
+
+from thawd.errors import InvalidParameterValueException, StoreError
+from thawd.stores.trees import storing
+from thawd.system import folders, threads
+
+# Source: Lambda quotas, "Deployment package (.zip file archive) size".
+MAX_ZIP_BYTES = 52_428_800
+MAX_UNZIPPED_BYTES = 262_144_000
+_CANNOT_UNZIP = "Could not unzip uploaded file. Please check your file, then try to upload again."
+_CHUNK_BYTES = 1 << 20
+_UNFINISHED = ".new-"
+_DEEPEST_LINKS = 40
+_LONGEST_NAME, _LONGEST_PATH = 255, 2048
+# So long a package is kept that no function or layer has noted.
+_RECENT_S = 600.0
+_MANY_FILES = 256
+_UNREADABLE = (
+    zipfile.BadZipFile,
+    zlib.error,
+    lzma.LZMAError,
+    EOFError,
+    NotImplementedError,
+    RuntimeError,
+    ValueError,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Code:
+    """A zip file that was uploaded.
+
+    Attributes:
+        sha256: of the zip file, Base64, as AWS shows it.
+        size_bytes: of the zip file.
+        name: of its package, 64 hexadecimal digits.
+        unzipped_bytes: sum of the sizes of its files.
+    """
+
+    sha256: str
+    size_bytes: int
+    name: str
+    unzipped_bytes: int
+
+
+class CodeStore:
+    """Zip files in ``code`` and their packages in ``packages``, both under the data folder.
+
+    Args:
+        data: the data folder.
+    """
+
+    def __init__(self, data: Path) -> None:
+        self._zips = data / "code"
+        self._packages = data / "packages"
+        self._recent: dict[str, float] = {}
+        self._executor = threads.pool(1, name="code")
+
+    def zip_path(self, name: str) -> Path:
+        """The zip file of a package."""
+        return self._zips / f"{name}.zip"
+
+    def package_path(self, name: str) -> Path:
+        """The folder of a package."""
+        return self._packages / name
+
+    async def add(self, content: bytes) -> Code:
+        """Keep a zip file and unpack it, unless it is there. One at a time, in a thread of its own.
+
+        Args:
+            content: the zip file.
+
+        Raises:
+            InvalidParameterValueException: it cannot be unpacked, or not safely, or is too large (400).
+            StoreError: it cannot be stored (500).
+            StoreFullError: the disk is full (503).
+        """
+        if not content:
+            raise InvalidParameterValueException("Uploaded file must be a non-empty zip")
+        return await asyncio.get_running_loop().run_in_executor(self._executor, self._add, content)
+
+    def _add(self, content: bytes) -> Code:
+        digest = hashlib.sha256(content)
+        name = digest.hexdigest()
+        self._recent[name] = time.monotonic()
+        unzipped_bytes = self._unpack(content, name)
+        with storing(self._zips):
+            folders.make(self._zips, mode=0o700)
+            if self.zip_path(name).exists():
+                folders.sync(self._zips)
+            else:
+                with folders.replacing(self.zip_path(name)) as file:
+                    file.write(content)
+        return Code(base64.b64encode(digest.digest()).decode(), len(content), name, unzipped_bytes)
+
+    def ensure(self, name: str) -> Path:
+        """The folder of a package, unpacked anew from its zip file when it has gone. Blocking.
+
+        Raises:
+            StoreError: neither is there, or it cannot be stored (500).
+        """
+        folder = self.package_path(name)
+        if not folder.is_dir():
+            try:
+                content = self.zip_path(name).read_bytes()
+            except OSError as error:
+                raise StoreError(f"{self.zip_path(name)}: {error.strerror}; upload the code again") from error
+            self._unpack(content, name)
+        return folder
+
+    def recent(self) -> set[str]:
+        """Packages that were just added: who added them may not have noted it yet."""
+        oldest = time.monotonic() - _RECENT_S
+        self._recent = {name: at for name, at in self._recent.items() if at >= oldest}
+        return set(self._recent)
+
+    async def remove_except(self, keep: Callable[[], set[str]]) -> None:
+        """Remove the zip files of packages that are not in `keep`, which is asked anew for each.
+
+        Raises:
+            StoreError: the folder cannot be read or written (500).
+        """
+        await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_except, keep)
+
+    def _remove_except(self, keep: Callable[[], set[str]]) -> None:
+        # In the thread that adds: nothing is half written meanwhile.
+        with storing(self._zips):
+            for path in list(self._zips.iterdir()) if self._zips.exists() else []:
+                if path.stem not in keep():
+                    path.unlink(missing_ok=True)
+
+    def _unpack(self, content: bytes, name: str) -> int:
+        try:
+            with zipfile.ZipFile(io.BytesIO(content)) as archive:
+                members = list(_members(archive))
+                total = sum(info.file_size for info, _ in members)
+                if total > MAX_UNZIPPED_BYTES:
+                    raise _too_large()
+                if not members:
+                    raise InvalidParameterValueException("Uploaded file must be a non-empty zip")
+                if not self.package_path(name).is_dir():
+                    self._install(archive, members, name)
+                return total
+        except _UNREADABLE as error:
+            raise InvalidParameterValueException(f"{_CANNOT_UNZIP} ({error})") from None
+
+    def _install(self, archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], name: str) -> None:
+        with storing(self._packages):
+            self._packages.mkdir(mode=0o700, parents=True, exist_ok=True)
+            unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._packages))
+            try:
+                target = unfinished / "package"
+                target.mkdir(mode=0o755)
+                _extract_all(archive, members, target)
+                _sync(target)
+                try:
+                    target.rename(self.package_path(name))
+                except OSError:
+                    if not self.package_path(name).is_dir():  # somebody else may have been faster
+                        raise
+            finally:
+                shutil.rmtree(unfinished, ignore_errors=True)
+
+
+def _too_large() -> InvalidParameterValueException:
+    return InvalidParameterValueException(f"Unzipped size must be smaller than {MAX_UNZIPPED_BYTES} bytes")
+
+
+def _unsafe(name: str, why: str) -> InvalidParameterValueException:
+    return InvalidParameterValueException(f"{_CANNOT_UNZIP} ({name!r} {why})")
+
+
+def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
+    """Its files and links, each with its path in the folder.
+
+    Raises:
+        InvalidParameterValueException: one leads out of the folder, is encrypted, or is in the way of another (400).
+    """
+    files: set[str] = set()
+    for info in archive.infolist():
+        path = PurePosixPath(info.filename.replace("\\", "/"))
+        if path.is_absolute() or ".." in path.parts or "\0" in info.orig_filename:
+            raise _unsafe(info.filename, "leads out of the folder")
+        if info.flag_bits & 1:
+            raise _unsafe(info.filename, "is encrypted")
+        if any(len(os.fsencode(part)) > _LONGEST_NAME for part in path.parts) or len(str(path)) > _LONGEST_PATH:
+            raise _unsafe(info.filename[:100], "has too long a name")
+        if info.is_dir() or not path.parts:
+            continue
+        if any(str(parent) in files for parent in path.parents):
+            raise _unsafe(info.filename, "lies in a file")
+        files.add(str(path))
+        yield info, str(path)
+
+
+def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, str]], target: Path) -> None:
+    left = MAX_UNZIPPED_BYTES
+    links: dict[str, str] = {}
+    for info, path in members:
+        if stat.S_ISLNK(info.external_attr >> 16):
+            links[path] = archive.read(info).decode("utf-8", "surrogateescape") if info.file_size < 4096 else "/"
+            continue
+        to = target / path
+        if to.is_dir():
+            raise _unsafe(info.filename, "is a file and a folder")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        left = _extract(archive, info, to, left)
+    # Last, so that nothing is ever written through one.
+    for path, points_to in links.items():
+        if not _stays_inside(path, points_to, links):
+            raise _unsafe(path, "is a link that leads out of the folder")
+        to = target / path
+        if to.is_dir():
+            raise _unsafe(path, "is a link and a folder")
+        to.parent.mkdir(parents=True, exist_ok=True)
+        to.unlink(missing_ok=True)
+        to.symlink_to(points_to)
+
+
+def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, to: Path, left: int) -> int:
+    """Write one file; what is left of the bytes that may be unpacked. The size in the file may be a lie."""
+    mode = (info.external_attr >> 16) & 0o777
+    with archive.open(info) as source, to.open("wb") as file:
+        while chunk := _read(source):
+            left -= len(chunk)
+            if left < 0:
+                raise _too_large()
+            file.write(chunk)
+    to.chmod((mode or 0o644) | 0o444)
+    return left
+
+
+def _read(source: IO[bytes]) -> bytes:
+    try:
+        return source.read(_CHUNK_BYTES)
+    except OSError as error:  # bzip2's word for damaged data
+        raise zipfile.BadZipFile(str(error)) from None
+
+
+def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
+    """Whether a link leads to a place inside the folder, by whatever other links."""
+    for _ in range(_DEEPEST_LINKS):
+        if points_to.startswith("/") or "\0" in points_to or not points_to:
+            return False
+        where = os.path.normpath(os.path.join(os.path.dirname(link), points_to))  # noqa: PTH118, PTH120
+        if where == ".." or where.startswith("../"):
+            return False
+        through = next((at for at in links if where == at or where.startswith(f"{at}/")), None)
+        if through is None:
+            return True
+        if through == link:
+            return False
+        link, points_to = through, links[through] + where[len(through) :]
+    return False
+
+
+def _sync(folder: Path) -> None:
+    """Have everything in the folder on the disk, names too, before it gets its own."""
+    if sum(len(names) for _, _, names in os.walk(folder)) > _MANY_FILES:
+        os.sync()  # one for all is sooner done than one for each
+    else:
+        folders.sync_all(folder)

@@ -1,0 +1,399 @@
+"""One SQLite file with one writer: works that wait together are committed together, and only then is anyone told.
+
+Guarantee: when `Database.write` returns, its work is on the disk (write-ahead log, synchronous=FULL: one fsync for
+the whole group), in the file that has the database's name: one that was removed or replaced under us is noticed before
+anyone is told. When it raises, nothing of it is. Reads see a snapshot and never wait for writers.
+
+The writer and the reader are threads of their own; the event loop only queues works and is woken once per group.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import contextlib
+import queue
+import sqlite3
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, TypeVar
+
+from thawd.errors import NoThreadError, StoreError
+from thawd.stores import sqlite_file
+from thawd.stores.whereabouts import Whereabouts
+from thawd.system import threads
+
+T = TypeVar("T")
+Work = Callable[[sqlite3.Connection], T]
+
+APPLICATION_ID = 0x74687764
+"""Marks thawd's own state file: "thwd" in ASCII."""
+MAX_GROUP = 1000
+"""Most works in one transaction."""
+_PAGES_BACK = 4096
+_FREE_SHARE = 0.5
+
+
+@dataclass(slots=True)
+class _Job:
+    """A work on its way; `loop` is None when a thread waits for it instead of a coroutine."""
+
+    work: Work[Any]
+    future: asyncio.Future[Any] | concurrent.futures.Future[Any]
+    loop: asyncio.AbstractEventLoop | None
+
+
+@dataclass(slots=True)
+class _Outcome:
+    """What became of a job."""
+
+    job: _Job
+    value: Any = None
+    error: Exception | None = None
+
+
+class Database:
+    """A SQLite file, its writer thread and its reader thread.
+
+    A work is a function of the connection. It must have no effect but on the connection, since it may be run a second
+    time (when the group it was in could not be committed, every work is tried again alone), and must not begin or end
+    transactions. It may raise: its own changes are undone, those of its neighbours are not. A caller that is
+    cancelled while it waits does not undo its work.
+
+    Attributes:
+        path: the file.
+        gauged: what `gauge` has read in the last transaction that was committed, whoever wrote it; 0 before the first.
+    """
+
+    def __init__(
+        self,
+        path: Path,
+        *,
+        migrations: Sequence[str],
+        application_id: int = APPLICATION_ID,
+        busy_timeout_s: float = 5.0,
+        gauge: Work[int] | None = None,
+    ) -> None:
+        """Open the file, making it when missing. Blocks for a few milliseconds.
+
+        Args:
+            path: the file.
+            migrations: SQL scripts that lead from an empty file to today's schema; append only.
+            application_id: marks the kind of file.
+            busy_timeout_s: how long to wait for a lock that another process holds, seconds.
+            gauge: reads a number at the end of each transaction, quickly; None: nothing is read.
+
+        Raises:
+            StoreError: the file cannot be used; the message says why and what to do.
+            StoreFullError: the disk is full.
+            NoThreadError: the machine has no thread to give.
+        """
+        self.path = path
+        self.gauged = 0
+        self._gauge = gauge
+        connection = sqlite_file.open_writer(
+            path, migrations=migrations, application_id=application_id, busy_timeout_s=busy_timeout_s
+        )
+        try:
+            reader = sqlite_file.open_reader(path, busy_timeout_s=busy_timeout_s)
+        except StoreError:
+            connection.close()
+            raise
+        try:
+            self._whereabouts = Whereabouts(path)
+            self._misplaced = False  # at the last look
+            self._write = _Lane(f"{path.name}: writer", connection, self._run_writes, self._part_from_log)
+        except (OSError, NoThreadError) as error:
+            reader.close()
+            connection.close()
+            raise (sqlite_file.unusable(path, error) if isinstance(error, OSError) else error) from None
+        try:
+            self._read = _Lane(f"{path.name}: reader", reader, self._run_reads)
+        except NoThreadError:
+            reader.close()
+            self._write.close()
+            raise
+
+    async def write(self, work: Work[T]) -> T:
+        """Run `work` in a transaction and return its value once that is on the disk.
+
+        Raises:
+            StoreError: it could not be stored; nothing of it was.
+            StoreFullError: likewise, because the disk is full; the next write may succeed.
+        """
+        return await self._await(self._write, work)
+
+    async def read(self, work: Work[T]) -> T:
+        """Run `work` on a snapshot of what is committed and return its value, which must not be a cursor.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        return await self._await(self._read, work)
+
+    def misplaced(self) -> str | None:
+        """Why nothing can be stored any more although the disk is well: the file is not where it was; else None."""
+        try:
+            self._whereabouts.require()
+        except StoreError as error:
+            return error.message
+        return None
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Whether the file was removed, moved or replaced: a next start would not find what it holds."""
+        return self._whereabouts.is_elsewhere
+
+    async def give_space_back(self) -> None:
+        """Give a part of the file's free pages back to the file system, when there are many; call it now and then.
+
+        Raises:
+            StoreError: the file cannot be used.
+        """
+        if await self.read(_free_share) > _FREE_SHARE:
+            await self.write(_give_pages_back)
+
+    def write_now(self, work: Work[T]) -> T:
+        """`write`, for a thread without an event loop; it blocks. Never call it from inside a work."""
+        return self._block(self._write, work)
+
+    def read_now(self, work: Work[T]) -> T:
+        """`read`, for a thread without an event loop; it blocks. Never call it from inside a work."""
+        return self._block(self._read, work)
+
+    def close(self) -> None:
+        """Finish what is queued, end the threads, close the file. Blocks; a second call does nothing."""
+        # The writer last: the last connection to close folds the log into the file.
+        self._read.close()
+        self._write.close()
+        self._whereabouts.close()
+
+    async def _await(self, lane: _Lane, work: Work[T]) -> T:
+        loop = asyncio.get_running_loop()
+        future: asyncio.Future[T] = loop.create_future()
+        self._submit(lane, _Job(work, future, loop))
+        return await future
+
+    def _block(self, lane: _Lane, work: Work[T]) -> T:
+        future: concurrent.futures.Future[T] = concurrent.futures.Future()
+        self._submit(lane, _Job(work, future, None))
+        return future.result()
+
+    def _submit(self, lane: _Lane, job: _Job) -> None:
+        if not lane.submit(job):
+            raise StoreError(f"{self.path}: is closed; thawd is shutting down")
+
+    def _run_writes(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        try:
+            if self._misplaced:
+                self._whereabouts.require()
+            outcomes = self._commit(connection, jobs)
+            self._misplaced = True
+            self._whereabouts.require()  # before anyone is told
+            self._misplaced = False
+        except StoreError as error:
+            outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
+        _deliver(outcomes)
+
+    def _commit(self, connection: sqlite3.Connection, jobs: list[_Job], *, last_try: bool = False) -> list[_Outcome]:
+        try:
+            connection.execute("BEGIN IMMEDIATE")
+        except sqlite3.Error as error:
+            return [_Outcome(job, error=self._explained(error)) for job in jobs]
+        try:
+            if len(jobs) == 1:
+                outcomes = [self._only(connection, jobs[0])]
+            else:
+                outcomes = [self._step(connection, job) for job in jobs]
+            if len(jobs) > 1 or outcomes[0].error is None:
+                gauged = self._read_gauge(connection)
+                connection.execute("COMMIT")
+                self.gauged = gauged  # before anyone is told
+        except BaseException as error:
+            # A full disk may cost the whole transaction, whoever caused it: see sqlite.org/lang_transaction.html,
+            # "Response To Errors Within A Transaction".
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            if last_try:
+                return [_Outcome(job, error=self._explained(error)) for job in jobs]
+        else:
+            return outcomes
+        self._make_room(connection)
+        return [outcome for job in jobs for outcome in self._commit(connection, [job], last_try=True)]
+
+    def _read_gauge(self, connection: sqlite3.Connection) -> int:
+        if self._gauge is None:
+            return 0
+        try:
+            return self._gauge(connection)
+        except sqlite3.Error:  # a damaged page that no work needed: they must not fail for that
+            return self.gauged
+
+    def _make_room(self, connection: sqlite3.Connection) -> None:
+        """Fold the log into the file, so that it is written from its beginning again.
+
+        On a full disk the log cannot grow, which would keep even events that are done from being removed.
+        """
+        with contextlib.suppress(sqlite3.Error):
+            connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
+
+    def _only(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
+        """Run the one work of a transaction, which ends when it fails: no savepoint has to be kept for others."""
+        try:
+            return _Outcome(job, job.work(connection))
+        except BaseException as error:
+            if not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK")
+            return _Outcome(job, error=self._explained(error))
+
+    def _step(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
+        connection.execute("SAVEPOINT work")
+        try:
+            outcome = _Outcome(job, job.work(connection))
+        except BaseException as error:
+            # Whatever a work raises belongs to its caller; the thread has to live on.
+            if not connection.in_transaction:
+                raise
+            connection.execute("ROLLBACK TO work")
+            outcome = _Outcome(job, error=self._explained(error))
+        connection.execute("RELEASE work")
+        return outcome
+
+    def _part_from_log(self, connection: sqlite3.Connection) -> None:
+        """Fold the log into a file that was moved away, and take it from beside the one that may be there now.
+
+        SQLite does neither when it closes such a file: the next start would apply the log to the other one.
+        Source: sqlite3, pager.c, `sqlite3PagerClose` and `databaseIsUnmoved`.
+        """
+        if not self._whereabouts.is_elsewhere:
+            return
+        folded = False
+        with contextlib.suppress(sqlite3.Error):
+            (busy, _, _) = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+            folded = not busy
+        self._whereabouts.take_log_away(folded=folded)
+
+    def _run_reads(self, connection: sqlite3.Connection, jobs: list[_Job]) -> None:
+        for job in jobs:
+            try:
+                connection.execute("BEGIN")
+                outcome = _Outcome(job, job.work(connection))
+            except BaseException as error:
+                outcome = _Outcome(job, error=self._explained(error))
+            if connection.in_transaction:
+                connection.execute("ROLLBACK")
+            # One by one: a quick read must not wait for the scan behind it.
+            _deliver([outcome])
+
+    def _explained(self, error: BaseException) -> Exception:
+        if isinstance(error, sqlite3.Error):
+            explained: Exception = sqlite_file.explain(self.path, error)
+        elif isinstance(error, Exception) and not isinstance(error, StopIteration):
+            return error
+        else:
+            # No future carries a StopIteration, and the others would end the caller's event loop.
+            explained = RuntimeError(f"a work raised {error!r}")
+        explained.__cause__ = error
+        return explained
+
+
+def _free_share(connection: sqlite3.Connection) -> float:
+    """Which part of the file is free; 0 where that is little, as it will be used again."""
+    (free,) = connection.execute("PRAGMA freelist_count").fetchone()
+    (pages,) = connection.execute("PRAGMA page_count").fetchone()
+    return float(free / pages) if free > _PAGES_BACK else 0.0
+
+
+def _give_pages_back(connection: sqlite3.Connection) -> None:
+    # One page at a time: Python's module takes one step of a statement without columns, and a step is a page.
+    for _ in range(_PAGES_BACK):
+        connection.execute("PRAGMA incremental_vacuum(1)")
+
+
+class _Lane:
+    """A thread with a connection of its own and a queue before it."""
+
+    def __init__(
+        self,
+        name: str,
+        connection: sqlite3.Connection,
+        run: Callable[[sqlite3.Connection, list[_Job]], None],
+        end: Callable[[sqlite3.Connection], None] = lambda connection: None,
+    ) -> None:
+        self._connection = connection
+        self._run = run
+        self._end = end
+        self._queue: queue.SimpleQueue[_Job | None] = queue.SimpleQueue()
+        self._lock = threading.Lock()
+        self._closed = False
+        self._thread = threading.Thread(target=self._main, name=name, daemon=True)
+        threads.start(self._thread)
+
+    def submit(self, job: _Job) -> bool:
+        """Queue `job`; False when the lane is closed."""
+        with self._lock:
+            if self._closed:
+                return False
+            self._queue.put(job)
+        return True
+
+    def close(self) -> None:
+        with self._lock:
+            already = self._closed
+            self._closed = True
+            if not already:
+                self._queue.put(None)
+        self._thread.join()
+
+    def _main(self) -> None:
+        ending = False
+        while not ending:
+            jobs, ending = self._take()
+            if jobs:
+                self._run(self._connection, jobs)
+        self._end(self._connection)
+        self._connection.close()
+
+    def _take(self) -> tuple[list[_Job], bool]:
+        """Wait for a job, then take all that wait with it; and whether the end was reached."""
+        jobs: list[_Job] = []
+        job = self._queue.get()
+        while job is not None:
+            jobs.append(job)
+            if len(jobs) == MAX_GROUP:
+                return jobs, False
+            try:
+                job = self._queue.get_nowait()
+            except queue.Empty:
+                return jobs, False
+        return jobs, True
+
+
+def _deliver(outcomes: list[_Outcome]) -> None:
+    """Tell the waiting threads at once and each event loop with one wake-up for all its outcomes."""
+    by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
+    for outcome in outcomes:
+        if outcome.job.loop is None:
+            _resolve([outcome])
+        else:
+            by_loop.setdefault(outcome.job.loop, []).append(outcome)
+    for loop, of_loop in by_loop.items():
+        try:
+            loop.call_soon_threadsafe(_resolve, of_loop)
+        except RuntimeError:
+            # The loop is closed: nobody waits there any more.
+            pass
+
+
+def _resolve(outcomes: list[_Outcome]) -> None:
+    for outcome in outcomes:
+        future = outcome.job.future
+        if future.done():
+            continue
+        if outcome.error is not None:
+            future.set_exception(outcome.error)
+        else:
+            future.set_result(outcome.value)

@@ -1,0 +1,148 @@
+"""The outbox: outcomes of events that have run, on their way to destinations that could not take them at once.
+
+They are put in by `EventQueue.deliver_later`; who has brought one to its end ends its event by `EventQueue.done` or
+`EventQueue.bury`. Leases live in memory, as those of events.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+
+import msgspec
+
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.records import functions_in
+from thawd.stores.schema import DELIVERING
+
+
+class Waiting(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome that waits to be taken to its destination.
+
+    Attributes:
+        id: of its event.
+        function: whose outcome it is.
+        document: what `EventQueue.deliver_later` was given.
+        since: when it was first stored, seconds since the epoch.
+        tries: how often it has been tried since.
+    """
+
+    id: int
+    function: str
+    document: bytes
+    since: float
+    tries: int
+
+
+class Outbox:
+    """The outcomes that wait. Times are seconds since the epoch; a ``now`` left out is the clock's."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+        self._leased: dict[int, str] = {}
+        self._turns: dict[str, int] = {}  # when outcomes of a function were leased last, as a number that grows
+        self._turn = 0
+
+    def ended(self, event_id: int) -> None:
+        """Its event has been brought to an end."""
+        self._leased.pop(event_id, None)
+
+    async def lease(self, *, limit: int, now: float | None = None) -> list[Waiting]:
+        """Take up to `limit` outcomes that are due to be taken to their destinations, of all functions in turn.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        at, held, turns = clock.now() if now is None else now, self._held(), dict(self._turns)
+
+        def work(connection: sqlite3.Connection) -> list[Waiting]:
+            due = []
+            for function in functions_in(connection, DELIVERING):
+                of = held.get(function, set())
+                rows = connection.execute(
+                    "SELECT e.id FROM events e JOIN deliveries d ON d.event = e.id "
+                    "WHERE e.function = ? AND e.state = ? AND e.available_at <= ? ORDER BY e.available_at LIMIT ?",
+                    (function, DELIVERING, at, limit + len(of)),
+                )
+                fresh = [row[0] for row in rows if row[0] not in of]
+                # One whose destination is down must not stop the others: who has fewest under way comes first.
+                due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
+            return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
+
+        waiting = await self._db.read(work)
+        for each in waiting:
+            self._leased[each.id] = each.function
+            self._turns[each.function] = self._turn = self._turn + 1
+        return waiting
+
+    def _held(self) -> dict[str, set[int]]:
+        held: dict[str, set[int]] = {}
+        for event_id, function in self._leased.items():
+            held.setdefault(function, set()).add(event_id)
+        return held
+
+    async def retry(self, event_id: int, *, at: float, error: str) -> None:
+        """The outcome did not get to its destination; try again at or after `at`.
+
+        Raises:
+            StoreError: it could not be noted; it will be tried again after the next start.
+        """
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE events SET available_at = ?, error = ? WHERE id = ? AND state = ?",
+                (at, error, event_id, DELIVERING),
+            )
+            connection.execute("UPDATE deliveries SET tries = tries + 1 WHERE event = ?", (event_id,))
+
+        await self._db.write(work)
+        self._leased.pop(event_id, None)
+
+    async def advance(self, event_id: int, document: bytes) -> None:
+        """The outcome got there, or will not; what is left of it is `document`, which is due at once.
+
+        Raises:
+            StoreError: it could not be noted; the outcome will be tried again as it was.
+        """
+        now = clock.now()
+
+        def work(connection: sqlite3.Connection) -> None:
+            connection.execute(
+                "UPDATE events SET available_at = ? WHERE id = ? AND state = ?", (now, event_id, DELIVERING)
+            )
+            connection.execute(
+                "UPDATE deliveries SET document = ?, since = ?, tries = 0 WHERE event = ?", (document, now, event_id)
+            )
+
+        await self._db.write(work)
+        self._leased.pop(event_id, None)
+
+    async def next_due(self, *, now: float | None = None) -> float | None:
+        """When the next outcome is due to be taken to its destination: `now`, a later time, or None.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        at, held = clock.now() if now is None else now, frozenset(self._leased)
+
+        def work(connection: sqlite3.Connection) -> float | None:
+            times = []
+            for function in functions_in(connection, DELIVERING):
+                rows = connection.execute(
+                    "SELECT id, available_at FROM events WHERE function = ? AND state = ? ORDER BY available_at "
+                    "LIMIT ?",
+                    (function, DELIVERING, len(held) + 1),
+                )
+                times += [max(at, row[1]) for row in rows if row[0] not in held]
+            return min(times, default=None)
+
+        return await self._db.read(work)
+
+
+def _read(connection: sqlite3.Connection, event_id: int) -> Waiting:
+    row = connection.execute(
+        "SELECT e.id, e.function, d.document, d.since, d.tries FROM events e JOIN deliveries d ON d.event = e.id "
+        "WHERE e.id = ?",
+        (event_id,),
+    ).fetchone()
+    return Waiting(id=row[0], function=row[1], document=row[2], since=row[3], tries=row[4])

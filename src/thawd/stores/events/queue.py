@@ -1,0 +1,459 @@
+"""The durable queue of asynchronous events: accepted means on the disk, and it stays there until it is dealt with.
+
+Delivery is at least once. Leases live in memory: one process uses a state file (its data folder is locked), so what
+was under way when it died is simply queued. What the table holds is what survives:
+
+    QUEUED      to be run, now (``available_at`` 0) or at a time
+    DELIVERING  has run; its outcome waits to be taken to its destination, and is stored beside it
+    DEAD        given up, kept with its error until it is redriven, removed or too old
+
+Whom to invoke, when to retry and when to give up is the invoker's business; this module keeps the books.
+"""
+
+from __future__ import annotations
+
+import math
+import sqlite3
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+
+from thawd.errors import TooManyRequestsException
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.batches import Batches
+from thawd.stores.events.leases import Leases
+from thawd.stores.events.marks import Marks
+from thawd.stores.events.records import (
+    Depth,
+    Event,
+    Flow,
+    NewEvent,
+    count_flow,
+    delete,
+    delete_of,
+    functions_in,
+    insert,
+    insert_all,
+    kept,
+    read,
+)
+from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
+
+# Nobody waits for an acknowledgement: many are written together. If the process dies meanwhile, they run once more.
+_DONE_PATIENCE_S = 0.005
+# A time that is not 0, which stands for "ready".
+_SMALLEST = 1e-9
+
+
+class EventQueue:
+    """The queue in the state file. Times are seconds since the epoch; a ``now`` left out is the clock's.
+
+    Args:
+        db: the state file.
+        marks: where events that run are marked, so that one that takes the server down is told from others.
+        max_queued: with more events than these that wait, no others are accepted.
+    """
+
+    def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
+        self._db = db
+        self._marks = marks
+        self._max_queued = max_queued
+        self._leases = Leases()
+        self._puts = Batches(self._put_all)
+        self._dones = Batches(self._done_all, patience_s=_DONE_PATIENCE_S)
+
+    @property
+    def full(self) -> bool:
+        """Whether no more events are to be accepted, as too many wait."""
+        return self._max_queued is not None and self._db.gauged >= self._max_queued
+
+    async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> list[int]:
+        """Accept `events`, all or none; when this returns they are durable. Their ids, in this order.
+
+        Raises:
+            StoreError: they could not be stored.
+            TooManyRequestsException: too many wait already (429).
+        """
+        if not events:
+            return []
+        first_id = None
+        if not self.full:  # else those who come meanwhile cost the disk nothing
+            first_id = await self._puts.add((events, clock.now() if now is None else now))
+        if first_id is None:
+            raise TooManyRequestsException(
+                f"{self._db.gauged} asynchronous events wait, and server.max_queued is {self._max_queued}; "
+                "try again later",
+                reason="CallerRateLimitExceeded",
+            )
+        return list(range(first_id, first_id + len(events)))
+
+    async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
+        """Accept what there is room for, in this order; the first id of each, None where there was none."""
+
+        def work(connection: sqlite3.Connection) -> list[int | None]:
+            room = math.inf if self._max_queued is None else self._max_queued - count_waiting(connection)
+            numbers: list[int | None] = []  # by which each follows the first
+            pairs: list[tuple[NewEvent, float]] = []
+            for events, at in given:
+                fits = len(pairs) + len(events) <= room
+                numbers.append(len(pairs) if fits else None)
+                if fits:
+                    pairs += [(event, at) for event in events]
+            first_id = insert_all(connection, pairs)
+            return [None if number is None else first_id + number for number in numbers]
+
+        return await self._db.write(work)
+
+    def take(self, event: Event) -> bool:
+        """Lease an event that has just been put, without reading it; whether it is leased by this.
+
+        False when the lease of others is under way or has taken it: then it comes by `lease` as the others do.
+        """
+        return self._leases.take(event.id, event.function)
+
+    async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
+        """Take up to `limit` due events of `function`, those accepted first first, retries that are due before others.
+
+        The cost grows with `limit` only. Fewer come where their payloads are large; none only where none is due.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        leases = self._leases
+        events = leases.take_returned(function, limit)
+        if events:
+            leases.exhausted[function] = False
+            return events
+        at = clock.now() if now is None else now
+        with leases.reading(function):
+            return await self._read_due(function, limit, at)
+
+    async def _read_due(self, function: str, limit: int, at: float) -> list[Event]:
+        leases = self._leases
+        ready_after, held = leases.ready_after.get(function, 0), frozenset(leases.held(function))
+
+        def work(connection: sqlite3.Connection) -> tuple[list[Event], int, bool]:
+            rows = connection.execute(
+                "SELECT id FROM events WHERE function = ? AND state = ? AND available_at > 0 AND available_at <= ? "
+                "ORDER BY available_at, id LIMIT ?",
+                (function, QUEUED, at, limit + len(held)),
+            )
+            waiting = sorted([event_id for (event_id,) in rows if event_id not in held][:limit])
+            rows = connection.execute(
+                "SELECT id FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? "
+                "ORDER BY id LIMIT ?",
+                (function, QUEUED, ready_after, limit - len(waiting) + len(held)),
+            )
+            ready = [event_id for (event_id,) in rows if event_id not in held][: limit - len(waiting)]
+            events = read(connection, [*waiting, *ready])
+            last = max((event.id for event in events[len(waiting) :]), default=ready_after)
+            return events, last, len(waiting) + len(ready) < limit and len(events) == len(waiting) + len(ready)
+
+        events, leases.ready_after[function], leases.exhausted[function] = await self._db.read(work)
+        for event in events:
+            leases.add(event.id, function)
+        return events
+
+    def exhausted(self, function: str) -> bool:
+        """Whether the last lease found no more that was due than it took."""
+        return self._leases.exhausted.get(function, False)
+
+    def give_back(self, event: Event) -> None:
+        """End a lease as if it had not been; the event comes first at the next."""
+        self._leases.give_back(event)
+
+    def forget(self, function: str) -> None:
+        """Nobody leases events of `function` any more, none is under way: those given back are as if never leased."""
+        self._leases.forget(function)
+
+    def begins(self, event: Event) -> None:
+        """The event runs from now on: if the process dies meanwhile, that is counted."""
+        if self._marks is not None:
+            self._marks.set(event.id)
+
+    def ended(self, event: Event) -> None:
+        """It runs no more."""
+        if self._marks is not None:
+            self._marks.unset(event.id)
+
+    async def done(self, ids: Iterable[int], *, follow_ups: Sequence[NewEvent] = ()) -> None:
+        """Forget events: they have been dealt with. Unknown ids are passed over; dead letters go as well.
+
+        Args:
+            ids: the events.
+            follow_ups: events to be accepted in the same transaction.
+
+        Raises:
+            StoreError: it could not be noted; they would be delivered again after a restart.
+        """
+        keys = list(ids)
+        await self._dones.add((keys, follow_ups))
+        for event_id in keys:
+            self._leases.remove(event_id)
+
+    async def _done_all(self, given: list[tuple[list[int], Sequence[NewEvent]]]) -> list[None]:
+        by_function: dict[str | None, list[int]] = {}
+        for ids, _ in given:
+            for event_id in ids:
+                by_function.setdefault(self._leases.function_of(event_id), []).append(event_id)
+        follow_ups = [event for _, events in given for event in events]
+
+        def work(connection: sqlite3.Connection) -> None:
+            done: Counter[str] = Counter()
+            for function, keys in by_function.items():
+                done.update(delete(connection, keys) if function is None else delete_of(connection, function, keys))
+            count_flow(connection, "done", done.items())
+            insert(connection, follow_ups)
+
+        await self._db.write(work)
+        return [None] * len(given)
+
+    async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
+        """Put a leased event back, to be tried again at or after `at`.
+
+        Args:
+            event_id: the event.
+            at: when it comes due, seconds since the epoch.
+            error: why the attempt failed.
+            counts: whether this was an attempt; a throttle or a failure of the platform is none.
+
+        Raises:
+            StoreError: it could not be noted; the lease stays.
+        """
+
+        def work(connection: sqlite3.Connection) -> None:
+            row = connection.execute(
+                "UPDATE events SET available_at = ?, attempts = attempts + ?, error = ?, interruptions = 0 "
+                "WHERE id = ? AND state = ? RETURNING function",
+                (max(at, _SMALLEST), int(counts), kept(error), event_id, QUEUED),
+            ).fetchone()
+            if row is not None and counts:
+                count_flow(connection, "retried", [(row[0], 1)])
+
+        await self._end_lease(event_id, work)
+
+    async def bury(  # noqa: PLR0913 - all of one transaction
+        self,
+        event_id: int,
+        *,
+        error: str,
+        condition: str,
+        counts: bool = True,
+        outcome: bytes | None = None,
+        follow_ups: Sequence[NewEvent] = (),
+        now: float | None = None,
+    ) -> None:
+        """Give an event up, one that is leased or whose outcome is; it is kept, with its payload and `error`.
+
+        Args:
+            event_id: the event.
+            error: why the last attempt failed.
+            condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+            counts: whether an attempt was made since it was leased.
+            outcome: kept instead of the one that waits, so that only that is tried at a redrive; None: none is.
+            follow_ups: events to be accepted in the same transaction.
+            now: when, seconds since the epoch.
+
+        Raises:
+            StoreError: it could not be noted; the lease stays.
+        """
+        at = clock.now() if now is None else now
+
+        def work(connection: sqlite3.Connection) -> None:
+            row = connection.execute(
+                "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
+                "WHERE id = ? AND state <> ? RETURNING function",
+                (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
+            ).fetchone()
+            if row is not None:
+                count_flow(connection, "buried", [(row[0], 1)])
+                insert(connection, follow_ups)
+                if outcome is None:
+                    connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
+                else:
+                    connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
+
+        await self._end_lease(event_id, work)
+
+    async def bury_older(self, function: str, before: float, *, error: str, condition: str) -> int:
+        """Give up the events of a function that were accepted before that time and are not leased; how many.
+
+        For functions that are gone: nobody leases their events meanwhile. Some hundred at a time.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        at, held = clock.now(), frozenset(self._leases.held(function))
+
+        def work(connection: sqlite3.Connection) -> int:
+            rows = connection.execute(
+                "SELECT id FROM (SELECT id, accepted_at FROM events WHERE function = ? AND state = ? LIMIT 1000) "
+                "WHERE accepted_at < ?",
+                (function, QUEUED, before),
+            )
+            ids = [row[0] for row in rows if row[0] not in held]
+            connection.executemany(
+                "UPDATE events SET state = ?, available_at = ?, error = ?, condition = ? WHERE id = ?",
+                [(DEAD, at, error, condition, number) for number in ids],
+            )
+            count_flow(connection, "buried", [(function, len(ids))])
+            return len(ids)
+
+        return await self._db.write(work)
+
+    async def deliver_later(self, event_id: int, document: bytes, *, at: float, error: str, counts: bool) -> None:
+        """The leased event has run; keep its outcome and have it taken to its destination at or after `at`.
+
+        Args:
+            event_id: the event.
+            document: the outcome, and where it is to go.
+            at: seconds since the epoch.
+            error: why it did not get there.
+            counts: whether the outcome is of an attempt made since the event was leased.
+
+        Raises:
+            StoreError: it could not be noted; the lease stays.
+        """
+        since = clock.now()
+
+        def work(connection: sqlite3.Connection) -> None:
+            changed = connection.execute(
+                "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ? "
+                "WHERE id = ? AND state = ?",
+                (DELIVERING, at, int(counts), kept(error), event_id, QUEUED),
+            ).rowcount
+            if changed:
+                connection.execute("INSERT OR REPLACE INTO deliveries VALUES (?, ?, ?, 0)", (event_id, document, since))
+
+        await self._end_lease(event_id, work)
+
+    async def recover(self, *, longest_wait_s: float = 300.0) -> int:
+        """Take over from the process before this one; how many events ran when it ended. Call once, first.
+
+        Events that ran have that counted. Those whose time is further away than `longest_wait_s` are due now: the clock
+        has been set back since it was written.
+
+        Raises:
+            StoreError: it could not be noted.
+        """
+        ran = self._marks.left_over if self._marks is not None else []
+        now = clock.now()
+
+        def work(connection: sqlite3.Connection) -> int:
+            interrupted = sum(
+                connection.execute(
+                    "UPDATE events SET interruptions = interruptions + 1 WHERE id = ? AND state = ?", (number, QUEUED)
+                ).rowcount
+                for number in set(ran)
+            )
+            for state in (QUEUED, DELIVERING):
+                for function in functions_in(connection, state):
+                    connection.execute(
+                        "UPDATE events SET available_at = ? WHERE function = ? AND state = ? AND available_at > ?",
+                        (now, function, state, now + longest_wait_s),
+                    )
+            return interrupted
+
+        interrupted = await self._db.write(work)
+        if self._marks is not None:
+            self._marks.clear()
+        return interrupted
+
+    async def depth(self) -> dict[str, Depth]:
+        """Numbers of events by function; functions without any are left out. The cost grows with functions only.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        counts: dict[str, dict[int, int]] = {}
+        rows = await self._db.read(
+            lambda connection: connection.execute("SELECT function, state, count FROM depths").fetchall()
+        )
+        for function, state, count in rows:
+            if count:
+                counts.setdefault(function, {})[state] = count
+        return {function: self._depth_of(function, of) for function, of in counts.items()}
+
+    def _depth_of(self, function: str, counts: dict[int, int]) -> Depth:
+        queued = counts.get(QUEUED, 0)
+        leased = min(queued, self._leases.count(function))
+        return Depth(queued - leased, leased, counts.get(DEAD, 0), counts.get(DELIVERING, 0))
+
+    async def flow(self) -> dict[str, Flow]:
+        """What has become of events, by function.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        rows = await self._db.read(
+            lambda connection: connection.execute(
+                "SELECT function, accepted, done, retried, buried FROM flow"
+            ).fetchall()
+        )
+        return {row[0]: Flow(*row[1:]) for row in rows}
+
+    async def waiting(self) -> list[str]:
+        """Names of the functions that have events which wait to run, or run.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        return await self._db.read(lambda connection: functions_in(connection, QUEUED))
+
+    async def oldest(self) -> dict[str, float]:
+        """When the oldest event that waits was accepted, seconds since the epoch, by function.
+
+        Of more than 1,000 that wait for a retry only those due first are looked at.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+
+        def work(connection: sqlite3.Connection) -> dict[str, float]:
+            found = {}
+            for function in functions_in(connection, QUEUED):
+                (at,) = connection.execute(
+                    "SELECT min(accepted_at) FROM (SELECT * FROM (SELECT accepted_at FROM events WHERE function = ? "
+                    "AND state = ? AND available_at = 0 ORDER BY id LIMIT 1) UNION ALL SELECT * FROM (SELECT "
+                    "accepted_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
+                    "ORDER BY available_at LIMIT 1000))",
+                    (function, QUEUED, function, QUEUED),
+                ).fetchone()
+                if at is not None:
+                    found[function] = at
+            return found
+
+        return await self._db.read(work)
+
+    async def next_due(self, function: str, *, now: float | None = None) -> float | None:
+        """When the next queued event of `function` may be leased: `now` if one is due, a later time, or None.
+
+        Raises:
+            StoreError: it could not be read.
+        """
+        at = clock.now() if now is None else now
+        held = frozenset(self._leases.held(function))
+        if self._leases.returned.get(function):
+            return at
+        ready_after = self._leases.ready_after.get(function, 0)
+
+        def work(connection: sqlite3.Connection) -> float | None:
+            ready = connection.execute(
+                "SELECT id FROM events WHERE function = ? AND state = ? AND available_at = 0 AND id > ? "
+                "ORDER BY id LIMIT ?",
+                (function, QUEUED, ready_after, len(held) + 1),
+            )
+            if any(event_id not in held for (event_id,) in ready):
+                return at
+            rows = connection.execute(
+                "SELECT id, available_at FROM events WHERE function = ? AND state = ? AND available_at > 0 "
+                "ORDER BY available_at LIMIT ?",
+                (function, QUEUED, len(held) + 1),
+            )
+            return next((max(row[1], at) for row in rows if row[0] not in held), None)
+
+        return await self._db.read(work)
+
+    async def _end_lease(self, event_id: int, work: Callable[[sqlite3.Connection], None]) -> None:
+        await self._db.write(work)
+        self._leases.remove(event_id)

@@ -1,0 +1,250 @@
+"""Events as they stand in the state file: their shape, their acceptance, their reading.
+
+Who keeps the books of them is `thawd.stores.events.queue`.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from thawd.stores import clock
+from thawd.stores.schema import QUEUED
+
+# Rows of one statement: with eight values each they are fewer values than any SQLite allows, 999.
+_AT_ONCE = 100
+# Payloads are read with their rows, some at a time, and no more of them than this, so that large ones do not pile up.
+_READ_AT_ONCE = 16
+_READ_BYTES = 4 * 1024 * 1024
+# What is kept of an error, in characters; a handler may raise one of megabytes, at each attempt.
+_ERROR_KEPT = 32 * 1024
+COLUMNS = (
+    "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
+    "p.body, e.qualifier, e.interruptions"
+)
+"""What `event_of` reads, of events e and their payloads p."""
+
+
+class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
+    """An event to be accepted.
+
+    Attributes:
+        function: the function it is for.
+        payload: the event, JSON text in UTF-8.
+        request_id: the same on every attempt.
+        source: ``invoke``, or ``bucket:`` and the bucket's name.
+        row_key: key under which a table that is a destination stores its result; None: the request id is used.
+        client_context: JSON text of the caller's client context, or None.
+        trace_id: X-Ray trace header, or None.
+        qualifier: version or alias that it is for; None: ``$LATEST``.
+    """
+
+    function: str
+    payload: bytes
+    request_id: str
+    source: str = "invoke"
+    row_key: str | None = None
+    client_context: str | None = None
+    trace_id: str | None = None
+    qualifier: str | None = None
+
+
+class Event(NewEvent, frozen=True, kw_only=True):
+    """An event taken from the queue.
+
+    Attributes:
+        id: its place in the order of acceptance.
+        attempts: attempts that have ended.
+        accepted_at: when it was accepted, seconds since the epoch.
+        interruptions: how often the server died while it ran.
+    """
+
+    id: int
+    attempts: int
+    accepted_at: float
+    interruptions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Depth:
+    """How many events of a function wait, are being worked on, wait for their destination, and were given up."""
+
+    queued: int = 0
+    leased: int = 0
+    dead: int = 0
+    delivering: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Flow:
+    """What has become of a function's events since the state file was made.
+
+    Attributes:
+        accepted: stored.
+        done: dealt with.
+        retried: attempts that failed and were followed by another.
+        buried: given up.
+    """
+
+    accepted: int = 0
+    done: int = 0
+    retried: int = 0
+    buried: int = 0
+
+
+def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
+    """The event as it stands in the queue once it has been accepted."""
+    return Event(id=event_id, accepted_at=accepted_at, attempts=0, **msgspec.structs.asdict(event))
+
+
+def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: float | None = None) -> None:
+    """Accept `events` inside a transaction of the state file, for example together with the objects they are about.
+
+    Args:
+        connection: the transaction's.
+        events: to be accepted.
+        now: when, seconds since the epoch; None: by the clock.
+    """
+    accepted_at = clock.now() if now is None else now
+    given = [(event, accepted_at) for event in events]
+    if given:
+        insert_all(connection, given)
+
+
+def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> int:
+    """The same for events that are accepted at different times; the id of the first, which the others follow."""
+    first_id = 0
+    for first in range(0, len(given), _AT_ONCE):
+        part = given[first : first + _AT_ONCE]
+        # They are numbered one by one, as nobody else writes meanwhile.
+        last_id = insert_rows(
+            connection,
+            "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
+            [
+                (
+                    event.function,
+                    at,
+                    event.request_id,
+                    event.source,
+                    event.row_key,
+                    event.client_context,
+                    event.trace_id,
+                    event.qualifier,
+                )
+                for event, at in part
+            ],
+        )
+        numbers = range(last_id - len(part) + 1, last_id + 1)
+        first_id = first_id or numbers[0]
+        insert_rows(
+            connection, "payloads", [(number, event.payload) for number, (event, _) in zip(numbers, part, strict=True)]
+        )
+    counts = Counter(event.function for event, _ in given).items()
+    connection.executemany(
+        "INSERT INTO depths VALUES (?, ?, ?) "
+        "ON CONFLICT (function, state) DO UPDATE SET count = count + excluded.count",
+        [(function, QUEUED, count) for function, count in counts],
+    )
+    count_flow(connection, "accepted", counts)
+    return first_id
+
+
+def insert_rows(connection: sqlite3.Connection, into: str, rows: Sequence[Sequence[Any]]) -> int:
+    """Insert up to `_AT_ONCE` rows by one statement; the id of the last.
+
+    `executemany` would let go of the interpreter's lock, and wait for it again, with each row; the event loop holds it.
+    """
+    row = f"({', '.join('?' * len(rows[0]))})"
+    cursor = connection.execute(
+        f"INSERT INTO {into} VALUES {', '.join([row] * len(rows))}", [value for values in rows for value in values]
+    )
+    return cursor.lastrowid or 0
+
+
+def delete(connection: sqlite3.Connection, ids: Sequence[int]) -> Counter[str]:
+    """Remove events, whatever their state; how many there were of each function."""
+    functions: Counter[str] = Counter()
+    for part in _parts(ids):
+        among = f"id IN ({', '.join('?' * len(part))})"
+        functions.update(
+            dict(connection.execute(f"SELECT function, count(*) FROM events WHERE {among} GROUP BY function", part))
+        )
+        connection.execute(f"DELETE FROM events WHERE {among}", part)
+    return functions
+
+
+def delete_of(connection: sqlite3.Connection, function: str, ids: Sequence[int]) -> Counter[str]:
+    """`delete` for events that are all of one function."""
+    deleted = 0
+    for part in _parts(ids):
+        among = f"id IN ({', '.join('?' * len(part))})"
+        deleted += connection.execute(f"DELETE FROM events WHERE {among}", part).rowcount
+    return Counter({function: deleted})
+
+
+def _parts(ids: Sequence[int]) -> Iterable[Sequence[int]]:
+    return (ids[first : first + _AT_ONCE] for first in range(0, len(ids), _AT_ONCE))
+
+
+def count_flow(connection: sqlite3.Connection, what: str, counts: Iterable[tuple[str, int]]) -> None:
+    """Add to a column of `Flow`, by function."""
+    connection.executemany(
+        f"INSERT INTO flow (function, {what}) VALUES (?, ?) "
+        f"ON CONFLICT (function) DO UPDATE SET {what} = {what} + excluded.{what}",
+        counts,
+    )
+
+
+def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
+    """These events, in this order, as far as their payloads allow; one at least."""
+    wanted = list(ids)
+    events: list[Event] = []
+    size = 0
+    for first in range(0, len(wanted), _READ_AT_ONCE):
+        part = wanted[first : first + _READ_AT_ONCE]
+        rows = connection.execute(
+            f"SELECT {COLUMNS} FROM events e JOIN payloads p ON p.event = e.id "
+            f"WHERE e.id IN ({', '.join('?' * len(part))})",
+            part,
+        ).fetchall()
+        found = {row[0]: row for row in rows}
+        for event_id in part:
+            events.append(event_of(found[event_id]))
+            size += len(found[event_id][9])
+            if size >= _READ_BYTES:
+                return events
+    return events
+
+
+def kept(error: str) -> str:
+    """What is kept of an error's text: all of it, but for one that is very long."""
+    return error if len(error) <= _ERROR_KEPT else f"{error[:_ERROR_KEPT]}… ({len(error):,} characters in all)"
+
+
+def functions_in(connection: sqlite3.Connection, state: int) -> list[str]:
+    """Names of the functions that have events in a state."""
+    rows = connection.execute("SELECT function FROM depths WHERE state = ? AND count > 0", (state,)).fetchall()
+    return [row[0] for row in rows]
+
+
+def event_of(row: Sequence[Any]) -> Event:
+    """The event of a row of `COLUMNS`."""
+    return Event(
+        id=row[0],
+        function=row[1],
+        accepted_at=row[2],
+        attempts=row[3],
+        request_id=row[4],
+        source=row[5],
+        row_key=row[6],
+        client_context=row[7],
+        trace_id=row[8],
+        payload=row[9],
+        qualifier=row[10],
+        interruptions=row[11],
+    )

@@ -1,0 +1,216 @@
+"""The catalog of objects: what each bucket held when it was last looked at, and the events that came of it.
+
+A change to the catalog and the events it causes are one transaction, so that a crash neither loses nor repeats an
+event. Changes are checked against what the caller had looked up: of two who saw the same change, one wins.
+
+Looking at files is business of `thawd.sources.buckets`. Memory does not grow with the number of objects.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import msgspec
+
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.records import NewEvent, insert
+
+_COLUMNS = "key, inode, size, mtime_ns, ctime_ns, etag, sequencer"
+
+
+class ObjectRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """An object as it was when recorded.
+
+    Attributes:
+        key: path within the bucket's folder, the bytes of the file system, with ``/``.
+        inode: its inode number.
+        size: bytes.
+        mtime_ns: last modification, nanoseconds since the epoch.
+        ctime_ns: last change of content or metadata, nanoseconds since the epoch.
+        etag: MD5 of the content, 32 hexadecimal digits.
+        sequencer: grows with every change recorded; 0 in one that is not recorded yet.
+    """
+
+    key: bytes
+    inode: int
+    size: int
+    mtime_ns: int
+    ctime_ns: int
+    etag: str
+    sequencer: int = 0
+
+
+class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found out about one key.
+
+    Attributes:
+        key: the key.
+        expected: sequencer of the record it was compared with, 0 when there was none.
+        now: the object as it is, or None when it is gone.
+        announce: whether events are due; False when only times changed.
+    """
+
+    key: bytes
+    expected: int
+    now: ObjectRecord | None
+    announce: bool
+
+
+EventsFor = Callable[[ObjectChange, int], Sequence[NewEvent]]
+"""The events a change causes, given its sequencer. Pure: it may be called twice for one change."""
+
+
+@dataclass(slots=True)
+class Applied:
+    """What became of a batch of changes.
+
+    Attributes:
+        conflicts: keys whose record was not the expected one; nothing was done about them, look at them again.
+        functions: functions that have new events.
+        events: how many events were put.
+    """
+
+    conflicts: list[bytes] = field(default_factory=list)
+    functions: set[str] = field(default_factory=set)
+    events: int = 0
+
+
+class ObjectCatalog:
+    """The catalog in the state file."""
+
+    def __init__(self, db: Database) -> None:
+        self._db = db
+
+    async def lookup(self, bucket: str, keys: Sequence[bytes]) -> dict[bytes, ObjectRecord]:
+        """The records of those of `keys` that have one.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+
+        def work(connection: sqlite3.Connection) -> dict[bytes, ObjectRecord]:
+            found = {}
+            for key in keys:
+                row = connection.execute(
+                    f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key = ?", (bucket, key)
+                ).fetchone()
+                if row is not None:
+                    found[key] = _record(row)
+            return found
+
+        return await self._db.read(work)
+
+    async def apply(
+        self, bucket: str, changes: Sequence[ObjectChange], *, events_for: EventsFor, now: float | None = None
+    ) -> Applied:
+        """Record `changes` and put their events into the queue, in one transaction.
+
+        Args:
+            bucket: the bucket's name.
+            changes: at most one a key.
+            events_for: makes the events of each change that is to be announced.
+            now: when they are accepted, seconds since the epoch; None: the clock.
+
+        Raises:
+            StoreError: nothing was recorded and no event put.
+        """
+        at = clock.now() if now is None else now
+        return await self._db.write(lambda connection: _apply(connection, bucket, changes, events_for, at))
+
+    async def page(
+        self, bucket: str, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000
+    ) -> list[ObjectRecord]:
+        """Up to `limit` records in the order of their keys' bytes: keys that begin with `prefix`, from `start` on.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        sql = f"SELECT {_COLUMNS} FROM objects WHERE bucket = ? AND key >= ?"
+        values: list[Any] = [bucket, max(prefix, start)]
+        end = successor(prefix)
+        if end is not None:
+            sql += " AND key < ?"
+            values.append(end)
+        sql += " ORDER BY key LIMIT ?"
+        values.append(limit)
+        rows = await self._db.read(lambda connection: connection.execute(sql, values).fetchall())
+        return [_record(row) for row in rows]
+
+    async def count(self, bucket: str) -> int:
+        """How many objects of `bucket` are recorded. The cost grows with their number, at some 50 ns each.
+
+        Raises:
+            StoreError: they could not be read.
+        """
+        (number,) = await self._db.read(
+            lambda connection: connection.execute("SELECT count(*) FROM objects WHERE bucket = ?", (bucket,)).fetchone()
+        )
+        return int(number)
+
+
+def _apply(
+    connection: sqlite3.Connection,
+    bucket: str,
+    changes: Sequence[ObjectChange],
+    events_for: EventsFor,
+    now: float,
+) -> Applied:
+    applied = Applied()
+    events: list[NewEvent] = []
+    (last,) = connection.execute("SELECT last FROM sequencer").fetchone()
+    for change in changes:
+        row = connection.execute(
+            "SELECT sequencer FROM objects WHERE bucket = ? AND key = ?", (bucket, change.key)
+        ).fetchone()
+        if (row[0] if row else 0) != change.expected:
+            applied.conflicts.append(change.key)
+            continue
+        # The clock makes sequencers grow even when the state file was lost; the row, when the clock was set back.
+        last = max(last + 1, time.time_ns())
+        _store(connection, bucket, change, last)
+        if change.announce:
+            events.extend(events_for(change, last))
+    connection.execute("UPDATE sequencer SET last = ?", (last,))
+    insert(connection, events, now=now)
+    applied.functions = {event.function for event in events}
+    applied.events = len(events)
+    return applied
+
+
+def _store(connection: sqlite3.Connection, bucket: str, change: ObjectChange, sequencer: int) -> None:
+    now = change.now
+    if now is None:
+        connection.execute("DELETE FROM objects WHERE bucket = ? AND key = ?", (bucket, change.key))
+        return
+    connection.execute(
+        "INSERT OR REPLACE INTO objects VALUES (?, ?, ?, ?, ?, ?, ?, ?)",
+        (bucket, change.key, signed(now.inode), now.size, now.mtime_ns, now.ctime_ns, now.etag, sequencer),
+    )
+
+
+def _record(row: tuple[Any, ...]) -> ObjectRecord:
+    return ObjectRecord(
+        key=row[0],
+        inode=row[1] & 0xFFFF_FFFF_FFFF_FFFF,
+        size=row[2],
+        mtime_ns=row[3],
+        ctime_ns=row[4],
+        etag=row[5],
+        sequencer=row[6],
+    )
+
+
+def signed(inode: int) -> int:
+    """An unsigned 64-bit inode number as the signed integer SQLite can hold."""
+    return inode - (1 << 64) if inode >= 1 << 63 else inode
+
+
+def successor(prefix: bytes) -> bytes | None:
+    """The smallest byte string greater than all that begin with `prefix`; None when there is none."""
+    stripped = prefix.rstrip(b"\xff")
+    return stripped[:-1] + bytes([stripped[-1] + 1]) if stripped else None

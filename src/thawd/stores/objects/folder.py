@@ -1,0 +1,85 @@
+"""Where the objects of a bucket lie: a key is a path within its folder. Which files count, and which may be reached.
+
+The one place that knows these rules; those who look at files (`thawd.sources.buckets`) and those who write them
+(`thawd.gateway`) ask here. Keys and paths are bytes, as file names need not be text.
+"""
+# pathlib does not take bytes.
+# ruff: noqa: PTH116, PTH118, PTH120
+
+from __future__ import annotations
+
+import os
+import stat
+from typing import NamedTuple
+
+STAGING = b".thawd-staging"
+"""Folder within a bucket in which the platform writes objects before they get their names."""
+MAX_KEY_BYTES = 1024
+"""Source: Amazon S3 user guide, "Naming Amazon S3 objects"."""
+
+
+class Located(NamedTuple):
+    """A file that is an object: its path, links resolved, and its stat."""
+
+    path: bytes
+    stat: os.stat_result
+
+
+class BucketFolder:
+    """The folder of a bucket. Cheap to make; keep it for one batch of keys, as it remembers which folders are real.
+
+    Args:
+        root: the folder.
+    """
+
+    def __init__(self, root: bytes) -> None:
+        self.root = root
+        self._real_root = os.path.realpath(root)
+        self._real: dict[bytes, bool] = {}
+
+    def locate(self, key: bytes) -> Located | None:
+        """The object under `key`: a regular file, or a link to one in the same bucket.
+
+        Returns:
+            None when there is none, or none that may be reached: folders, devices, pipes, links that lead out of the
+            bucket or to a hidden file, and everything behind a linked folder.
+
+        Raises:
+            OSError: it cannot be told, for example because a folder may not be searched.
+        """
+        path = self.path(key)
+        if path is None:
+            return None
+        try:
+            found = os.stat(path, follow_symlinks=False)
+            if stat.S_ISLNK(found.st_mode):
+                path = os.path.realpath(path)
+                if not self._is_reachable(path):
+                    return None
+                found = os.stat(path, follow_symlinks=False)
+        except (FileNotFoundError, NotADirectoryError):
+            return None
+        return Located(path, found) if stat.S_ISREG(found.st_mode) else None
+
+    def path(self, key: bytes) -> bytes | None:
+        """The path that `key` names, whatever is there; None when its folder is reached through a link."""
+        parent = os.path.dirname(key)
+        if parent and not self._is_real(parent):
+            return None
+        return os.path.join(self.root, key)
+
+    def _is_real(self, parent: bytes) -> bool:
+        known = self._real.get(parent)
+        if known is None:
+            path = os.path.join(self._real_root, parent)
+            known = self._real[parent] = os.path.realpath(path) == path
+        return known
+
+    def _is_reachable(self, target: bytes) -> bool:
+        inside = os.path.join(self._real_root, b"")
+        return target.startswith(inside) and not is_hidden(target[len(inside) :])
+
+
+def is_hidden(key: bytes) -> bool:
+    """Whether a component of the key begins with a dot: such files are no objects."""
+    return key.startswith(b".") or b"/." in key

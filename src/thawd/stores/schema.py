@@ -1,0 +1,141 @@
+"""The schema of thawd's own state file, ``thawd.db``: the event queue and the catalog of objects, in one file.
+
+They share a file so that "this object has been seen" and "these are its events" are one transaction. Append
+migrations, never change one that has been released.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from pathlib import Path
+
+from thawd.stores.database import Database
+
+QUEUED, DEAD, DELIVERING = 0, 2, 3
+"""States of an event. QUEUED with ``available_at`` 0 is ready; with a time it waits for that time."""
+
+# Payloads stand apart so that a change of state does not write up to 1 MiB anew. Depths are counted by triggers, so
+# that asking for them costs the same with ten events as with ten million.
+_QUEUE = """
+CREATE TABLE events (
+    id INTEGER PRIMARY KEY AUTOINCREMENT,
+    function TEXT NOT NULL,
+    state INTEGER NOT NULL DEFAULT 0,
+    available_at REAL NOT NULL DEFAULT 0,
+    accepted_at REAL NOT NULL,
+    attempts INTEGER NOT NULL DEFAULT 0,
+    request_id TEXT NOT NULL,
+    source TEXT NOT NULL,
+    row_key TEXT,
+    client_context TEXT,
+    trace_id TEXT,
+    error TEXT,
+    condition TEXT
+) STRICT;
+CREATE INDEX events_by_turn ON events (function, state, available_at);
+CREATE TABLE payloads (event INTEGER PRIMARY KEY, body BLOB NOT NULL) STRICT;
+CREATE TABLE depths (
+    function TEXT NOT NULL, state INTEGER NOT NULL, count INTEGER NOT NULL, PRIMARY KEY (function, state)
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER events_inserted AFTER INSERT ON events BEGIN
+    INSERT INTO depths VALUES (NEW.function, NEW.state, 1)
+        ON CONFLICT (function, state) DO UPDATE SET count = count + 1;
+END;
+CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
+    UPDATE depths SET count = count - 1 WHERE function = OLD.function AND state = OLD.state;
+    DELETE FROM payloads WHERE event = OLD.id;
+END;
+CREATE TRIGGER events_moved AFTER UPDATE OF state ON events WHEN NEW.state <> OLD.state BEGIN
+    UPDATE depths SET count = count - 1 WHERE function = OLD.function AND state = OLD.state;
+    INSERT INTO depths VALUES (NEW.function, NEW.state, 1)
+        ON CONFLICT (function, state) DO UPDATE SET count = count + 1;
+END;
+"""
+
+# A key is bytes: file names need not be UTF-8. An inode number is kept as a signed 64-bit integer.
+_OBJECTS = """
+CREATE TABLE objects (
+    bucket TEXT NOT NULL,
+    key BLOB NOT NULL,
+    inode INTEGER NOT NULL,
+    size INTEGER NOT NULL,
+    mtime_ns INTEGER NOT NULL,
+    ctime_ns INTEGER NOT NULL,
+    etag TEXT NOT NULL,
+    sequencer INTEGER NOT NULL,
+    PRIMARY KEY (bucket, key)
+) STRICT, WITHOUT ROWID;
+CREATE TABLE sequencer (last INTEGER NOT NULL) STRICT;
+INSERT INTO sequencer VALUES (0);
+"""
+
+# What the control plane made, and which version of a function an event is for; NULL: $LATEST.
+_CATALOG = """
+CREATE TABLE catalog (
+    kind TEXT NOT NULL,
+    name TEXT NOT NULL,
+    qualifier TEXT NOT NULL,
+    document BLOB NOT NULL,
+    PRIMARY KEY (kind, name, qualifier)
+) STRICT, WITHOUT ROWID;
+ALTER TABLE events ADD COLUMN qualifier TEXT;
+"""
+
+# Leases live in memory since: state 1 stood for them. Rows are counted in batches when they come, one by one when they
+# go. An outcome on its way to its destination is kept beside its event.
+_OUTBOX = """
+UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
+DROP TRIGGER events_inserted;
+DROP TRIGGER events_deleted;
+ALTER TABLE events ADD COLUMN interruptions INTEGER NOT NULL DEFAULT 0;
+CREATE TABLE deliveries (
+    event INTEGER PRIMARY KEY, document BLOB NOT NULL, since REAL NOT NULL, tries INTEGER NOT NULL
+) STRICT;
+CREATE TABLE flow (
+    function TEXT PRIMARY KEY,
+    accepted INTEGER NOT NULL DEFAULT 0,
+    done INTEGER NOT NULL DEFAULT 0,
+    retried INTEGER NOT NULL DEFAULT 0,
+    buried INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
+    UPDATE depths SET count = count - 1 WHERE function = OLD.function AND state = OLD.state;
+    DELETE FROM payloads WHERE event = OLD.id;
+    DELETE FROM deliveries WHERE event = OLD.id;
+END;
+"""
+
+# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
+_LISTINGS = """
+CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
+"""
+
+# How far each schedule has come: all its times up to `done_until` have been dealt with.
+_SCHEDULES = """
+CREATE TABLE schedules (
+    name TEXT PRIMARY KEY,
+    definition TEXT NOT NULL,
+    anchor REAL NOT NULL,
+    done_until REAL NOT NULL,
+    last_run REAL,
+    last_late_s REAL NOT NULL DEFAULT 0,
+    runs INTEGER NOT NULL DEFAULT 0
+) STRICT, WITHOUT ROWID;
+"""
+
+MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
+
+
+def count_waiting(connection: sqlite3.Connection) -> int:
+    """How many events there are that are not dead. The cost grows with functions only."""
+    (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
+    return int(count)
+
+
+def open_state(path: Path) -> Database:
+    """Open ``thawd.db``, making it when missing; it gauges `count_waiting`.
+
+    Raises:
+        StoreError: the file cannot be used.
+    """
+    return Database(path, migrations=MIGRATIONS, gauge=count_waiting)

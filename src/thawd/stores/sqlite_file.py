@@ -1,0 +1,267 @@
+"""Opening SQLite files: is it one, is it ours, is it not newer than this thawd; and what SQLite's errors mean.
+
+Owns every message a user reads about a file that cannot be used. A file that is not ours is left untouched.
+Threads, transactions and group commit are `thawd.stores.database`'s.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import errno
+import os
+import sqlite3
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from urllib.parse import quote
+
+from thawd.errors import NothingStored, StoreError, StoreFullError
+from thawd.system import folders
+
+# Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
+_MAGIC = b"SQLite format 3\x00"
+# Below this much free space an I/O error is taken for a full disk: the shared-memory index grows in steps of 32 KiB.
+_FULL_BELOW_BYTES = 64 * 1024
+_WAL_KEPT_BYTES = 64 * 1024 * 1024
+
+
+def open_writer(
+    path: Path, *, migrations: Sequence[str], application_id: int, busy_timeout_s: float
+) -> sqlite3.Connection:
+    """Open `path` for reading and writing, making it and its folder when missing, and bring its schema up to date.
+
+    Args:
+        path: the file.
+        migrations: SQL scripts; the schema version of a file is how many of them have run on it.
+        application_id: marks the kind of file; one with another mark belongs to another program.
+        busy_timeout_s: how long to wait for a lock another process holds, seconds.
+
+    Returns:
+        A connection in autocommit mode that any one thread at a time may use.
+
+    Raises:
+        StoreError: it is no database, damaged, of another program, newer than this thawd, locked or not writable.
+        StoreFullError: the disk is full.
+    """
+    try:
+        folders.make(path.parent)
+        _require_header(path)
+        _make(path)
+    except OSError as error:
+        raise unusable(path, error) from error
+    connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
+    try:
+        _require_ours(connection, path, application_id=application_id, newest=len(migrations))
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file; another's is as it was made
+        _require_log(connection, path)
+        connection.execute("PRAGMA synchronous=FULL")
+        connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")
+        _migrate(connection, path, migrations=migrations, application_id=application_id)
+    except sqlite3.Error as error:
+        connection.close()
+        raise explain(path, error) from error
+    except StoreError:
+        connection.close()
+        raise
+    return connection
+
+
+def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
+    """A second connection of the process that holds `path` open for writing; it cannot write.
+
+    Raises:
+        StoreError: the file went away or cannot be opened a second time.
+    """
+    connection = _connect(path, mode="rw", busy_timeout_s=busy_timeout_s)
+    try:
+        connection.execute("PRAGMA query_only=ON")
+        connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()
+    except sqlite3.Error as error:
+        connection.close()
+        raise explain(path, error) from error
+    return connection
+
+
+def open_foreign(path: Path, *, application_id: int, newest_version: int, busy_timeout_s: float) -> sqlite3.Connection:
+    """Open a file that another process may be writing, read-only, without making or changing anything.
+
+    Raises:
+        NothingStored: it is missing, or another process is just making it.
+        StoreError: it is no database, of another program, newer than this thawd, or cannot be read.
+    """
+    try:
+        if not path.exists():
+            raise NothingStored(f"{path}: there is no such file; it is made when something is first stored")
+        _require_header(path)
+    except OSError as error:
+        raise unusable(path, error) from error
+    try:
+        return _open_checked(path, "ro", application_id=application_id, newest=newest_version, busy_s=busy_timeout_s)
+    except sqlite3.OperationalError as error:
+        # In a folder that cannot be written SQLite cannot make the index of the write-ahead log. Without a log the
+        # file alone is the whole truth and may be read as it is. Source: sqlite.org/wal.html, "Read-Only Databases".
+        log = Path(f"{path}-wal")
+        if log.exists() and log.stat().st_size > 0:
+            raise explain(path, error) from error
+    except sqlite3.Error as error:
+        raise explain(path, error) from error
+    try:
+        return _open_checked(
+            path, "ro&immutable=1", application_id=application_id, newest=newest_version, busy_s=busy_timeout_s
+        )
+    except sqlite3.Error as error:
+        raise explain(path, error) from error
+
+
+def _open_checked(path: Path, mode: str, *, application_id: int, newest: int, busy_s: float) -> sqlite3.Connection:
+    connection = _connect(path, mode=mode, busy_timeout_s=busy_s)
+    try:
+        _require_ours(connection, path, application_id=application_id, newest=newest)
+        _require_content(connection, path)
+    except (sqlite3.Error, StoreError):
+        connection.close()
+        raise
+    return connection
+
+
+def explain(path: Path, error: sqlite3.Error) -> StoreError:
+    """The error to show for what SQLite said about `path`: what happened, then what to do."""
+    code = getattr(error, "sqlite_errorcode", 0) & 0xFF
+    if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_is_full(path)):
+        return StoreFullError(f"{path}: the disk is full ({error}), nothing was stored; free some space and try again")
+    if code == sqlite3.SQLITE_IOERR:
+        return StoreError(
+            f"{path}: the disk failed ({error}), nothing was stored; the kernel's log (`dmesg`) may say why"
+        )
+    if code in (sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED):
+        return StoreError(
+            f"{path}: another process holds it locked ({error}); "
+            "stop that process (is thawd running twice on it?) and try again"
+        )
+    if code in (sqlite3.SQLITE_READONLY, sqlite3.SQLITE_CANTOPEN, sqlite3.SQLITE_PERM):
+        return StoreError(
+            f"{path}: cannot be opened for writing ({error}); make the file and its folder writable for this user"
+        )
+    if code in (sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB):
+        return StoreError(
+            f"{path}: is damaged ({error}) and was left as it is; restore it from a backup, "
+            f"or save what can be read with `sqlite3 '{path}' .recover`, then move it away and start again"
+        )
+    return StoreError(f"{path}: {error}")
+
+
+def unusable(path: Path, error: OSError) -> StoreError:
+    """The error to show when the operating system refuses `path` or its folder."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreFullError(f"{path}: the disk is full ({error}); free some space and try again")
+    return StoreError(f"{path}: cannot be used ({error}); give a path in a folder that this user may read and write")
+
+
+def _disk_is_full(path: Path) -> bool:
+    try:
+        room = os.statvfs(path.parent)
+    except OSError:
+        return False
+    return room.f_bavail * room.f_frsize < _FULL_BELOW_BYTES
+
+
+def _connect(path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+    # isolation_level None: transactions begin where we say so, not where the module guesses.
+    try:
+        return sqlite3.connect(
+            f"file:{quote(os.fsencode(path))}?mode={mode}",
+            uri=True,
+            timeout=busy_timeout_s,
+            isolation_level=None,
+            check_same_thread=False,
+            cached_statements=256,
+        )
+    except sqlite3.Error as error:
+        raise explain(path, error) from error
+
+
+def _make(path: Path) -> None:
+    """Make the file when it is missing, its owner's alone: SQLite gives what it makes beside it the same rights.
+
+    Source: sqlite3, os_unix.c, findCreateFileMode.
+    """
+    with contextlib.suppress(FileExistsError, PermissionError):  # who may not make it is told so by SQLite
+        os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+        with contextlib.suppress(PermissionError):
+            folders.sync(path.parent)
+
+
+def _require_header(path: Path) -> None:
+    """Refuse what SQLite would overwrite or misread; an empty file counts as a new one."""
+    if not path.exists():
+        return
+    if not path.is_file():
+        raise StoreError(f"{path}: is not a file; give the path of a file, or of one to be made")
+    with path.open("rb") as file:
+        start = file.read(len(_MAGIC))
+    if start and start != _MAGIC:
+        raise StoreError(
+            f"{path}: is no SQLite database (it begins with {start!r}) and was left as it is; "
+            "move it away and start again, or give another path"
+        )
+
+
+def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id: int, newest: int) -> None:
+    mark = connection.execute("PRAGMA application_id").fetchone()[0]
+    version = connection.execute("PRAGMA user_version").fetchone()[0]
+    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    if mark == 0 and version == 0 and tables == 0:
+        return
+    if mark != application_id:
+        raise StoreError(
+            f"{path}: is a database of another program, or another kind of thawd file "
+            f"(application id {mark:#x}, expected {application_id:#x}) and was left as it is; give another path"
+        )
+    if version > newest:
+        raise StoreError(
+            f"{path}: was written by a newer thawd (schema version {version}, this one knows up to {newest}); "
+            "use that version, or give another path"
+        )
+
+
+def _require_content(connection: sqlite3.Connection, path: Path) -> None:
+    if connection.execute("PRAGMA user_version").fetchone()[0] == 0:
+        raise NothingStored(f"{path}: holds no table yet; it is made when something is first stored")
+
+
+def _require_log(connection: sqlite3.Connection, path: Path) -> None:
+    journal = connection.execute("PRAGMA journal_mode=WAL").fetchone()[0]
+    if journal != "wal":
+        raise StoreError(
+            f"{path}: this file system allows no write-ahead log (journal mode stayed {journal!r}); "
+            "put the data folder on a local disk"
+        )
+
+
+def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence[str], application_id: int) -> None:
+    # The write lock is taken even when there is nothing to do: a file that cannot be written is found now, not at
+    # the first event. The version is read under it, as another process may have been faster.
+    connection.execute("BEGIN IMMEDIATE")
+    try:
+        version = connection.execute("PRAGMA user_version").fetchone()[0]
+        if version < len(migrations):
+            for script in migrations[version:]:
+                for statement in _statements(script):
+                    connection.execute(statement)
+            connection.execute(f"PRAGMA application_id={application_id}")
+            connection.execute(f"PRAGMA user_version={len(migrations)}")
+        connection.execute("COMMIT")
+    except sqlite3.Error:
+        if connection.in_transaction:
+            connection.execute("ROLLBACK")
+        raise
+
+
+def _statements(script: str) -> Iterator[str]:
+    """Cut a script at the semicolons that end statements; `executescript` would commit before it begins."""
+    statement = ""
+    for part in script.split(";"):
+        statement += part + ";"
+        if sqlite3.complete_statement(statement):
+            if statement.strip("; \n"):
+                yield statement
+            statement = ""

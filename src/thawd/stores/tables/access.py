@@ -1,0 +1,188 @@
+"""Tables: items (JSON objects) by key, in SQLite files, PostgreSQL or DynamoDB; which one is told by a URL.
+
+`TableStore` is the seam: whoever has its methods can be a table. Items are bytes in and the same bytes out.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+from collections.abc import Iterator, Mapping
+from typing import Protocol
+
+from thawd.errors import ResourceNotFoundException, StoreError
+from thawd.resources import Table
+from thawd.stores.tables import sqlite
+from thawd.stores.tables.dynamodb import AwsAccess, DynamodbTable
+from thawd.stores.tables.postgresql import PostgresqlTable
+from thawd.stores.tables.rules import MAX_ITEM_BYTES, MAX_KEY_BYTES
+from thawd.stores.tables.sqlite import SqliteTable
+from thawd.stores.tables.threads import BlockingTable, ThreadedTable
+from thawd.stores.threads import patience_over
+
+__all__ = [
+    "MAX_ITEM_BYTES",
+    "MAX_KEY_BYTES",
+    "AwsAccess",
+    "TableStore",
+    "Tables",
+    "read_item",
+    "read_table",
+    "require_libraries",
+]
+
+_PAGE_ITEMS = 500
+_LIBRARIES = {
+    "postgresql": ("psycopg", "postgresql"),
+    "postgres": ("psycopg", "postgresql"),
+    "dynamodb": ("boto3", "aws"),
+}
+"""By scheme: the module that a store needs, and the extra that brings it."""
+
+
+class TableStore(Protocol):
+    """A table. All methods raise `StoreError` when the store behind it fails; the next call tries it anew.
+
+    A `put` or `delete` that raised may have been done all the same, where the store was lost before it had answered;
+    done again it has the effect of once.
+    """
+
+    async def put(self, key: str, item: bytes) -> None:
+        """Store `item` under `key` in place of what was there; when this returns it is durable.
+
+        Raises:
+            InvalidParameterValueException: the key or the item is not acceptable (HTTP 400).
+        """
+
+    async def get(self, key: str) -> bytes | None:
+        """The item under `key`, or None."""
+
+    async def delete(self, key: str) -> bool:
+        """Remove the item under `key`; whether there was one."""
+
+    async def scan(self, *, after: str = "", limit: int = _PAGE_ITEMS) -> list[tuple[str, bytes]]:
+        """Up to `limit` keys and items from after the key `after`; fewer only at the end.
+
+        The order is that of the keys' UTF-8 bytes; in DynamoDB it is its own, and stays the same.
+        """
+
+    async def count(self) -> int:
+        """How many items there are."""
+
+    def close(self, *, until: float | None = None) -> None:
+        """Finish what is under way and let go of the store. Blocks.
+
+        Args:
+            until: how long a store elsewhere is waited for, ``time.monotonic()`` seconds; None: a little. What it has
+                not answered by then is given up, as if its answer had been lost.
+        """
+
+
+class Tables:
+    """The tables of a configuration; each is opened when it is first asked for.
+
+    Attributes:
+        aws: an AWS other than the usual one, for those in DynamoDB; None: the usual one.
+    """
+
+    def __init__(self, tables: Mapping[str, Table], *, aws: AwsAccess | None = None) -> None:
+        self.aws = aws
+        self._tables = tables
+        self._open: dict[str, TableStore] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+
+    async def get(self, name: str) -> TableStore:
+        """The table called `name`. One that could not be opened is tried again at the next call.
+
+        Raises:
+            ResourceNotFoundException: there is no such table (HTTP 404).
+            StoreError: its file cannot be used, or a library that it needs is not installed (HTTP 500).
+        """
+        store = self._open.get(name)
+        if store is not None:
+            return store
+        table = self._tables.get(name)
+        if table is None:
+            known = ", ".join(sorted(self._tables)) or "none"
+            raise ResourceNotFoundException(
+                f"Table not found: {name!r}; tables in the configuration: {known}. "
+                f"Add [tables.{name}] or correct the name"
+            )
+        async with self._opening.setdefault(name, asyncio.Lock()):
+            if name not in self._open:
+                self._open[name] = await asyncio.to_thread(_open, table, self.aws)
+        return self._open[name]
+
+    def close(self, *, until: float | None = None) -> None:
+        """Close all that were opened, as `TableStore.close`. Blocks."""
+        until = patience_over() if until is None else until
+        while self._open:
+            self._open.popitem()[1].close(until=until)
+
+
+def require_libraries(tables: Mapping[str, Table]) -> None:
+    """See that what the tables need is installed.
+
+    Raises:
+        StoreError: a library is missing; the message says which extra brings it.
+    """
+    for table in tables.values():
+        if table.url is None:
+            continue
+        module, extra = _LIBRARIES[table.url.scheme]
+        if importlib.util.find_spec(module) is None:
+            raise StoreError(
+                f"table {table.name}: {table.url} needs {module}, which is not installed; install it with: "
+                f"pip install 'thawd[{extra}]'"
+            )
+
+
+def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
+    """Keys and items of a table, in the order of `TableStore.scan`; whether a server runs or not.
+
+    For the command line: blocks and changes nothing. Items are read in pages, so that a slow reader holds nothing up;
+    what is put meanwhile behind the place reached is seen.
+
+    Raises:
+        NothingStored: the table is made when the first item is put, and none was.
+        StoreError: it cannot be read. For a SQLite file both are raised at once, not at the first item.
+    """
+    if table.path is not None:
+        return sqlite.read_file(table.path)
+    return _pages(table)
+
+
+def read_item(table: Table, key: str) -> bytes | None:
+    """The item under `key`, or None; as `read_table`."""
+    if table.path is not None:
+        return sqlite.read_item(table.path, key)
+    store = _blocking(table, None, create=False)
+    try:
+        return store.get(key)
+    finally:
+        store.close()
+
+
+def _pages(table: Table) -> Iterator[tuple[str, bytes]]:
+    store = _blocking(table, None, create=False)
+    try:
+        after = ""
+        while page := store.scan(after, _PAGE_ITEMS):
+            yield from page
+            after = page[-1][0]
+    finally:
+        store.close()
+
+
+def _open(table: Table, aws: AwsAccess | None) -> TableStore:
+    if table.path is not None:
+        return SqliteTable(table.name, table.path)
+    return ThreadedTable(table.name, _blocking(table, aws, create=True))
+
+
+def _blocking(table: Table, aws: AwsAccess | None, *, create: bool) -> BlockingTable:
+    require_libraries({table.name: table})
+    assert table.url is not None, "a table has a path or a URL"
+    if table.url.scheme == "dynamodb":
+        return DynamodbTable(table.name, table.url, aws=aws)
+    return PostgresqlTable(table.name, table.url, create=create)

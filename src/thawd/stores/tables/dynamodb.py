@@ -1,0 +1,350 @@
+"""A table in DynamoDB, which must exist and have a partition key of type string and no sort key.
+
+The fields of an item are attributes, so that people read them in the console and other programs query them. DynamoDB
+keeps neither the order of fields nor the spelling of numbers, so the item's own text stands beside them, in the
+attribute ``_json``, and is what is given back. Where both together would be more than DynamoDB takes, the text alone
+is kept, compressed. An item that another program wrote, without ``_json``, is given back as its attributes say.
+"""
+
+from __future__ import annotations
+
+import base64
+import contextlib
+import json
+import threading
+import zlib
+from collections.abc import Callable, Iterator
+from decimal import Decimal
+from typing import Any, TypeVar
+from urllib.parse import parse_qsl, urlsplit
+
+import msgspec
+
+from thawd.errors import InvalidParameterValueException, StoreError, ThawdError
+from thawd.resources import REGION, StoreUrl
+from thawd.stores.tables.threads import THREADS
+
+T = TypeVar("T")
+Attribute = dict[str, Any]
+"""A value as DynamoDB's API has it: its type and what it holds, for example ``{"N": "0.50"}``."""
+
+EXACT = "_json"
+"""The attribute that holds the item's text."""
+# Source: DynamoDB developer guide, "Constraints": item size, number precision and range, nesting depth.
+_MAX_ITEM_BYTES = 400 * 1024
+_MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
+_MAX_DEPTH = 30
+# How sizes are counted is told, but not to the byte.
+_SIZE_MARGIN_BYTES = 4096
+_CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 10, 3
+
+
+class AwsAccess(msgspec.Struct, frozen=True, kw_only=True):
+    """An AWS other than the one that the environment names: where it is, and the keys to it.
+
+    Attributes:
+        endpoint_url: of all its services.
+        access_key: id of an access key.
+        secret: the key.
+    """
+
+    endpoint_url: str
+    access_key: str
+    secret: str
+
+    def __repr__(self) -> str:
+        return f"AwsAccess({self.endpoint_url!r})"
+
+
+class DynamodbTable:
+    """A `thawd.stores.tables.threads.BlockingTable` in DynamoDB.
+
+    Args:
+        name: the table's name.
+        url: ``dynamodb://TABLE`` with the parameters ``region``, ``endpoint`` and ``profile``, all of which have the
+            usual AWS settings for their defaults.
+        aws: an AWS other than the usual one.
+
+    Nothing is connected before the first operation. All methods raise `StoreError` when DynamoDB cannot be reached,
+    throttles or refuses; the next call tries anew.
+    """
+
+    def __init__(self, name: str, url: StoreUrl, *, aws: AwsAccess | None = None) -> None:
+        parts = urlsplit(url.text)
+        self._name = name
+        self._url = url
+        self._aws = aws
+        self._table = parts.netloc
+        self._parameters = dict(parse_qsl(parts.query))
+        self._lock = threading.Lock()
+        self._client: Any = None
+        self._key = ""
+
+    def put(self, key: str, text: str) -> None:
+        """Store the item; durable on return."""
+        self._call(lambda client: client.put_item(TableName=self._table, Item=to_attributes(self._key, key, text)))
+
+    def get(self, key: str) -> bytes | None:
+        """The item, or None; what was put before is seen."""
+        answer = self._call(
+            lambda client: client.get_item(TableName=self._table, Key={self._key: {"S": key}}, ConsistentRead=True)
+        )
+        return from_attributes(self._key, answer["Item"])[1] if "Item" in answer else None
+
+    def delete(self, key: str) -> bool:
+        """Remove the item; whether there was one, as far as a request that had to be repeated lets one know."""
+        answer = self._call(
+            lambda client: client.delete_item(
+                TableName=self._table, Key={self._key: {"S": key}}, ReturnValues="ALL_OLD"
+            )
+        )
+        return "Attributes" in answer
+
+    def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """Keys and items in DynamoDB's own order, which stays the same, from after the key `after`."""
+        found: list[tuple[str, bytes]] = []
+        while len(found) < limit:
+            page = self._scan_page(after, Limit=limit - len(found))
+            found += [from_attributes(self._key, item) for item in page.get("Items", [])]
+            if "LastEvaluatedKey" not in page:
+                break
+            after = page["LastEvaluatedKey"][self._key]["S"]
+        return found
+
+    def count(self) -> int:
+        """How many items there are; DynamoDB reads, and charges for, all of them."""
+        counted = 0
+        after = ""
+        while True:
+            page = self._scan_page(after, Select="COUNT")
+            counted += int(page["Count"])
+            if "LastEvaluatedKey" not in page:
+                return counted
+            after = page["LastEvaluatedKey"][self._key]["S"]
+
+    def break_off(self) -> None:
+        """Nothing: boto3 waits as long as it was told at the start."""
+
+    def close(self) -> None:
+        """Close the connections."""
+        if self._client is not None:
+            self._client.close()
+
+    def _scan_page(self, after: str, **more: Any) -> dict[str, Any]:
+        def work(client: Any) -> dict[str, Any]:
+            if after:
+                more["ExclusiveStartKey"] = {self._key: {"S": after}}
+            answer: dict[str, Any] = client.scan(TableName=self._table, ConsistentRead=True, **more)
+            return answer
+
+        return self._call(work)
+
+    def _call(self, work: Callable[[Any], T]) -> T:
+        from botocore.exceptions import BotoCoreError, ClientError, HTTPClientError
+
+        try:
+            return work(self._connected())
+        except ClientError as error:
+            raise self._explained(error) from None
+        except (BotoCoreError, HTTPClientError) as error:
+            raise StoreError(f"table {self._name}: {self._url} failed: {self._url.conceal(str(error))}") from None
+
+    def _connected(self) -> Any:
+        """The client, made at the first call, when the table is looked at too."""
+        with self._lock:
+            if self._client is None:
+                client = self._make_client()
+                try:
+                    self._key = self._partition_key(client.describe_table(TableName=self._table)["Table"])
+                except BaseException:
+                    client.close()
+                    raise
+                self._client = client
+        return self._client
+
+    def _make_client(self) -> Any:
+        import boto3
+        from botocore.config import Config
+
+        given = self._parameters
+        session = boto3.Session(profile_name=given.get("profile"))
+        keys = {}
+        if self._aws is not None:
+            keys = {"aws_access_key_id": self._aws.access_key, "aws_secret_access_key": self._aws.secret}
+        return session.client(
+            "dynamodb",
+            region_name=given.get("region") or session.region_name or REGION,
+            endpoint_url=given.get("endpoint") or (self._aws.endpoint_url if self._aws is not None else None),
+            config=Config(
+                connect_timeout=_CONNECT_TIMEOUT_S,
+                read_timeout=_READ_TIMEOUT_S,
+                retries={"mode": "standard", "total_max_attempts": _ATTEMPTS},
+                max_pool_connections=THREADS,
+            ),
+            **keys,
+        )
+
+    def _partition_key(self, description: dict[str, Any]) -> str:
+        keys = {entry["KeyType"]: entry["AttributeName"] for entry in description["KeySchema"]}
+        types = {entry["AttributeName"]: entry["AttributeType"] for entry in description["AttributeDefinitions"]}
+        name: str = keys["HASH"]
+        if "RANGE" in keys or types[name] != "S" or name == EXACT:
+            raise StoreError(
+                f"table {self._name}: {self._url} must have a partition key of type string, not called {EXACT}, and "
+                f"no sort key; it has {name} of type {types[name]}{' and a sort key' if 'RANGE' in keys else ''}. "
+                "Make one, for example: aws dynamodb create-table --table-name NAME --billing-mode PAY_PER_REQUEST "
+                "--attribute-definitions AttributeName=key,AttributeType=S --key-schema AttributeName=key,KeyType=HASH"
+            )
+        return name
+
+    def _explained(self, error: Any) -> ThawdError:
+        code = error.response.get("Error", {}).get("Code", "")
+        said = self._url.conceal(str(error))
+        if code == "ValidationException":
+            self._forget_client()
+            return InvalidParameterValueException(f"table {self._name}: DynamoDB does not take the item ({said})")
+        if code == "ResourceNotFoundException":
+            self._forget_client()
+            return StoreError(
+                f"table {self._name}: {self._url} does not exist in this account and region ({said}); make it with a "
+                "partition key of type string"
+            )
+        return StoreError(f"table {self._name}: {self._url} failed: {said}")
+
+    def _forget_client(self) -> None:
+        """Look at the table anew with the next call: it may be made again, otherwise."""
+        with self._lock:
+            client, self._client = self._client, None
+        with contextlib.suppress(Exception):
+            if client is not None:
+                client.close()
+
+
+class _Number(str):
+    """A JSON number, as it was written."""
+
+
+class _NoAttribute(Exception):
+    """A value that DynamoDB has no attribute for."""
+
+
+def to_attributes(key_name: str, key: str, text: str) -> dict[str, Attribute]:
+    """The item `text`, a JSON object, under `key`, as attributes that DynamoDB takes."""
+    item: dict[str, Attribute] = {key_name: {"S": key}, EXACT: {"S": text}}
+    for name, value in _fields(text).items():
+        with contextlib.suppress(_NoAttribute):
+            _require_name(name)
+            if name not in item:
+                item[name] = _attribute(value, 0)
+    if sum(_name_bytes(name) + _value_bytes(value) for name, value in item.items()) > (
+        _MAX_ITEM_BYTES - _SIZE_MARGIN_BYTES
+    ):
+        return {key_name: {"S": key}, EXACT: {"B": zlib.compress(text.encode(), 9)}}
+    return item
+
+
+def _fields(text: str) -> dict[str, Any]:
+    try:
+        fields: dict[str, Any] = json.loads(text, parse_float=_Number, parse_int=_Number)
+    except RecursionError:
+        return {}  # nested deeper than any attribute
+    return fields
+
+
+def from_attributes(key_name: str, item: dict[str, Attribute]) -> tuple[str, bytes]:
+    """Key and item of what DynamoDB has."""
+    key: str = item[key_name]["S"]
+    exact = item.get(EXACT, {})
+    if "S" in exact:
+        return key, exact["S"].encode()
+    if "B" in exact:
+        with contextlib.suppress(zlib.error):
+            return key, zlib.decompress(exact["B"])
+    fields = ((name, value) for name, value in item.items() if name != key_name)
+    return key, ("{" + ", ".join(f"{json.dumps(name)}: {_json(value)}" for name, value in fields) + "}").encode()
+
+
+def _attribute(value: Any, depth: int) -> Attribute:
+    """A value as an attribute.
+
+    Raises:
+        _NoAttribute: there is none for it.
+    """
+    if depth > _MAX_DEPTH:
+        raise _NoAttribute
+    if isinstance(value, _Number):
+        return {"N": str(value)} if _is_storable(value) else {"S": str(value)}
+    if isinstance(value, bool):
+        return {"BOOL": value}
+    if value is None:
+        return {"NULL": True}
+    if isinstance(value, str):
+        return {"S": _require_text(value)}
+    if isinstance(value, list):
+        return {"L": [_attribute(entry, depth + 1) for entry in value]}
+    return {"M": {_require_name(name): _attribute(entry, depth + 1) for name, entry in value.items()}}
+
+
+def _is_storable(number: str) -> bool:
+    try:
+        _, digits, exponent = Decimal(number).as_tuple()
+    except ArithmeticError:
+        return False  # an exponent beyond what Decimal holds
+    assert isinstance(exponent, int)
+    significant = len("".join(map(str, digits)).strip("0"))
+    adjusted = exponent + len(digits) - 1
+    return not any(digits) or (significant <= _MAX_DIGITS and _LEAST_EXPONENT <= adjusted <= _MOST_EXPONENT)
+
+
+def _require_text(text: str) -> str:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        raise _NoAttribute from None
+    return text
+
+
+def _require_name(name: str) -> str:
+    if not name:
+        raise _NoAttribute
+    return _require_text(name)
+
+
+def _name_bytes(name: str) -> int:
+    return len(name.encode())
+
+
+def _value_bytes(value: Attribute) -> int:
+    """Bytes that DynamoDB counts for an attribute's value. Source: developer guide, "Item sizes and formats"."""
+    ((kind, held),) = value.items()
+    if kind == "S":
+        return len(held.encode())
+    if kind == "N":
+        return len(held) // 2 + 3
+    if kind == "L":
+        return 3 + sum(1 + _value_bytes(entry) for entry in held)
+    if kind == "M":
+        return 3 + sum(1 + _name_bytes(name) + _value_bytes(entry) for name, entry in held.items())
+    return 1
+
+
+def _json(value: Attribute) -> str:
+    """What another program stored, as JSON: numbers exactly, sets as lists, bytes in base64."""
+    ((kind, held),) = value.items()
+    return "".join(_json_parts(kind, held))
+
+
+def _json_parts(kind: str, held: Any) -> Iterator[str]:
+    if kind == "N":
+        yield str(held)
+    elif kind in ("L", "SS", "NS", "BS"):
+        entries = held if kind == "L" else [{kind[0]: entry} for entry in held]
+        yield "[" + ", ".join(map(_json, entries)) + "]"
+    elif kind == "M":
+        yield "{" + ", ".join(f"{json.dumps(name)}: {_json(entry)}" for name, entry in held.items()) + "}"
+    elif kind == "B":
+        yield json.dumps(base64.b64encode(held).decode())
+    elif kind == "NULL":
+        yield "null"
+    else:
+        yield json.dumps(held)

@@ -1,0 +1,304 @@
+"""A table in PostgreSQL: one row an item, in a table of its own that is made when missing.
+
+The item is kept in a column of type ``json``, which holds the text as it came. ``jsonb`` does not: it sorts the keys,
+drops repeated ones, spells numbers anew and refuses ``\\u0000``.
+
+Every operation may be done twice with the effect of once, so what a lost connection leaves in doubt, whether the
+COMMIT came before it broke, is done again on a new connection. Each thread has a connection of its own.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote_plus
+
+from thawd.errors import InvalidParameterValueException, NothingStored, StoreError, StoreFullError
+from thawd.resources import StoreUrl
+
+if TYPE_CHECKING:
+    import psycopg
+
+    from thawd.stores.tables.postgresql_connection import PatientConnection
+
+SCHEMA_VERSION = 1
+_COMMENT = "table of thawd, schema "
+_OWN_PARAMETERS = ("table", "schema")
+# A server that does not answer is given up after so long; libpq by itself would wait for ever.
+# Source: PostgreSQL documentation, "Database Connection Control Functions", parameter key words.
+_DEFAULTS = {
+    "connect_timeout": "10",
+    "tcp_user_timeout": "30000",
+    "keepalives_idle": "10",
+    "keepalives_interval": "5",
+    "keepalives_count": "3",
+    "application_name": "thawd",
+}
+_ATTEMPTS = 2
+# A server may be there and not answer all the same: it is stopped, or somebody has locked the table.
+_ANSWER_S = 20.0
+_COUNT_S = 600.0
+# The comment of a table by its name, in a schema or on the search path.
+_FIND = """
+SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
+FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
+    (SELECT CASE WHEN %s::name IS NULL THEN current_schemas(false) ELSE ARRAY[%s::name] END) AS path (names)
+WHERE c.relname = %s AND n.nspname = ANY (names) ORDER BY array_position(names, n.nspname) LIMIT 1
+"""
+
+# Keys are text, and PostgreSQL's text holds no NUL: it and the escape itself are written as two characters, which
+# keeps keys apart and in their order.
+_ESCAPE, _ESCAPED = "\x01", (("\x01", "\x01\x02"), ("\x00", "\x01\x01"))
+
+
+class PostgresqlTable:
+    """A `thawd.stores.tables.threads.BlockingTable` in PostgreSQL.
+
+    Args:
+        name: the table's name; names PostgreSQL's table too, where the URL has no parameter ``table``.
+        url: a URL as libpq takes it, with the parameters ``table`` and ``schema`` besides.
+        create: make PostgreSQL's table when it is missing.
+
+    Nothing is connected before the first operation. All methods raise `StoreError` when the server cannot be reached
+    or fails; the next call tries anew.
+    """
+
+    def __init__(self, name: str, url: StoreUrl, *, create: bool = True) -> None:
+        from psycopg import sql
+
+        self._name = name
+        self._url = url
+        self._create = create
+        self._conninfo, own = split_url(url.text)
+        parts = [own["schema"]] if "schema" in own else []
+        self._path = (*parts, own.get("table", name))
+        self._table = sql.Identifier(*self._path)
+        self._local = threading.local()
+        self._connections: set[PatientConnection] = set()
+        self._lock = threading.Lock()  # of the connections
+        self._checking = threading.Lock()
+        self._checked = False
+        self._ending = False
+
+    def put(self, key: str, text: str) -> None:
+        """Store the item; durable on return."""
+        self._execute(
+            "INSERT INTO {table} (key, item) VALUES (%s, %s) ON CONFLICT (key) DO UPDATE SET item = excluded.item",
+            (_stored(key), text),
+        )
+
+    def get(self, key: str) -> bytes | None:
+        """The item, or None."""
+        rows, _ = self._execute("SELECT item::text FROM {table} WHERE key = %s", (_stored(key),))
+        return rows[0][0].encode() if rows else None
+
+    def delete(self, key: str) -> bool:
+        """Remove the item; whether there was one, as far as a connection that broke lets one know."""
+        return self._execute("DELETE FROM {table} WHERE key = %s", (_stored(key),))[1] > 0
+
+    def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
+        """Keys and items in the order of the keys' UTF-8 bytes, from after the key `after`."""
+        rows, _ = self._execute(
+            "SELECT key, item::text FROM {table} WHERE key > %s ORDER BY key LIMIT %s", (_stored(after), limit)
+        )
+        return [(_read(key), item.encode()) for key, item in rows]
+
+    def count(self) -> int:
+        """How many items there are; PostgreSQL reads all of the index for it."""
+        rows, _ = self._execute("SELECT count(*) FROM {table}", (), limit_s=_COUNT_S)
+        return int(rows[0][0])
+
+    def break_off(self) -> None:
+        """Have what is under way fail soon, and what comes from now on; a connection being made is waited for."""
+        self._ending = True
+
+    def close(self) -> None:
+        """Close the connections."""
+        with self._lock:
+            connections, self._connections = self._connections, set()
+        for connection in connections:
+            connection.close()
+
+    def _execute(
+        self, template: str, values: tuple[Any, ...], *, limit_s: float | None = None
+    ) -> tuple[list[tuple[Any, ...]], int]:
+        """Rows and number of rows of a statement, in a transaction of its own, which may take `limit_s` seconds."""
+        import psycopg
+        from psycopg import sql
+
+        for attempt in range(1, _ATTEMPTS + 1):
+            connection = None
+            try:
+                connection = self._connect()
+                connection.until = time.monotonic() + (limit_s or _ANSWER_S)
+                cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
+                return (cursor.fetchall() if cursor.description else []), cursor.rowcount
+            except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
+                # Whether it was a connection that broke is for libpq to say; a fresh one is tried once.
+                broken = connection is not None and (connection.closed or _may_pass(error))
+                if connection is not None:
+                    self._drop(connection)
+                if not broken or attempt == _ATTEMPTS or self._ending:
+                    raise self._explained(error) from None
+            except psycopg.Error as error:
+                if error.sqlstate == "42P01" and connection is not None:
+                    self._checked = False  # somebody has dropped the table
+                    self._drop(connection)
+                raise self._explained(error) from None
+        raise AssertionError("unreachable")
+
+    def _connect(self) -> PatientConnection:
+        """This thread's connection, made when there is none."""
+        from thawd.stores.tables.postgresql_connection import PatientConnection
+
+        connection: PatientConnection | None = getattr(self._local, "connection", None)
+        if connection is not None and not connection.closed:
+            return connection
+        connection = PatientConnection.connect(**self._parameters(), autocommit=True, prepare_threshold=None)
+        connection.given_up = lambda: self._ending
+        connection.until = time.monotonic() + _ANSWER_S
+        with self._lock:
+            self._connections.add(connection)
+        try:
+            self._require_open()
+            self._prepare(connection)
+        except BaseException:
+            self._drop(connection)
+            raise
+        self._local.connection = connection
+        return connection
+
+    def _require_open(self) -> None:
+        if self._ending:
+            raise StoreError(f"table {self._name}: is closed; thawd is shutting down")
+
+    def _parameters(self) -> dict[str, Any]:
+        import psycopg
+
+        try:
+            given = psycopg.conninfo.conninfo_to_dict(self._conninfo)
+        except psycopg.ProgrammingError as error:
+            raise StoreError(
+                f"table {self._name}: the URL {self._url} is not one that PostgreSQL's client takes "
+                f"({self._url.conceal(str(error)).strip()}); correct it in thawd.toml"
+            ) from None
+        return {**_DEFAULTS, **given, "client_encoding": "UTF8"}
+
+    def _prepare(self, connection: PatientConnection) -> None:
+        """Have commits wait for the disk, and see once that the table is there and ours."""
+        # A server that is set to answer before the disk has it would break what `put` promises.
+        row = connection.execute(
+            "SELECT current_setting('server_encoding'), CASE current_setting('synchronous_commit') WHEN 'off' "
+            "THEN set_config('synchronous_commit', 'on', false) END"
+        ).fetchone()
+        if row is not None and row[0] != "UTF8":
+            raise StoreError(
+                f"table {self._name}: the database of {self._url} has the encoding {row[0]}, which cannot hold every "
+                "key; use one with the encoding UTF8"
+            )
+        with self._checking:
+            if not self._checked:
+                self._check_table(connection)
+                self._checked = True
+
+    def _check_table(self, connection: PatientConnection) -> None:
+        found = self._comment(connection)
+        if found is None and self._create:
+            self._make(connection)
+            found = self._comment(connection)
+        if found is None:
+            raise NothingStored(
+                f"table {self._name}: {self._url} has no table {'.'.join(self._path)}; it is made when the first "
+                "item is put"
+            )
+        if not found.startswith(_COMMENT):
+            raise StoreError(
+                f"table {self._name}: {'.'.join(self._path)} in {self._url} was not made by thawd and is left as it "
+                "is; name another one with ?table=NAME"
+            )
+        if int(found.removeprefix(_COMMENT)) > SCHEMA_VERSION:
+            raise StoreError(
+                f"table {self._name}: {'.'.join(self._path)} in {self._url} is of a newer thawd ({found}); use that one"
+            )
+
+    def _comment(self, connection: PatientConnection) -> str | None:
+        """The comment of the table, empty for none; None: there is no such table."""
+        schema = self._path[0] if len(self._path) > 1 else None
+        # Asked of the catalog's tables: to_regclass may not see yet what another server has just committed.
+        row = connection.execute(_FIND, (schema, schema, self._path[-1])).fetchone()
+        return None if row is None else str(row[0])
+
+    def _make(self, connection: PatientConnection) -> None:
+        from psycopg import sql
+
+        with connection.transaction():
+            # Two servers may come at once, and CREATE ... IF NOT EXISTS alone lets the second one fail.
+            connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"thawd {self._path}",))
+            if self._comment(connection) is not None:
+                return
+            connection.execute(
+                sql.SQL('CREATE TABLE {table} (key text COLLATE "C" PRIMARY KEY, item json NOT NULL)').format(
+                    table=self._table
+                )
+            )
+            connection.execute(
+                sql.SQL("COMMENT ON TABLE {table} IS {comment}").format(
+                    table=self._table, comment=sql.Literal(f"{_COMMENT}{SCHEMA_VERSION}")
+                )
+            )
+
+    def _drop(self, connection: PatientConnection) -> None:
+        self._local.connection = None
+        with self._lock:
+            self._connections.discard(connection)
+        with contextlib.suppress(Exception):
+            connection.close()
+
+    def _explained(self, error: psycopg.Error) -> Exception:
+        said = " ".join(self._url.conceal(str(error)).split())
+        kind = _class_of(error)
+        if error.sqlstate == "53100":
+            return StoreFullError(
+                f"table {self._name}: the disk of {self._url} is full ({said}), nothing was stored; free some space"
+            )
+        if kind in ("22", "23", "54"):  # data exception, integrity violation, program limit exceeded
+            return InvalidParameterValueException(f"table {self._name}: PostgreSQL does not take the item ({said})")
+        return StoreError(f"table {self._name}: {self._url} failed: {said}")
+
+
+def split_url(url: str) -> tuple[str, dict[str, str]]:
+    """What of a URL is for libpq, and the parameters that are thawd's own."""
+    base, mark, query = url.partition("?")
+    theirs, ours = [], {}
+    for pair in query.split("&") if mark else []:
+        name, _, value = pair.partition("=")
+        if name in _OWN_PARAMETERS:
+            ours[name] = unquote_plus(value)
+        else:
+            theirs.append(pair)
+    return base + ("?" + "&".join(theirs) if theirs else ""), ours
+
+
+def _stored(key: str) -> str:
+    for character, written in _ESCAPED:
+        key = key.replace(character, written)
+    return key
+
+
+def _read(key: str) -> str:
+    if _ESCAPE not in key:
+        return key
+    for character, written in reversed(_ESCAPED):
+        key = key.replace(written, character)
+    return key
+
+
+def _class_of(error: psycopg.Error) -> str:
+    return (error.sqlstate or "")[:2]
+
+
+def _may_pass(error: psycopg.Error) -> bool:
+    """Whether the server was ending (57P), the connection broke (08), or two transactions collided (40)."""
+    return error.sqlstate is None or _class_of(error) in ("08", "40") or error.sqlstate.startswith("57P")

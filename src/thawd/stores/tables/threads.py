@@ -1,0 +1,70 @@
+"""Between coroutines and a table whose client blocks: at most `THREADS` of its operations are under way at once."""
+
+from __future__ import annotations
+
+import time
+from functools import partial
+from typing import Protocol
+
+from thawd.stores.tables.rules import check_key, item_text
+from thawd.stores.threads import StoreThreads, patience_over
+
+THREADS = 8
+"""Most operations of a table under way at once, and so most connections it holds."""
+# So long an operation that is broken off may take to notice.
+_BREAKING_OFF_S = 0.5
+
+
+class BlockingTable(Protocol):
+    """A store whose methods block. From any thread; keys and items have been checked."""
+
+    def put(self, key: str, text: str) -> None: ...
+
+    def get(self, key: str) -> bytes | None: ...
+
+    def delete(self, key: str) -> bool: ...
+
+    def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]: ...
+
+    def count(self) -> int: ...
+
+    def break_off(self) -> None:
+        """Have what is under way fail soon, and what comes from now on too, where the client allows that."""
+
+    def close(self) -> None: ...
+
+
+class ThreadedTable:
+    """A `thawd.stores.tables.access.TableStore` before a `BlockingTable`."""
+
+    def __init__(self, name: str, table: BlockingTable) -> None:
+        self._name = name
+        self._table = table
+        self._threads = StoreThreads(THREADS, store=f"table {name}")
+
+    async def put(self, key: str, item: bytes) -> None:
+        check_key(key, table=self._name)
+        text = item_text(item, table=self._name, key=key)
+        await self._threads.run(partial(self._table.put, key, text))
+
+    async def get(self, key: str) -> bytes | None:
+        check_key(key, table=self._name)
+        return await self._threads.run(partial(self._table.get, key))
+
+    async def delete(self, key: str) -> bool:
+        check_key(key, table=self._name)
+        return await self._threads.run(partial(self._table.delete, key))
+
+    async def scan(self, *, after: str = "", limit: int = 500) -> list[tuple[str, bytes]]:
+        return await self._threads.run(partial(self._table.scan, after, limit))
+
+    async def count(self) -> int:
+        return await self._threads.run(self._table.count)
+
+    def close(self, *, until: float | None = None) -> None:
+        ended = self._threads.close(until=patience_over() if until is None else until)
+        if not ended:
+            self._table.break_off()
+            ended = self._threads.close(until=time.monotonic() + _BREAKING_OFF_S)
+        if ended:  # else a connection may be in use
+            self._table.close()

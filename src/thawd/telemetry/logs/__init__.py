@@ -1,0 +1,1 @@
+"""Functions' logs: `writer` appends lines to files, the other modules read them."""

@@ -1,0 +1,232 @@
+"""A log as a sequence of events, each with a place that outlives rotation: what the Logs API pages through.
+
+Files are read in blocks, forwards or backwards, so memory does not grow with the log. A place is a file, known by the
+beginning of its first line, and an offset in it: a file that is rotated keeps its events' places and identifiers.
+"""
+
+from __future__ import annotations
+
+import calendar
+import hashlib
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import NamedTuple, Self
+
+from thawd.telemetry.logs.reader import LogFile, open_files
+
+_BLOCK_BYTES = 256 * 1024
+_KEY_BYTES = 256
+# Lines are in order of time but for the clock's being set back: so much disorder is looked for.
+_DISORDER_MS = 60_000
+_TIME_DIGITS = len("2026-11-20T00:00:00.000Z")
+
+
+class LogPosition(NamedTuple):
+    """Where a line begins or ends.
+
+    Attributes:
+        file: what the file is known by, 64 bits.
+        offset: in the file, bytes.
+    """
+
+    file: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class LogEvent:
+    """One line of a log.
+
+    Attributes:
+        time_ms: when it was written, milliseconds since 1970.
+        stream: name of its log stream.
+        message: the line, without the newline.
+        begin: where it begins.
+        end: where it ends, behind its newline.
+    """
+
+    time_ms: int
+    stream: bytes
+    message: bytes
+    begin: LogPosition
+    end: LogPosition
+
+    @property
+    def id(self) -> str:
+        """The same whenever it is read: 56 decimal digits, as CloudWatch has them, in order of time."""
+        return f"{self.time_ms:014d}{self.begin.file:020d}{self.begin.offset:022d}"
+
+
+class _Opened(NamedTuple):
+    file: LogFile
+    key: int
+    size: int
+    written_ms: int
+    is_newest: bool
+
+
+class LogEvents:
+    """The events in a log as it is now; a context manager, which closes the files.
+
+    Attributes:
+        read_bytes: how much was read of it so far.
+
+    Raises:
+        OSError: the log cannot be read.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.read_bytes = 0
+        self._second = b""
+        self._second_ms = 0
+        files = open_files(path)
+        self._files = [_look(file, is_newest=file is files[-1]) for file in files]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for opened in self._files:
+            os.close(opened.file.fd)
+
+    @property
+    def stored_bytes(self) -> int:
+        """How large the log is."""
+        return sum(opened.size for opened in self._files)
+
+    def begin_ms(self) -> int:
+        """Time of the first event, milliseconds since 1970; 0 when there is none."""
+        return next((event.time_ms for event in self.forward()), 0)
+
+    def has_stream(self, stream: bytes) -> bool:
+        """Whether an event of `stream` is in it."""
+        return any(event.stream == stream for event in self.forward())
+
+    def forward(self, place: LogPosition | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
+        """Events from `place` on, else from the beginning, oldest first; those before `start_ms` may be left out.
+
+        A place that has been rotated away stands for the beginning.
+        """
+        index, offset = self._find(place) or (0, 0)
+        for number, opened in enumerate(self._files[index:]):
+            if opened.written_ms + _DISORDER_MS < start_ms:
+                continue
+            begin = offset if number == 0 else 0
+            if start_ms and begin == 0:
+                begin = self._seek(opened, start_ms - _DISORDER_MS)
+            for at, line, end in self._lines_from(opened, begin):
+                event = self._event(opened, line, at, end)
+                if event is not None:
+                    yield event
+
+    def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
+        """Events before `place`, else all, newest first. A place that has been rotated away has none before it."""
+        if place is None:
+            index = len(self._files) - 1
+            offset = self._files[-1].size if self._files else 0
+        else:
+            index, offset = self._find(place) or (-1, 0)
+        while index >= 0:
+            opened = self._files[index]
+            for at, line, end in self._lines_before(opened, offset):
+                event = self._event(opened, line, at, end)
+                if event is not None:
+                    yield event
+            index -= 1
+            offset = self._files[index].size
+
+    def _find(self, place: LogPosition | None) -> tuple[int, int] | None:
+        if place is not None:
+            for index, opened in enumerate(self._files):
+                if opened.key == place.file and place.offset <= opened.size:
+                    return index, place.offset
+        return None
+
+    def _seek(self, opened: _Opened, time_ms: int) -> int:
+        """Offset of a line that is not younger than `time_ms`, and not much older: by halving."""
+        low, high = 0, opened.size
+        while high - low > _BLOCK_BYTES:
+            middle = (low + high) // 2
+            line = next(self._lines_from(opened, middle, whole=False), None)
+            if line is None or line[0] >= high:
+                high = middle
+                continue
+            event = self._event(opened, line[1], line[0], line[2])
+            if event is not None and event.time_ms < time_ms:
+                low = line[0]
+            else:
+                high = middle
+        return low
+
+    def _lines_from(self, opened: _Opened, offset: int, *, whole: bool = True) -> Iterator[tuple[int, bytes, int]]:
+        """Begin, text and end of each line from `offset` on; with `whole` false, `offset` may be within a line."""
+        carry, at = b"", offset
+        while at < opened.size:
+            block = os.pread(opened.file.fd, min(_BLOCK_BYTES, opened.size - at), at)
+            if not block:
+                return  # emptied in place by somebody
+            self.read_bytes += len(block)
+            begin = at - len(carry)
+            at += len(block)
+            *lines, carry = (carry + block).split(b"\n")
+            for line in lines:
+                end = begin + len(line) + 1
+                if whole:
+                    yield begin, line, end
+                whole = True
+                begin = end
+        if carry and whole and not opened.is_newest:
+            yield at - len(carry), carry, at  # torn by a full disk
+
+    def _lines_before(self, opened: _Opened, offset: int) -> Iterator[tuple[int, bytes, int]]:
+        carry, at = b"", offset
+        is_end = True
+        while at > 0:
+            begin = max(0, at - _BLOCK_BYTES)
+            block = os.pread(opened.file.fd, at - begin, begin) + carry
+            self.read_bytes += at - begin
+            at = begin
+            if at == 0:
+                head, body = b"", block
+            else:
+                head, newline, body = block.partition(b"\n")
+                if not newline or not body:
+                    carry = block
+                    continue
+                head += newline
+            carry = head
+            lines = body.split(b"\n")
+            end = begin + len(head) + len(body)
+            rest = lines.pop()
+            if rest and is_end and not opened.is_newest:
+                yield end - len(rest), rest, end
+            end -= len(rest)
+            is_end = False
+            for line in reversed(lines):
+                yield end - len(line) - 1, line, end
+                end -= len(line) + 1
+
+    def _event(self, opened: _Opened, line: bytes, begin: int, end: int) -> LogEvent | None:
+        """The event that `line` is; None where it is none, such as the rest of one that a full disk tore."""
+        parts = line.split(b"\t", 2)
+        if len(parts) != 3 or len(parts[0]) != _TIME_DIGITS:
+            return None
+        written, stream, message = parts
+        try:
+            if written[:19] != self._second:
+                self._second_ms = calendar.timegm(time.strptime(written[:19].decode(), "%Y-%m-%dT%H:%M:%S")) * 1000
+                self._second = written[:19]
+            time_ms = self._second_ms + int(written[20:23])
+        except ValueError:
+            return None
+        return LogEvent(time_ms, stream, message, LogPosition(opened.key, begin), LogPosition(opened.key, end))
+
+
+def _look(file: LogFile, *, is_newest: bool) -> _Opened:
+    there = os.fstat(file.fd)
+    beginning = os.pread(file.fd, _KEY_BYTES, 0).partition(b"\n")[0]
+    key = int.from_bytes(hashlib.blake2b(beginning, digest_size=8).digest(), "big")
+    return _Opened(file, key, there.st_size, there.st_mtime_ns // 1_000_000, is_newest)
