@@ -67,7 +67,8 @@ def test_links_between_pages_lead_somewhere(page: Path) -> None:
 def test_tests_named_on_the_pages_exist() -> None:
     files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     code = "\n".join(files.values())
-    for page in (*PAGES, ROOT / "SPECIFICATION.md"):
+    # Tutorials have their readers write tests of their own.
+    for page in (*(page for page in PAGES if page.parent.name != "tutorials"), ROOT / "SPECIFICATION.md"):
         for name in re.findall(r"\btest_\w+(?:\.py)?", page.read_text()):
             assert name in files or f"def {name}(" in code, f"{name}, named in {page.name}, does not exist"
 
