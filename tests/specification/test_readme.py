@@ -52,8 +52,9 @@ def test_the_figures_are_those_of_the_performance_page() -> None:
             assert figure in performance, figure
 
 
-def test_the_function_behind_http_predicts(project: Project) -> None:
+def test_the_function_behind_http_predicts(tmp_path: Path) -> None:
     needs("sklearn", "joblib")
+    project = Project(tmp_path)
     tutorial = consoles.steps(ROOT / "docs" / "tutorials" / "http-model.md")
     train = next(step for step in tutorial if isinstance(step, consoles.File))
     project.code(train.text, train.name)
