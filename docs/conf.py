@@ -1,7 +1,7 @@
 """The documentation site: which pages it has, and how `make docs` builds them.
 
-The source folder is the repository's root and not ``docs/``. Pages link to README.md, SPECIFICATION.md, native/README.md
-and examples as they lie in the repository, so every link works on the site and in the repository alike.
+The source folder is the repository's root and not ``docs/``. Pages link to README.md, SPECIFICATION.md,
+native/README.md and examples as they lie in the repository, so every link works on the site and in the repository.
 
 Source: docs/decisions/0013-documentation-site.md says why Sphinx, MyST and Furo.
 """

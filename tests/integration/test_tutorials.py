@@ -42,7 +42,9 @@ def as_typed(command: str, *, port: int, log: Path) -> str:
         ready = log.with_suffix(".ready")
         started = f"({command} --ready-file {ready} > {log} 2>&1; touch {ready}) < /dev/null &"
         # The page shows what a server says after it has begun to listen; what it says of the machine comes before.
-        return f"{started} until [ -e {ready} ]; do sleep 0.1; done; sed -n 's/:{port}/:8350/; /^thawd serves/,$p' {log}"
+        return (
+            f"{started} until [ -e {ready} ]; do sleep 0.1; done; sed -n 's/:{port}/:8350/; /^thawd serves/,$p' {log}"
+        )
     return command
 
 
