@@ -51,4 +51,6 @@ html_css_files = ["site.css"]
 html_additional_pages = {"index": "start.html"}
 html_copy_source = False
 html_show_sphinx = False
+# Excerpts below results are fetched, which browsers refuse to pages that were opened as files.
+html_show_search_summary = False
 html_theme_options = {"source_edit_link": "", "top_of_page_buttons": []}

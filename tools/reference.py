@@ -179,8 +179,8 @@ def _errors() -> str:
     return (
         "# Errors\n\nErrors that thawd itself answers with. The type is AWS's error code and stands in the header "
         "`x-amzn-ErrorType`, so that boto3 raises the exception of that name. *Retry* says whether the "
-        "same request may succeed later. Errors of functions are not among them: those come with status 200 and `X-Amz-Function-Error`, "
-        f"as on Lambda.\n\n{_table(('status', 'type', 'retry', 'meaning'), rows)}\n"
+        "same request may succeed later. Errors of functions are not among them: those come with status 200 and "
+        f"`X-Amz-Function-Error`, as on Lambda.\n\n{_table(('status', 'type', 'retry', 'meaning'), rows)}\n"
     )
 
 
