@@ -16,7 +16,6 @@ import click
 
 from thawd import config, errors
 from thawd.cli import program
-from thawd.config.options import OptionDescription
 from thawd.telemetry import metrics
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -66,11 +65,11 @@ def _options(section: str) -> str:
     return _table(("option", "allowed", "default", "meaning"), rows)
 
 
-def _name(option: OptionDescription) -> str:
+def _name(option: config.OptionDescription) -> str:
     return option.key.rpartition(".")[2]
 
 
-def _default(option: OptionDescription) -> str:
+def _default(option: config.OptionDescription) -> str:
     """The default: as code where it is TOML, as it stands where it is in words."""
     is_toml = re.fullmatch(r'-?[\d.]+|true|false|".*"|\[.*\]|\{.*\}', option.default)
     return f"`{option.default}`" if is_toml else _cell(option.default)

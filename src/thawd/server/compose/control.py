@@ -17,7 +17,7 @@ from thawd.errors import ResourceNotFoundException
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
 from thawd.gateway.http import Budget
 from thawd.gateway.lambda_api.control import CodeLinks, ControlApi
-from thawd.gateway.lambda_api.operations import Means, assemble
+from thawd.gateway.lambda_api.operations import ControlParts, assemble
 from thawd.resources import LATEST
 from thawd.server.compose.execution import ExecutionSubsystem
 from thawd.stores.catalog import Catalog
@@ -93,7 +93,7 @@ class ControlSubsystem:
         self.configured = Configured(self.registry, self.deployments, complain=complain)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
-            Means(
+            ControlParts(
                 known=self.registry,
                 code=self._code,
                 deployments=self.deployments,
