@@ -1,4 +1,4 @@
-"""The pages of docs/reference that are made from the code: options, command line, metrics, errors.
+"""The pages that are made from the code: options, command line, metrics, errors, and the layers of the code.
 
 ``python -m tools.reference`` writes them. A page is wholly made, or has parts between ``<!-- made: ... -->`` and
 ``<!-- end -->``. ``tests/architecture/test_reference.py`` fails where a page is not what this makes.
@@ -6,9 +6,11 @@
 
 from __future__ import annotations
 
+import ast
 import enum
 import inspect
 import re
+import tomllib
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
@@ -32,11 +34,8 @@ def main() -> None:
 
 def pages() -> dict[Path, str]:
     """Every page as it should be, by its path."""
-    configuration = FOLDER / "configuration.md"
     return {
-        configuration: _PART.sub(
-            lambda part: f"{part[1]}\n{_part(part['what'], part['section'])}\n\n{part[4]}", configuration.read_text()
-        ),
+        **{page: _with_parts(page.read_text()) for page in (FOLDER / "configuration.md", ROOT / "CONTRIBUTING.md")},
         FOLDER / "command-line.md": _MADE + _command_line(),
         FOLDER / "metrics.md": _MADE + _metrics(),
         FOLDER / "errors.md": _MADE + _errors(),
@@ -49,7 +48,13 @@ def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
     return "\n".join(lines)
 
 
+def _with_parts(page: str) -> str:
+    return _PART.sub(lambda part: f"{part[1]}\n{_part(part['what'], part['section'])}\n\n{part[4]}", page)
+
+
 def _part(what: str, section: str) -> str:
+    if what == "layers":
+        return _layers()
     if what == "variables":
         rows = ((f"`{name}`", f"`{option}`") for name, option in config.ENVIRONMENT_VARIABLES.items())
         return _table(("variable", "overrides"), rows)
@@ -63,6 +68,25 @@ def _options(section: str) -> str:
         raise LookupError(f"docs/reference/configuration.md asks for the options of {section}, and there are none")
     rows = ((f"`{_name(option)}`", _cell(option.allowed), _default(option), _cell(option.meaning)) for option in found)
     return _table(("option", "allowed", "default", "meaning"), rows)
+
+
+def _layers() -> str:
+    """The layers of ``src/thawd``, the highest first, as the contract of `make check` has them."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    rows = [
+        (str(number), f"`{name}`", _cell(_purpose(name)))
+        for number, layer in enumerate(contract["layers"], 1)
+        for name in layer.split(" | ")
+    ]
+    return _table(("layer", "package or module", "what it is for"), rows)
+
+
+def _purpose(name: str) -> str:
+    """The first sentence of a module's docstring."""
+    module = ROOT / "src" / "thawd" / f"{name}.py"
+    source = module if module.exists() else module.with_suffix("") / "__init__.py"
+    docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
+    return re.split(r"(?<=\.)\s", docstring.split("\n\n")[0].replace("``", "`"))[0]
 
 
 def _name(option: config.OptionDescription) -> str:
