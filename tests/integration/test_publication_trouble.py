@@ -21,7 +21,7 @@ import functools
 import inspect
 import os
 
-from thawd.control.configured import Configured
+from thawd.control.configured import DeclaredFunctions
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import LocalNode
 from thawd.publishing.publisher import Publisher

@@ -1,6 +1,7 @@
 """The functions of thawd.toml as the control plane shows them.
 
-They can be published, aliased and tagged like any other; what the file says of them is changed in the file.
+They can be published, aliased and tagged like any other function. Settings that the file declares are changed in the
+file only.
 """
 
 from __future__ import annotations
@@ -14,32 +15,40 @@ from pathlib import Path
 import msgspec
 
 from thawd.control.deployments import Deployments
-from thawd.control.records import SNAP_START_OFF, SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
+from thawd.control.records import (
+    SNAP_START_OFF,
+    SNAP_START_ON,
+    Family,
+    StateReason,
+    VersionRecord,
+    new_revision,
+    now_text,
+)
 from thawd.control.registry import Registry
 from thawd.environments.version import Version
 from thawd.resources import ACCOUNT_ID, LATEST, Function
 
-_CREATING = Settled("Pending", "The function is being created.", "Creating")
-_UPDATING = Settled("InProgress", "The function is being updated.", "Creating")
+_CREATING = StateReason("Pending", "The function is being created.", "Creating")
+_UPDATING = StateReason("InProgress", "The function is being updated.", "Creating")
 _ROLE = f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"
 
 
-class Configured:
-    """Keeps the records of declared functions as they are published.
+class DeclaredFunctions:
+    """Keeps the records of the functions in thawd.toml up to date while their versions are published.
 
     Args:
-        known: all functions.
-        deployments: what serves.
-        complain: told what an operator should know.
+        registry: all functions.
+        deployments: publishes versions and retires them.
+        complain: reports a problem to the operator.
     """
 
-    def __init__(self, known: Registry, deployments: Deployments, *, complain: Callable[[str], None]) -> None:
-        self._registry = known
+    def __init__(self, registry: Registry, deployments: Deployments, *, complain: Callable[[str], None]) -> None:
+        self._registry = registry
         self._deployments = deployments
         self._complain = complain
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """These are the functions of thawd.toml from now on."""
+        """Replace the functions declared in thawd.toml."""
         for name, family in list(self._registry.families.items()):
             if family.declared and name not in functions:
                 family.versions.pop(LATEST, None)
@@ -67,12 +76,12 @@ class Configured:
                 if old is None or old.function != function:
                     family.versions[LATEST] = _record(function, version=None, state=_CREATING)
             elif old.function != function:
-                # As on Lambda: what is new is shown at once, and what serves meanwhile is Active.
+                # As on Lambda: the new settings are shown immediately, and the version that still serves is Active.
                 family.versions[LATEST] = msgspec.structs.replace(old, function=function, update=_UPDATING)
             self._deployments.declare(family)
 
     def publishing(self, version: Version) -> None:
-        """A version of a declared function is being published; where another serves, that stays Active."""
+        """Note that a version of a declared function is being published; a version that serves stays Active."""
         record = self._record(version.function)
         if record is not None and record.state.state == "Active":
             record.update = _UPDATING
@@ -82,33 +91,33 @@ class Configured:
             )
 
     def published(self, version: Version) -> None:
-        """A version of a declared function serves."""
+        """Note that a version of a declared function serves."""
         if self._record(version.function) is not None:
             self._registry.families[version.function.name].versions[LATEST] = _record(
-                version.function, version=version, state=Settled("Active")
+                version.function, version=version, state=StateReason("Active")
             )
 
     def failed(self, function: Function, reason: str, *, code: str = "InternalError") -> None:
-        """A declared function could not be published; where another version serves, that stays Active.
+        """Note that a declared function could not be published; a version that serves stays Active.
 
         Args:
             function: as declared.
-            reason: why not.
+            reason: why it could not be published.
             code: ``StateReasonCode`` or ``LastUpdateStatusReasonCode``.
         """
         record = self._record(function)
         if record is not None and record.state.state == "Active":
-            record.update = Settled("Failed", reason, code)
+            record.update = StateReason("Failed", reason, code)
         elif record is not None:
-            record.state = Settled("Failed", reason, code)
+            record.state = StateReason("Failed", reason, code)
 
     def _record(self, function: Function) -> VersionRecord | None:
-        """What is shown of a function; None when it is not declared any more."""
+        """The record of a declared function; None when it is not declared any more."""
         family = self._registry.families.get(function.name)
         return family.versions.get(LATEST) if family is not None and family.declared else None
 
 
-def _record(function: Function, *, version: Version | None, state: Settled) -> VersionRecord:
+def _record(function: Function, *, version: Version | None, state: StateReason) -> VersionRecord:
     python = version.python_version if version is not None else (function.python or "3.11")
     package = version.task_root.name if version is not None else ""
     size = 0 if version is None else _size_bytes(version.task_root)
@@ -129,7 +138,7 @@ def _record(function: Function, *, version: Version | None, state: Settled) -> V
 
 
 def _size_bytes(folder: Path) -> int:
-    """Sum of the sizes of the files in a package; what goes away or cannot be read meanwhile counts nothing."""
+    """Sum of the sizes of the files in a package; files that cannot be read or vanish meanwhile are not counted."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:
