@@ -61,7 +61,7 @@ def test_the_published_crossings_by_command(project: Project) -> None:
 
 
 def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text().splitlines()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "cost.md").read_text().splitlines()
     commands = [line.strip() for line in page if line.startswith("    thawd cost ")]
     assert len(commands) == 2
     for command in commands:

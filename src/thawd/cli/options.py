@@ -45,7 +45,7 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
         count = len(error.problems)
         for problem in error.problems:
             click.echo(str(problem), err=True)
-        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/configuration.md")
+        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/reference/configuration.md")
 
 
 def check_writable(path: Path | None) -> None:

@@ -282,8 +282,8 @@ def freeze(
         pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
         procmap_query: use PROCMAP_QUERY where the kernel has it.
         fail_at: name of a fault point, for tests.
-        disk: folder, without links in its path, of which each copy has its own (docs/disk-snapshots.md); files in it
-            may be mapped shared and writable.
+        disk: folder, without links in its path, of which each copy has its own; files in it may be mapped shared and
+            writable (docs/explanation/disk-snapshots.md).
         connections: ``drop``: in a copy all connections have ended, as after any loss of a connection; ``refuse``: a
             connected socket refuses the freeze.
         listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
