@@ -1,3 +1,3 @@
-"""Below every other room: `threads` (pools that cannot fail a running server), `folders` (files and folders that are on
-the disk with their names), `retry` (back-off, timed waits, a lasting trouble reported once).
+"""Below every other room: `threads` (pools that start all threads first), `folders` (files and folders that survive a
+crash), `retry` (back-off, timed waits, a lasting trouble reported once).
 """
