@@ -72,7 +72,7 @@ PAIRS: dict[str, str] = {
     "thawd.config.sections.http": "config_http",
     "thawd.cost.keep_warm": "keep_alive",
     "thawd.cost.bills": "cost tune",
-    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect",
+    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect_text",
 }
 
 # Folders besides the sources that unit tests read.
