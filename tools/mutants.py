@@ -65,7 +65,7 @@ PAIRS: dict[str, str] = {
     "thawd.system.retry": "retry",
     "thawd.config.references": "config_references config config_sources",
     "thawd.config.store_urls": "store_urls config",
-    "thawd.config.sections.functions": "config",
+    "thawd.config.sections.functions": "config config_runtimes",
     "thawd.config.sections.server": "config",
     "thawd.config.sections.stores": "config store_urls",
     "thawd.config.sections.sources": "config_sources",

@@ -74,6 +74,13 @@ async def test_one_that_cannot_be_written_fails_alone() -> None:
 
 
 @claim
+async def test_of_two_that_came_together_the_sound_one_is_written() -> None:
+    disk = Disk()
+    disk.wrong[1] = ValueError("no such thing as 1")
+    assert await added(Batches(disk.write), 1, 2) == [disk.wrong[1], "written 2"]
+
+
+@claim
 async def test_one_that_came_alone_is_not_tried_again() -> None:
     disk = Disk()
     disk.wrong[1] = ValueError("no such thing as 1")
