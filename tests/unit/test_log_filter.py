@@ -133,6 +133,7 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         parse(pattern)
 
 
+@pytest.mark.serial
 def test_many_stars_take_no_longer_than_the_message_is_long() -> None:
     holds = parse('{ $.a = "' + "*a" * 200 + '*b" }')
     begun_s = time.process_time()

@@ -209,7 +209,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "a thread without an id": (change("threads", 0, tid=0), "thread 0: its id 0 is not valid"),
     "two threads of one id": (
         change("threads", 1, tid=4242),
-        "thread 1: its id 4242 is not valid, or is another thread's",
+        "its id 4242 is not valid, or is another thread's",
     ),
     "a thread that stands nowhere": (change("threads", 1, context=8), "thread 1: context: 0x8 is not mapped"),
     "a context between words": (change("threads", 1, context=ARENA + 4), "thread 1: its context, 0x7f0000000004"),
