@@ -349,3 +349,13 @@ def test_a_provisioned_environment_is_compared_for_the_whole_month_whatever_the_
             assert found == plain
         assert found.invocations is not None
         assert found.busy_share == pytest.approx(found.invocations * 0.1 / MONTH_S, rel=1e-9)
+
+
+def test_restores_are_billed_with_snapstart_alone_and_storage_for_all_that_runs() -> None:
+    load = MonthlyLoad(invocations=1000, start_share=0.5)
+    assert bill(PRICES, Shape(memory_mb=1024), times(100), load).snapstart_restore == 0.0
+    on_demand = bill(PRICES, Shape(memory_mb=1024, storage_mb=1024), times(100), MonthlyLoad(invocations=1000))
+    shape = Shape(memory_mb=1024, storage_mb=1024, provisioned=1)
+    shared = bill(PRICES, shape, times(100), MonthlyLoad(invocations=1000, provisioned_share=0.6))
+    assert shared.storage == pytest.approx(on_demand.storage)
+    assert bill(PRICES, shape, times(100), MonthlyLoad(invocations=0)).requests == 0.0
