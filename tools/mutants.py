@@ -65,14 +65,14 @@ PAIRS: dict[str, str] = {
     "thawd.system.retry": "retry",
     "thawd.config.references": "config_references config config_sources",
     "thawd.config.store_urls": "store_urls config",
-    "thawd.config.sections.functions": "config",
+    "thawd.config.sections.functions": "config config_runtimes",
     "thawd.config.sections.server": "config",
     "thawd.config.sections.stores": "config store_urls",
     "thawd.config.sections.sources": "config_sources",
     "thawd.config.sections.http": "config_http",
     "thawd.cost.keep_warm": "keep_alive",
     "thawd.cost.bills": "cost tune",
-    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect",
+    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect_text",
 }
 
 # Folders besides the sources that unit tests read.

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -31,21 +30,10 @@ class Disk:
         return [f"written {item}" for item in items]
 
 
-def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run an asynchronous claim on a loop of its own."""
-
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(work(), 60))
-
-    run.__name__ = work.__name__
-    return run
-
-
 async def added(batches: Batches[int, str], *items: int) -> list[Any]:
     return await asyncio.gather(*(batches.add(item) for item in items), return_exceptions=True)
 
 
-@claim
 async def test_what_comes_while_a_write_is_under_way_is_written_next_all_together_and_in_order() -> None:
     disk = Disk()
     disk.gate.clear()
@@ -62,7 +50,6 @@ async def test_what_comes_while_a_write_is_under_way_is_written_next_all_togethe
     assert await added(batches, 5) == ["written 5"]
 
 
-@claim
 async def test_one_that_cannot_be_written_fails_alone() -> None:
     disk = Disk()
     disk.wrong[2] = ValueError("no such thing as 2")
@@ -73,7 +60,12 @@ async def test_one_that_cannot_be_written_fails_alone() -> None:
     assert disk.written == [[1, 2, 3], [1], [2], [3]]
 
 
-@claim
+async def test_of_two_that_came_together_the_sound_one_is_written() -> None:
+    disk = Disk()
+    disk.wrong[1] = ValueError("no such thing as 1")
+    assert await added(Batches(disk.write), 1, 2) == [disk.wrong[1], "written 2"]
+
+
 async def test_one_that_came_alone_is_not_tried_again() -> None:
     disk = Disk()
     disk.wrong[1] = ValueError("no such thing as 1")
@@ -81,7 +73,6 @@ async def test_one_that_came_alone_is_not_tried_again() -> None:
     assert disk.written == [[1]]
 
 
-@claim
 async def test_where_the_disk_takes_nothing_all_are_told_at_the_first_try() -> None:
     disk = Disk()
     disk.wrong[2] = StoreError("the disk is full")
@@ -89,7 +80,6 @@ async def test_where_the_disk_takes_nothing_all_are_told_at_the_first_try() -> N
     assert disk.written == [[1, 2, 3]]
 
 
-@claim
 async def test_who_went_away_meanwhile_keeps_nobody_from_the_result() -> None:
     for wrong in (False, True):
         disk = Disk()
@@ -107,7 +97,6 @@ async def test_who_went_away_meanwhile_keeps_nobody_from_the_result() -> None:
         assert await tasks[1] == "written 2"
 
 
-@claim
 async def test_a_write_that_is_cancelled_is_told_to_all_and_tried_no_more() -> None:
     disk = Disk()
     disk.wrong[1] = asyncio.CancelledError()

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-from collections.abc import Callable, Coroutine
 from typing import Any
 
 import pytest
@@ -36,16 +35,6 @@ class Connection:
         self.ended = True
 
 
-def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run an asynchronous claim on a loop of its own."""
-
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(work(), 60))
-
-    run.__name__ = work.__name__
-    return run
-
-
 def a_server(said: list[str] | None = None, **limits: Any) -> Connections:
     return Connections(ConnectionLimits(**limits), complain=(said if said is not None else []).append)
 
@@ -74,7 +63,6 @@ def test_a_third_of_the_descriptors_are_for_connections_within_bounds(
     assert asked == [module.resource.RLIMIT_NOFILE]
 
 
-@claim
 async def test_a_connection_that_is_closed_leaves_room_for_another() -> None:
     connections = a_server(connections=2)
     first, second = admitted(connections, 2)
@@ -88,7 +76,6 @@ async def test_a_connection_that_is_closed_leaves_room_for_another() -> None:
 # Which one goes.
 
 
-@claim
 async def test_room_is_made_by_the_connection_that_has_rested_longest() -> None:
     connections = a_server(connections=4)
     first, second, third, _ = admitted(connections, 4)
@@ -102,7 +89,6 @@ async def test_room_is_made_by_the_connection_that_has_rested_longest() -> None:
     assert len(connections) == 4
 
 
-@claim
 async def test_a_connection_at_work_is_never_closed_for_room() -> None:
     connections = a_server(connections=2)
     for connection in (made := admitted(connections, 2)):
@@ -112,7 +98,6 @@ async def test_a_connection_at_work_is_never_closed_for_room() -> None:
     assert not any(connection.ended for connection in made)
 
 
-@claim
 async def test_a_connection_that_is_gone_neither_rests_nor_stalls() -> None:
     connections = a_server(connections=1)
     gone = Connection()
@@ -124,7 +109,6 @@ async def test_a_connection_that_is_gone_neither_rests_nor_stalls() -> None:
     assert not gone.ended
 
 
-@claim
 async def test_where_hardly_any_connection_rests_the_one_that_has_stalled_longest_goes() -> None:
     connections = a_server(connections=16)
     made = admitted(connections, 16)
@@ -143,7 +127,6 @@ async def test_where_hardly_any_connection_rests_the_one_that_has_stalled_longes
     assert not newcomer.ended
 
 
-@claim
 async def test_a_connection_whose_client_reads_again_is_not_closed_for_having_stalled() -> None:
     connections = a_server(connections=2)
     for connection in (made := admitted(connections, 2)):
@@ -155,7 +138,6 @@ async def test_a_connection_whose_client_reads_again_is_not_closed_for_having_st
     assert [connection.ended for connection in made] == [False, True]
 
 
-@claim
 async def test_where_none_has_stalled_none_is_sought_among_them() -> None:
     connections = a_server(connections=16)
     for connection in admitted(connections, 16):
@@ -163,7 +145,6 @@ async def test_where_none_has_stalled_none_is_sought_among_them() -> None:
     assert not connections.admit(Connection())
 
 
-@claim
 async def test_of_the_older_half_those_go_first_whose_clients_have_read_all() -> None:
     connections = a_server(connections=4)
     made = admitted(connections, 4)
@@ -176,7 +157,6 @@ async def test_of_the_older_half_those_go_first_whose_clients_have_read_all() ->
     assert [connection.ended for connection in made] == [True, True, False, False]
 
 
-@claim
 async def test_the_operator_is_told_once_that_there_is_no_room() -> None:
     said: list[str] = []
     connections = a_server(said, connections=2)
@@ -191,7 +171,6 @@ async def test_the_operator_is_told_once_that_there_is_no_room() -> None:
 # What they hold.
 
 
-@claim
 async def test_unfinished_heads_of_all_connections_together_are_limited_and_the_oldest_goes() -> None:
     connections = a_server(unfinished_bytes=100)
     first, second, third, _ = admitted(connections, 4)
@@ -207,7 +186,6 @@ async def test_unfinished_heads_of_all_connections_together_are_limited_and_the_
     assert [connection.ended for connection in (first, second, third)] == [True, True, False]
 
 
-@claim
 async def test_a_head_that_is_complete_counts_no_more() -> None:
     connections = a_server(unfinished_bytes=100)
     first, second, third = admitted(connections, 3)
@@ -219,7 +197,6 @@ async def test_a_head_that_is_complete_counts_no_more() -> None:
     assert [connection.ended for connection in (first, second, third)] == [False, True, False]
 
 
-@claim
 async def test_a_connection_that_is_closed_holds_no_bytes() -> None:
     connections = a_server(unfinished_bytes=100, held_bytes=100)
     first, second = admitted(connections, 2)
@@ -231,7 +208,6 @@ async def test_a_connection_that_is_closed_holds_no_bytes() -> None:
     assert connections.hold(second, 100)
 
 
-@claim
 async def test_what_waits_behind_other_requests_is_limited_over_all_connections() -> None:
     connections = a_server(held_bytes=100)
     first, second = admitted(connections, 2)
@@ -246,7 +222,6 @@ async def test_what_waits_behind_other_requests_is_limited_over_all_connections(
 # How long they take.
 
 
-@claim
 async def test_a_connection_over_its_time_is_told_once_and_the_looking_ends_with_the_last() -> None:
     connections = a_server(head_s=0.04)  # looked at four times as often as the shortest limit
     late, later = admitted(connections, 2)

@@ -285,3 +285,77 @@ def test_a_file_that_holds_no_prices_is_refused_by_name(tmp_path: Path, before: 
     file.write_text(PRICES_FILE.read_text().replace(before, after))
     with pytest.raises(CostError, match=r"mine\.toml is not a price file"):
         load_prices(file)
+
+
+# What belongs into which sum.
+
+
+def test_without_provisioned_environments_nothing_is_billed_as_served_by_them() -> None:
+    load = MonthlyLoad(invocations=1000)
+    found = bill(PRICES, Shape(memory_mb=1024), times(100), msgspec.structs.replace(load, provisioned_share=0.5))
+    assert found == bill(PRICES, Shape(memory_mb=1024), times(100), load)
+    assert found.provisioned_duration == 0.0
+
+
+def test_no_more_starts_are_billed_than_there_are_invocations_on_demand() -> None:
+    shape = Shape(memory_mb=1024, provisioned=1)
+    load = MonthlyLoad(invocations=100, provisioned_share=0.9, start_share=0.5)
+    ten = bill(PRICES, Shape(memory_mb=1024), times(100, 5000), MonthlyLoad(invocations=10, start_share=1.0))
+    assert bill(PRICES, shape, times(100, 5000), load).duration == pytest.approx(ten.duration)
+
+
+def test_a_million_invocations_add_what_depends_on_them_and_nothing_that_is_fixed() -> None:
+    shape = Shape(memory_mb=1024, snapstart=True)
+    found = bill(PRICES, shape, times(100, 500), MonthlyLoad(invocations=1e6, start_share=0.1))
+    assert found.snapstart_cache > 0
+    expected = found.requests + found.duration + found.snapstart_restore
+    assert per_million(PRICES, shape, times(100, 500), start_share=0.1) == pytest.approx(expected)
+    plain, kept = Shape(memory_mb=1024), Shape(memory_mb=1024, provisioned=3)
+    assert per_million(PRICES, kept, times(100)) == per_million(PRICES, plain, times(100))
+
+
+def test_a_break_even_below_one_invocation_is_found_too() -> None:
+    assert break_even(lambda count: 10 * count, lambda _count: 5) == pytest.approx(0.5, abs=1e-5)
+
+
+def test_comparisons_are_without_starts_unless_they_are_given() -> None:
+    shape, slow = Shape(memory_mb=1024), times(100, 3000)
+    server = against_server(PRICES, shape, slow, 50.0)
+    assert server == against_server(PRICES, shape, slow, 50.0, start_share=0.0)
+    assert server is not None
+    with_starts = against_server(PRICES, shape, slow, 50.0, start_share=0.5)
+    assert with_starts is not None
+    assert with_starts < server
+    provisioned = against_provisioned(PRICES, shape, slow)
+    assert provisioned == against_provisioned(PRICES, shape, slow, start_share=0.0)
+    assert provisioned.invocations is not None
+    sooner = against_provisioned(PRICES, shape, slow, start_share=0.2)
+    assert sooner.invocations is not None
+    assert sooner.invocations < provisioned.invocations
+    later = against_provisioned(PRICES, shape, slow, start_share=0.2, free_tier=True)
+    assert later.invocations is not None
+    assert later.invocations > sooner.invocations
+
+
+def test_a_provisioned_environment_is_compared_for_the_whole_month_whatever_the_function_has_now() -> None:
+    plain = against_provisioned(PRICES, Shape(memory_mb=1024), times(100))
+    for shape in (
+        Shape(memory_mb=1024, snapstart=True),
+        Shape(memory_mb=1024, provisioned=4),
+        Shape(memory_mb=1024, provisioned_s=3600.0),
+    ):
+        found = against_provisioned(PRICES, shape, times(100))
+        if not shape.snapstart:  # which costs something besides
+            assert found == plain
+        assert found.invocations is not None
+        assert found.busy_share == pytest.approx(found.invocations * 0.1 / MONTH_S, rel=1e-9)
+
+
+def test_restores_are_billed_with_snapstart_alone_and_storage_for_all_that_runs() -> None:
+    load = MonthlyLoad(invocations=1000, start_share=0.5)
+    assert bill(PRICES, Shape(memory_mb=1024), times(100), load).snapstart_restore == 0.0
+    on_demand = bill(PRICES, Shape(memory_mb=1024, storage_mb=1024), times(100), MonthlyLoad(invocations=1000))
+    shape = Shape(memory_mb=1024, storage_mb=1024, provisioned=1)
+    shared = bill(PRICES, shape, times(100), MonthlyLoad(invocations=1000, provisioned_share=0.6))
+    assert shared.storage == pytest.approx(on_demand.storage)
+    assert bill(PRICES, shape, times(100), MonthlyLoad(invocations=0)).requests == 0.0

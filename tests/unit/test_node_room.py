@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -56,16 +56,6 @@ def a_node(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000,
     for tenant in tenants:
         node.join(tenant)
     return node
-
-
-def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run an asynchronous claim on a loop of its own."""
-
-    def run() -> None:
-        asyncio.run(asyncio.wait_for(work(), 60))
-
-    run.__name__ = work.__name__
-    return run
 
 
 @pytest.fixture
@@ -142,7 +132,6 @@ def test_a_reserved_function_that_waits_for_memory_does_hold_others_back() -> No
     assert not second_may_have(first, second, memory_mb=1000)
 
 
-@claim
 async def test_synchronous_requests_wait_only_behind_synchronous_ones() -> None:
     whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p", memory_mb=600), Tenant("u", memory_mb=600)
     urgent.urgent = True
@@ -153,7 +142,6 @@ async def test_synchronous_requests_wait_only_behind_synchronous_ones() -> None:
     assert node.reserve(urgent)
 
 
-@claim
 async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_later() -> None:
     whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p", memory_mb=600), Tenant("u", memory_mb=600)
     urgent.urgent = True
@@ -166,7 +154,6 @@ async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_late
     assert node.reserve(urgent)
 
 
-@claim
 async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_came_later() -> None:
     whole, first, second = Tenant("whole", memory_mb=1000), Tenant("a", memory_mb=600), Tenant("b", memory_mb=600)
     node = a_node(whole, first, second, memory_mb=1000)
@@ -178,7 +165,6 @@ async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_c
     assert node.reserve(first)
 
 
-@claim
 async def test_a_functions_own_wish_for_room_is_no_reason_to_end_its_idle_environment() -> None:
     tenant, other = Tenant("a"), Tenant("b")
     node = a_node(tenant, other, max_environments=1)
@@ -189,7 +175,6 @@ async def test_a_functions_own_wish_for_room_is_no_reason_to_end_its_idle_enviro
     assert node.should_yield(tenant)
 
 
-@claim
 async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -> None:
     whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p"), Tenant("u", urgent=True)
     node = a_node(whole, patient, urgent, memory_mb=1000)

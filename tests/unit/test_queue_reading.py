@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -30,19 +30,6 @@ def queue(db: Database) -> EventQueue:
     return EventQueue(db)
 
 
-def scenario(test: Callable[[EventQueue], Awaitable[None]]) -> Callable[[EventQueue], None]:
-    """Run an asynchronous claim on a loop of its own."""
-
-    def run(queue: EventQueue) -> None:
-        async def main() -> None:
-            await test(queue)
-
-        asyncio.run(main())
-
-    run.__name__ = test.__name__
-    return run
-
-
 async def put_one_by_one(queue: EventQueue, count: int) -> list[int]:
     """Ids of so many events, each accepted by itself."""
     return [(await queue.put([new(number)], now=100.0))[0] for number in range(count)]
@@ -60,28 +47,24 @@ async def with_retries(queue: EventQueue, count: int, *, retries: int) -> list[E
 # How many are read, and which.
 
 
-@scenario
 async def test_retries_and_new_events_together_are_no_more_than_the_limit(queue: EventQueue) -> None:
     await with_retries(queue, 6, retries=2)
     assert numbers(await queue.lease("f", limit=3, now=200.0)) == [0, 1, 2]
     assert numbers(await queue.lease("f", limit=3, now=200.0)) == [3, 4, 5]
 
 
-@scenario
 async def test_of_more_retries_than_the_limit_only_that_many_come_and_no_new_event(queue: EventQueue) -> None:
     await with_retries(queue, 4, retries=3)
     assert numbers(await queue.lease("f", limit=2, now=200.0)) == [0, 1]
     assert numbers(await queue.lease("f", limit=2, now=200.0)) == [2, 3]
 
 
-@scenario
 async def test_retries_that_are_leased_hide_none_of_those_due_after_them(queue: EventQueue) -> None:
     await with_retries(queue, 5, retries=5)
     found = [numbers(await queue.lease("f", limit=1, now=200.0)) for _ in range(6)]
     assert found == [[0], [1], [2], [3], [4], []]
 
 
-@scenario
 async def test_events_that_were_taken_unread_hide_none_of_those_accepted_after_them(queue: EventQueue) -> None:
     ids = await put_one_by_one(queue, 6)
     for number in range(4):
@@ -90,14 +73,12 @@ async def test_events_that_were_taken_unread_hide_none_of_those_accepted_after_t
     assert numbers(await queue.lease("f", limit=1, now=200.0)) == [5]
 
 
-@scenario
 async def test_a_retry_is_due_at_its_very_time(queue: EventQueue) -> None:
     await with_retries(queue, 1, retries=1)
     assert await queue.lease("f", limit=1, now=109.999) == []
     assert numbers(await queue.lease("f", limit=1, now=110.0)) == [0]
 
 
-@scenario
 async def test_of_what_was_given_back_only_as_much_is_taken_as_was_asked_for(queue: EventQueue) -> None:
     await put_one_by_one(queue, 3)
     for event in await queue.lease("f", limit=3):
@@ -109,7 +90,6 @@ async def test_of_what_was_given_back_only_as_much_is_taken_as_was_asked_for(que
 # Whether there is more.
 
 
-@scenario
 async def test_a_function_is_exhausted_once_a_lease_found_less_than_it_asked_for(queue: EventQueue) -> None:
     assert not queue.exhausted("f")
     await put_one_by_one(queue, 4)
@@ -122,14 +102,12 @@ async def test_a_function_is_exhausted_once_a_lease_found_less_than_it_asked_for
     assert not queue.exhausted("g")
 
 
-@scenario
 async def test_retries_count_in_whether_a_lease_found_less_than_it_asked_for(queue: EventQueue) -> None:
     await with_retries(queue, 3, retries=2)
     await queue.lease("f", limit=3, now=200.0)
     assert not queue.exhausted("f")
 
 
-@scenario
 async def test_a_function_whose_payloads_were_too_large_for_one_read_is_not_exhausted(queue: EventQueue) -> None:
     await queue.put([NewEvent(function="f", payload=bytes(1 << 20), request_id=f"request-{i}") for i in range(5)])
     assert numbers(await queue.lease("f", limit=9)) == [0, 1, 2, 3]
@@ -138,7 +116,6 @@ async def test_a_function_whose_payloads_were_too_large_for_one_read_is_not_exha
     assert queue.exhausted("f")
 
 
-@scenario
 async def test_a_function_that_had_events_given_back_is_exhausted_no_more(queue: EventQueue) -> None:
     await put_one_by_one(queue, 1)
     (event,) = await queue.lease("f", limit=9)
@@ -151,13 +128,11 @@ async def test_a_function_that_had_events_given_back_is_exhausted_no_more(queue:
 # When the next one is due.
 
 
-@scenario
 async def test_an_event_is_due_now_before_anything_has_been_leased(queue: EventQueue) -> None:
     await put_one_by_one(queue, 1)
     assert await queue.next_due("f", now=105.0) == 105.0
 
 
-@scenario
 async def test_an_event_is_due_now_though_others_are_leased(queue: EventQueue) -> None:
     ids = await put_one_by_one(queue, 4)
     assert numbers(await queue.lease("f", limit=1)) == [0]
@@ -166,7 +141,6 @@ async def test_an_event_is_due_now_though_others_are_leased(queue: EventQueue) -
     assert await queue.next_due("f", now=105.0) == 105.0
 
 
-@scenario
 async def test_leased_retries_do_not_hide_when_the_next_one_is_due(queue: EventQueue) -> None:
     await with_retries(queue, 3, retries=3)
     await queue.lease("f", limit=2, now=111.0)
@@ -186,7 +160,6 @@ def test_without_a_time_the_clocks_is_taken(queue: EventQueue, monkeypatch: pyte
 # What the queue reports.
 
 
-@scenario
 async def test_functions_wait_while_an_event_of_theirs_is_queued_or_runs(queue: EventQueue) -> None:
     await queue.put([new(0, "queued"), new(1, "runs"), new(2, "done"), new(3, "dead")])
     await queue.lease("runs", limit=1)
@@ -197,7 +170,6 @@ async def test_functions_wait_while_an_event_of_theirs_is_queued_or_runs(queue: 
     assert sorted(await queue.waiting()) == ["queued", "runs"]
 
 
-@scenario
 async def test_the_oldest_event_may_be_a_new_one_or_one_that_waits_for_its_retry(queue: EventQueue) -> None:
     await queue.put([new(0, "retry")], now=100.0)
     await queue.put([new(1, "retry"), new(2, "young"), new(3, "gone")], now=200.0)
@@ -209,7 +181,6 @@ async def test_the_oldest_event_may_be_a_new_one_or_one_that_waits_for_its_retry
     assert await queue.oldest() == {"retry": 100.0, "young": 200.0}
 
 
-@scenario
 async def test_each_outcome_is_counted_once_and_what_was_no_attempt_is_not(queue: EventQueue) -> None:
     ids = await put_one_by_one(queue, 4)
     await queue.lease("f", limit=9)

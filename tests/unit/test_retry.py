@@ -160,3 +160,32 @@ def test_threads_that_meet_the_same_trouble_report_it_once() -> None:
     for thread in threads:
         thread.join()
     assert len(said) == 200
+
+
+def test_the_end_of_a_trouble_is_reported_if_there_was_one() -> None:
+    said: list[str] = []
+    reports = SayOnce(said.append)
+    reports.over("A is back", topic="A")
+    assert said == []
+    reports.say("A is away", topic="A")
+    reports.over("A is back", topic="A")
+    reports.over("A is back", topic="A")
+    assert said == ["A is away", "A is back"]
+
+
+def test_of_many_topics_in_trouble_the_first_few_are_reported_and_those_go_on_being() -> None:
+    said: list[str] = []
+    reports = SayOnce(said.append, most_topics=2)
+    for topic in ("A", "B", "C"):
+        reports.say(f"{topic} is away", topic=topic)
+    assert said == ["A is away", "B is away"]
+    reports.say("A is on fire", topic="A")
+    assert said[2:] == ["A is on fire"]
+    reports.over(topic="B")
+    reports.say("C is away", topic="C")
+    assert said[3:] == ["C is away"]
+
+
+def test_what_is_due_leaves_no_time_unless_a_shortest_wait_is_given() -> None:
+    assert time_left_s(5.0, 7.0, longest_s=30.0) == 0.0
+    assert time_left_s(5.0, 7.0, shortest_s=0.5, longest_s=30.0) == 0.5

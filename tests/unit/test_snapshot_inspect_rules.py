@@ -225,6 +225,8 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "half close-on-exec": (change("descriptors", 0, close_on_exec=2), "record 0: close_on_exec: is 2"),
     "a negative number": (change("descriptors", 0, number=-1), "descriptor 0 (provided), number -1: is not above"),
     "a number beyond all limits": (change("descriptors", 13, number=1 << 24), "or is not valid"),
+    "a last number beyond all limits": (change("descriptors", 19, number=1 << 24), "number 16777216"),
+    "a vDSO beyond all addresses": (facts(vdso_start=0x7FFFFFFFF000), "process: vdso, 4096 bytes"),
     "a number twice": (
         change("descriptors", 1, number=0),
         "descriptor 1 (provided), number 0: is not above the one before",
