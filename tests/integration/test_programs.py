@@ -275,7 +275,7 @@ def test_a_program_that_never_asks_for_an_invocation_is_ended_after_the_init_lim
 
 
 def test_the_shell_program_of_the_documentation_works_as_it_stands(project: Project) -> None:
-    page = Path(__file__).parents[2] / "docs" / "runtimes.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "runtimes.md"
     (program,) = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     serve(project, bootstrap=program)
     with project.up() as running:

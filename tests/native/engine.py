@@ -18,7 +18,7 @@ from pathlib import Path
 import pytest
 
 from tests.native.processes import SELF, Identity, Keeper, Outcome, end, end_of, read_until
-from thawd import _native
+from thawd.snapshot.engine import native_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "native" / "tests"
@@ -89,7 +89,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         for name in ("libthawd_freeze.so", "thawd-thaw"):
-            built = Path(_native.__file__).parent / name
+            built = Path(native_folder() or "") / name
             assert built.exists(), f"the engine was not built: {built} is missing"
             shutil.copy2(built, self.folder / name)
 
