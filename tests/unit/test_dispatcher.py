@@ -217,22 +217,25 @@ async def test_a_version_that_failed_itself_does_not_stay_for_another_that_fails
 
 @pytest.mark.parametrize("stopping", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
-async def test_a_function_that_is_deleted_while_it_is_published_is_not_served(stopping: bool, fails: bool) -> None:
-    desk = Desk()
-    await desk.serve("f")
+def test_a_function_that_is_deleted_while_it_is_published_is_not_served(stopping: bool, fails: bool) -> None:
+    async def claim() -> None:
+        desk = Desk()
+        await desk.serve("f")
 
-    async def deleted(version: Version) -> None:
-        desk.dispatcher.stopping = stopping
-        desk.dispatcher.declare({})
-        if fails:
-            raise InitError("broken", b"{}")
+        async def deleted(version: Version) -> None:
+            desk.dispatcher.stopping = stopping
+            desk.dispatcher.declare({})
+            if fails:
+                raise InitError("broken", b"{}")
 
-    desk.spawner.prepare = deleted  # type: ignore[method-assign]
-    expected = ServiceException if stopping else ResourceNotFoundException
-    with pytest.raises(expected) as caught:
-        await desk.publish(generation=2)
-    assert ("stopping" if stopping else f"{ARN}:f:$LATEST") in caught.value.message
-    assert desk.retired == [(1, not stopping), (2, not stopping)]
+        desk.spawner.prepare = deleted  # type: ignore[method-assign]
+        expected = ServiceException if stopping else ResourceNotFoundException
+        with pytest.raises(expected) as caught:
+            await desk.publish(generation=2)
+        assert ("stopping" if stopping else f"{ARN}:f:$LATEST") in caught.value.message
+        assert desk.retired == [(1, not stopping), (2, not stopping)]
+
+    asyncio.run(claim())
 
 
 async def test_a_publication_that_is_broken_off_leaves_nothing_behind() -> None:
@@ -265,16 +268,19 @@ async def test_provisioned_environments_are_as_many_as_were_asked_for_at_each_pu
 
 
 @pytest.mark.parametrize(("count", "published"), [(2, 1), (0, 0), (None, 0)])
-async def test_a_version_that_nobody_invoked_is_published_once_environments_are_to_be_ready(
+def test_a_version_that_nobody_invoked_is_published_once_environments_are_to_be_ready(
     count: int | None, published: int
 ) -> None:
-    desk = Desk()
-    await desk.serve("f")
-    wanted: list[str] = []
-    desk.dispatcher.declare_version(version_of().function, "1", wanted=lambda: wanted.append("1"))
-    desk.dispatcher.provision("f", "1", count)
-    assert len(wanted) == published
-    assert desk.dispatcher.entry("f", "1").provisioned == count
+    async def claim() -> None:
+        desk = Desk()
+        await desk.serve("f")
+        wanted: list[str] = []
+        desk.dispatcher.declare_version(version_of().function, "1", wanted=lambda: wanted.append("1"))
+        desk.dispatcher.provision("f", "1", count)
+        assert len(wanted) == published
+        assert desk.dispatcher.entry("f", "1").provisioned == count
+
+    asyncio.run(claim())
 
 
 async def test_what_was_learnt_of_idle_times_is_kept_over_publications_until_the_words_change() -> None:

@@ -142,14 +142,17 @@ async def test_a_version_that_is_removed_while_it_is_published_is_named_by_its_n
         ),
     ],
 )
-async def test_failures_are_counted_by_their_kind(result: Result, counts: tuple[int, int, int]) -> None:
-    desk = Desk()
-    await desk.serve("f")
-    for times in (1, 2):
-        await desk.answer(result)
-        metrics = desk.metrics.function("f")
-        assert (metrics.errors, metrics.timeouts, metrics.exits) == tuple(times * count for count in counts)
-        assert metrics.invocations[StartKind.WARM].count == times
+def test_failures_are_counted_by_their_kind(result: Result, counts: tuple[int, int, int]) -> None:
+    async def claim() -> None:
+        desk = Desk()
+        await desk.serve("f")
+        for times in (1, 2):
+            await desk.answer(result)
+            metrics = desk.metrics.function("f")
+            assert (metrics.errors, metrics.timeouts, metrics.exits) == tuple(times * count for count in counts)
+            assert metrics.invocations[StartKind.WARM].count == times
+
+    asyncio.run(claim())
 
 
 async def test_an_invocation_takes_from_its_asking_to_its_answer() -> None:
