@@ -43,7 +43,10 @@ def zipped(**files: str | bytes) -> bytes:
     buffer = io.BytesIO()
     with zipfile.ZipFile(buffer, "w") as archive:
         for name, content in files.items():
-            archive.writestr(name.replace("___", "/").replace("__", "."), content)
+            # Of one date: the same files make the same bytes, in each worker.
+            entry = zipfile.ZipInfo(name.replace("___", "/").replace("__", "."))
+            entry.external_attr = 0o600 << 16
+            archive.writestr(entry, content)
     return buffer.getvalue()
 
 

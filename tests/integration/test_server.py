@@ -10,6 +10,7 @@ import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import urllib.error
 import urllib.request
@@ -48,8 +49,9 @@ def unprivileged_python() -> str:
 
 
 def open_to_all(folder: Path) -> None:
-    """Let other users into `folder`."""
-    for part in (folder, *list(folder.parents)[:3]):
+    """Let other users into `folder`, which pytest has made."""
+    within = [part for part in folder.parents if part.is_relative_to(tempfile.gettempdir())]
+    for part in (folder, *within):
         with contextlib.suppress(PermissionError):
             part.chmod(part.stat().st_mode | 0o055)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import sqlite3
@@ -13,6 +14,7 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError
+from thawd.stores import sqlite_file
 from thawd.stores.database import Database
 
 pytestmark = pytest.mark.in_memory
@@ -214,3 +216,35 @@ def test_a_log_that_cannot_be_folded_into_a_file_that_was_moved_is_kept_by_anoth
     assert left.name.startswith("there.db-wal.left-")
     assert left.read_bytes() == log
     reading.close()
+
+
+MADE = "BEGIN; CREATE TABLE t (x); PRAGMA application_id = 7; PRAGMA user_version = 1; COMMIT"
+
+
+class Interrupted(sqlite3.Connection):
+    """A connection before whose second statement another process makes the file."""
+
+    asked = 0
+
+    def execute(self, *arguments: object) -> sqlite3.Cursor:
+        self.asked += 1
+        if self.asked == 2:
+            with contextlib.closing(sqlite3.connect(self.path)) as made:
+                made.executescript(MADE)
+        return super().execute(*arguments)  # type: ignore[arg-type]
+
+
+def test_a_file_that_is_made_while_it_is_looked_at_is_not_taken_for_another_programs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "t.db"
+    with contextlib.closing(sqlite3.connect(path)) as empty:
+        empty.execute("VACUUM")
+
+    def connect(_path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
+        connection = sqlite3.connect(path, factory=Interrupted)
+        connection.path = path
+        return connection
+
+    monkeypatch.setattr(sqlite_file, "_connect", connect)
+    sqlite_file.open_foreign(path, application_id=7, newest_version=1, busy_timeout_s=1.0).close()

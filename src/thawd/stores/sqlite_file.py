@@ -206,9 +206,12 @@ def _require_header(path: Path) -> None:
 
 
 def _require_ours(connection: sqlite3.Connection, path: Path, *, application_id: int, newest: int) -> None:
-    mark = connection.execute("PRAGMA application_id").fetchone()[0]
-    version = connection.execute("PRAGMA user_version").fetchone()[0]
-    tables = connection.execute("SELECT count(*) FROM sqlite_schema").fetchone()[0]
+    # In one statement, and so of one moment: another process may be making the file.
+    query = (
+        "SELECT application_id, user_version, (SELECT count(*) FROM sqlite_schema) "
+        "FROM pragma_application_id, pragma_user_version"
+    )
+    mark, version, tables = connection.execute(query).fetchone()
     if mark == 0 and version == 0 and tables == 0:
         return
     if mark != application_id:
