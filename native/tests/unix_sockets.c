@@ -52,13 +52,14 @@ CASE(unix_datagrams, "a Unix datagram socket is connected to its path again, as 
     CHECK_EQUAL(bind(server, (struct sockaddr *)&address, sizeof address), 0);
     log_to(client, "log", "before");
     CHECK_EQUAL(recv(server, text, sizeof text, 0), 6);
-    int child_end[2], status; // the server continues in another process, which writes down what it receives
-    CHECK_EQUAL(pipe(child_end), 0);
+    int ready[2], status; // the server continues in another process, which writes down what it receives
+    CHECK_EQUAL(pipe(ready), 0);
     pid_t child = fork();
     if (child == 0) {
         if (fork() == 0) {
             setsid(); // the process that froze ends with its group
-            alarm(2 * DEADLINE_S);
+            outlive();
+            CHECK_EQUAL(write(ready[1], "", 1), 1);
             for (ssize_t got; (got = recv(server, text, sizeof text - 1, 0)) > 0;) {
                 int out = open("received", O_WRONLY | O_CREAT | O_APPEND, 0600);
                 (void)!write(out, text, (size_t)got);
@@ -68,9 +69,10 @@ CASE(unix_datagrams, "a Unix datagram socket is connected to its path again, as 
         _exit(0);
     }
     CHECK_EQUAL(waitpid(child, &status, 0), child);
+    CHECK_EQUAL(read(ready[0], text, 1), 1);
     close(server);
-    close(child_end[0]);
-    close(child_end[1]);
+    close(ready[0]);
+    close(ready[1]);
     freeze_here();
     CHECK_EQUAL(send(client, "after", 5, 0), 5);
     WAIT_UNTIL(access("received", F_OK) == 0);

@@ -119,7 +119,7 @@ def test_a_route_begins_from_one_or_warm_on_a_private_server(work: Project) -> N
     (run,) = document["runs"]
     assert starts(run) == {"warm": 8}
     assert run["summary"]["most_environments"] == 1
-    assert run["notes"] == ["at most 1 environment for 2 requests at a time: some wait for others"]
+    assert run["notes"] == ["at most 1 environment for 2 requests in flight: some wait for others"]
 
 
 def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work: Project) -> None:
@@ -177,8 +177,8 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ((), "say what to measure"),
-        (("ftp://elsewhere/",), "is no function's name"),
+        ((), "name a TARGET"),
+        (("ftp://elsewhere/",), "is neither the name of a function"),
         (("http://",), "is no address"),
         (("work", "-C", "2", "--rate", "5"), "--concurrency is for a closed loop"),
         (("work", "--pattern", "constant"), "is for an open loop"),
@@ -186,18 +186,18 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
         (("http://127.0.0.1:1/",), "cannot be reached"),
         (("/nowhere",), "there is no route for GET /nowhere; the configuration has: POST /jobs/{id}"),
         (("nobody", "--engine", "cold"), "there is no function 'nobody'; the configuration has: work"),
-        (("work:live", "--engine", "cold"), "a private server has no versions and aliases: give 'work'"),
+        (("work:live", "--engine", "cold"), "a private server has no versions or aliases: name 'work'"),
         (("work", "--html", "none/at/all.html"), "not a place where a file can be written"),
         (("work", "--arrivals", "none"), "cannot be read"),
         (("work", "-p", "@none"), "none: No such file or directory"),
-        (("work", "-H", "no header"), "is no header"),
-        (("work", "-H", "X: \u2192"), "is no header"),
-        (("work", "--rate", "nan"), "is not a number"),
+        (("work", "-H", "no header"), "is not a header"),
+        (("work", "-H", "X: \u2192"), "is not a header"),
+        (("work", "--rate", "nan"), "must be finite"),
         (("work", "--environments", "2"), "--environments is for a private server"),
         (("work", "--fail-above", "1.1"), "--fail-above is for --compare"),
         (("work", "--speed", "2"), "--speed is for --arrivals"),
-        (("work", "--compare", "a", "b"), "it takes no TARGET"),
-        (("work", "--json", "out", "--csv", "out"), "both to be written to out"),
+        (("work", "--compare", "a", "b"), "so TARGET has no effect"),
+        (("work", "--json", "out", "--csv", "out"), "name the same file out"),
         (("work",), "no thawd answers"),
     ],
 )

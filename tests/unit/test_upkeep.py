@@ -1,15 +1,19 @@
-"""Upkeep of the queue: what is given up because its function is gone, and what is not."""
+"""Claims about `thawd.queue.upkeep`: events whose function is gone become dead letters, and others do not."""
 
 from __future__ import annotations
 
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from thawd.queue.upkeep import Upkeep
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import NewEvent
 from thawd.stores.schema import open_state
+
+pytestmark = pytest.mark.in_memory
 
 
 def test_events_of_functions_that_a_stop_takes_away_are_not_given_up(tmp_path: Path) -> None:
@@ -46,7 +50,7 @@ def test_old_events_of_a_function_that_is_gone_for_good_are_given_up(tmp_path: P
         await upkeep.sweep()
         depth = (await queue.depth())["f"]
         assert (depth.queued, depth.dead) == (1, 1)
-        assert told == ["thawd: 1 events of f, which is no function any more, were given up"]
+        assert told == ["thawd: 1 events of f, which is no function any more, are dead letters now"]
         state.close()
 
     asyncio.run(scenario())

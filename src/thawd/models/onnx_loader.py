@@ -38,7 +38,7 @@ def load_onnx(
             unchanged and optimised each time.
         prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does by default: faster matrix
             products, but a private copy of those weights, made each time. False is for models that are loaded and
-            dropped without a snapshot; docs/models.md has costs and benefits.
+            dropped without a snapshot; docs/how-to/models.md has costs and benefits.
         config: further entries of the session's configuration.
 
     Raises:

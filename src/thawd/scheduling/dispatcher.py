@@ -30,6 +30,7 @@ from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
 from thawd.scheduling.keep_alive import Policy, policy_of
 from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
 from thawd.scheduling.room import Node, StartMethod
+from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
 from thawd.wire import frames
 
@@ -396,14 +397,11 @@ class Dispatcher:
                 entry.state, entry.reason = "Pending", "The function is being published."
                 entry.decided.clear()
             entry.wanted()
-        try:
-            async with asyncio.timeout(max(0.0, invocation.queue_deadline - time.monotonic())):
-                await entry.decided.wait()
-        except TimeoutError:
+        if not await is_set_within(entry.decided, max(0.0, invocation.queue_deadline - time.monotonic())):
             raise ResourceConflictException(
                 "The operation cannot be performed at this time. The function is currently in the following state: "
                 f"{entry.state}"
-            ) from None
+            )
 
     async def _run(self, entry: VersionEntry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
         while True:
@@ -456,11 +454,7 @@ class Dispatcher:
 
     async def drain(self, grace_s: float) -> int:
         """Wait until nothing is in flight, at most `grace_s` seconds; how many invocations are left."""
-        try:
-            async with asyncio.timeout(grace_s):
-                await self._idle.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._idle, grace_s)
         return self._in_flight
 
     def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:

@@ -1,4 +1,4 @@
-"""The control plane with all that it works with: put together for a server, restored from the catalog at its start."""
+"""Builds the control plane of a server and restores it from the catalog."""
 
 from __future__ import annotations
 
@@ -32,19 +32,19 @@ class ControlSubsystem:
 
     Args:
         state: the state file.
-        execution: what runs functions.
-        settings: the configuration in force.
-        url: where the server serves.
-        urls: function URLs that are served.
-        budget: memory for bodies.
-        elsewhere: the contents of an object of a bucket that is not ours, for code; None: there are none.
+        execution: runs functions.
+        settings: returns the configuration in force.
+        url: returns the URL of the server.
+        urls: function URLs.
+        budget: memory for request bodies.
+        elsewhere: reads an object of an emulated bucket, for code; None: there is no emulator.
 
     Attributes:
-        api: serves it over HTTP, once `open` has returned.
+        api: the Lambda API over HTTP; set by `open`, like the attributes below but `registry`.
         configured: the functions of the configuration.
-        deployments: all functions, as they are to be served.
+        deployments: all functions with the versions they should serve.
         mappings: event source mappings.
-        registry: all that the control plane knows.
+        registry: functions, versions, aliases and layers.
     """
 
     api: ControlApi
@@ -52,7 +52,7 @@ class ControlSubsystem:
     deployments: Deployments
     mappings: Mappings
 
-    def __init__(  # noqa: PLR0913 - the composition root hands it all
+    def __init__(  # noqa: PLR0913 - the composition root passes all of these
         self,
         state: Database,
         execution: ExecutionSubsystem,
@@ -73,7 +73,7 @@ class ControlSubsystem:
         self.registry = Registry(Catalog(state))
 
     async def open(self) -> None:
-        """Restore what was made before, and declare it with the functions of the configuration.
+        """Restore the resources that the API made before, and declare them with the configuration's functions.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -85,7 +85,7 @@ class ControlSubsystem:
             execution.publisher,
             execution.node,
             self._code,
-            surroundings=self._surroundings,
+            surroundings=self._build_context,
             spawn_task=execution.spawn_task,
             complain=complain,
             say=say,
@@ -114,38 +114,38 @@ class ControlSubsystem:
         plane.urls.restore()
 
     def may_loop(self, name: str) -> bool:
-        """Whether the function `name` may be invoked by what it caused itself: its recursion configuration."""
+        """Whether events that the function `name` caused may invoke it again (its recursion configuration)."""
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 
     def packages(self) -> set[str]:
-        """Names of the packages that must stay."""
+        """Names of the packages that versions use or that were uploaded recently."""
         return self.registry.packages() | self._code.recent()
 
     async def remove_code(self) -> None:
-        """Remove the zip files of other packages.
+        """Remove the zip files of packages that are not in use.
 
         Raises:
-            StoreError: they cannot be removed.
+            StoreError: a file cannot be removed.
         """
         await self._code.remove_except(self.packages)
 
     def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
-        """Serve a function URL that the API has made, or end it; where it is."""
+        """Serve a function URL that the API created, or remove it when `config` is None; returns the URL."""
         if config is None:
             self._urls.remove(name, qualifier or LATEST)
             return ""
-        # By path: not every resolver knows names under localhost.
+        # A path and not a host name, because not every resolver knows names under localhost.
         return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
 
     def _declared_url(self, name: str) -> Mapping[str, Any] | None:
-        """The URL that the configuration declares for a function, in the API's terms."""
+        """The function URL that the configuration declares, in the fields of the Lambda API."""
         settings = self._settings().urls.get(name)
         if settings is None:
             return None
         return {**described(settings), "Url": f"{self._url()}{PATH_PREFIX}{url_id(name)}/"}
 
-    def _surroundings(self) -> BuildContext:
+    def _build_context(self) -> BuildContext:
         settings = self._settings()
         return BuildContext(settings.path.parent, settings.buckets, settings.not_code())
 

@@ -32,6 +32,7 @@ from thawd.errors import (
 from thawd.snapshot.store.files import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
 from thawd.snapshot.store.folder import Draft, ImageFolder, boot_id, digest_of, seal
 from thawd.snapshot.store.records import SIDECAR, ImageOrigin, Sidecar, Snapshot
+from thawd.system.retry import SayOnce
 
 __all__ = [
     "DEFAULT_MAX_AGE_S",
@@ -104,8 +105,7 @@ class SnapshotStore:
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._now = now
-        self._report = report
-        self._reported: set[str] = set()
+        self._reports = SayOnce(report)
 
     @property
     def folder(self) -> Path:
@@ -184,9 +184,8 @@ class SnapshotStore:
             distrusted = self._folder.distrusted()
             found = self._folder.snapshots() if distrusted is None else []
         for problem in (distrusted, *(snapshot.problem for snapshot in found)):
-            if problem is not None and problem not in self._reported:
-                self._reported.add(problem)
-                self._report(problem)
+            if problem is not None:
+                self._reports.say(problem, topic=problem)
         fitting = [
             (snapshot.sidecar.created_unix_s, snapshot.sha256, snapshot)
             for snapshot in found

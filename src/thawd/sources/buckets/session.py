@@ -1,6 +1,6 @@
-"""What is remembered while a bucket is watched: keys to look at, folders to scan, whether the folder is lost.
+"""A bucket's state while it is watched: keys to look at, folders to scan, whether its folder is lost.
 
-Bounded: when more keys wait than are held, only their folders are remembered, and scanned later.
+Bounded: when more keys wait than may be held, only their folders are remembered, and scanned later.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH120
@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 
 from thawd.sources.buckets.inotify import TreeWatch
-from thawd.sources.buckets.pending import Pending
-from thawd.sources.buckets.recorder import Again
+from thawd.sources.buckets.pending import PendingKeys
+from thawd.sources.buckets.recorder import LookAgain
 
 _MOST_DIRTY = 1000
 _FULL_RETRY_S = 2.0
@@ -25,11 +25,11 @@ class WatchSettings:
     """How a bucket is watched.
 
     Attributes:
-        settle_s: where the kernel cannot tell writers, a file unchanged for so long is complete; seconds.
+        settle_s: where leases do not work, a file that is unchanged for so long is complete; seconds.
         scan_interval_s: shortest time between two full scans, seconds.
-        unwatched_interval_s: the same when the kernel's notices are missing for some folders, seconds.
-        scan_share: a full scan that takes one second is followed by this many seconds without.
-        held_keys: most keys waiting for a look; of what exceeds it, only the folders are remembered.
+        unwatched_interval_s: the same when some folders cannot be watched, seconds.
+        scan_share: a full scan that takes one second is followed by this many seconds without one.
+        held_keys: most keys that wait for a look; of further ones, only the folders are remembered.
     """
 
     settle_s: float = 1.0
@@ -40,22 +40,23 @@ class WatchSettings:
 
 
 @dataclass(slots=True)
-class Session:
+class WatchSession:
     """The time between finding the bucket's folder and losing it.
 
     Attributes:
-        tree: the kernel's notices, or None when there are none.
+        tree: gives the kernel's notices; None: the kernel gives none.
         pending: keys to look at.
         large: keys of files so large that others should not wait for them.
-        dirty: folders to scan, and when; the empty name is the whole bucket.
-        dirtied: set when `dirty` grew.
-        lost: set when the folder is lost; `reason` says how.
-        unwatched: whether some folder gets no notices.
+        dirty: folders to scan, and when, ``time.monotonic()`` seconds; the empty name is the whole bucket.
+        dirtied: set when a folder was added to `dirty`.
+        lost: set when the folder is lost.
+        reason: how the folder was lost; empty while it is not.
+        unwatched: whether some folder is not watched.
     """
 
     tree: TreeWatch | None
-    pending: Pending
-    large: Pending
+    pending: PendingKeys
+    large: PendingKeys
     dirty: dict[bytes, float] = field(default_factory=dict)
     dirtied: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -63,7 +64,7 @@ class Session:
     unwatched: bool = False
 
     def lose(self, reason: str) -> None:
-        """The folder is lost; the first reason stands."""
+        """Note that the folder is lost; the first reason counts."""
         self.reason = self.reason or reason
         self.lost.set()
 
@@ -80,10 +81,10 @@ class Session:
         if not self.pending.push(key, due):
             self.scan_folder(os.path.dirname(key), due)
 
-    def look_again(self, again: list[Again]) -> None:
+    def look_again(self, again: list[LookAgain]) -> None:
         """Have keys looked at later; when too many wait, have their folders scanned later."""
         now = time.monotonic()
-        for key, wait_s, patience, alone in again:
+        for key, wait_s, unfinished, alone in again:
             held_by = self.large if alone else self.pending
-            if not held_by.push(key, now + wait_s, patience=patience):
+            if not held_by.push(key, now + wait_s, unfinished=unfinished):
                 self.scan_folder(os.path.dirname(key), now + max(wait_s, _FULL_RETRY_S))

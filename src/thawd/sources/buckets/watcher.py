@@ -1,11 +1,11 @@
-"""A bucket is a folder: every object that appears in it, is overwritten or removed becomes exactly one event.
+"""Watches a bucket's folder: every object that appears in it, is overwritten or removed becomes exactly one event.
 
-The truth is the folder compared with the catalog; the kernel's notices only say where to look. The whole folder is
-compared at start and from time to time, as a net for notices that were lost. What is recorded and queued here is run
-by the dispatcher; what is complete is judged by `object_file`.
+The folder is compared with the catalog; the kernel's notices only say where to look. The whole folder is compared at
+the start and from time to time, in case notices were lost. Events are queued here and run by `thawd.queue.invoker`;
+`files` decides whether a file is complete.
 
-Way of a file: a notice or a scan names its key -> it is looked at (25 ms later, again and again while somebody writes
-to it) -> its record and its events are one transaction (`recorder`) -> the functions concerned are woken.
+Way of a file: a notice or a scan names its key -> the file is looked at (25 ms later, and again while a process writes
+to it) -> its record and its events are stored in one transaction (`recorder`) -> the functions are woken.
 """
 
 from __future__ import annotations
@@ -21,14 +21,15 @@ from typing import TypeVar
 from thawd.errors import StoreError
 from thawd.resources import Bucket
 from thawd.sources.buckets import scan
-from thawd.sources.buckets.files import REST_S, Trusted, install_lease_signal_handler, leases_work
+from thawd.sources.buckets.files import REST_S, WrittenFile, install_lease_signal_handler, leases_work
 from thawd.sources.buckets.inotify import NoticeKind, TreeWatch
-from thawd.sources.buckets.pending import Due, Pending
-from thawd.sources.buckets.recorder import BATCH_KEYS, LARGE_BYTES, Again, FolderLost, Recorder
-from thawd.sources.buckets.session import Session, WatchSettings
+from thawd.sources.buckets.pending import DueKey, PendingKeys
+from thawd.sources.buckets.recorder import BATCH_KEYS, LARGE_BYTES, FolderLost, LookAgain, Recorder
+from thawd.sources.buckets.session import WatchSession, WatchSettings
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectRecord
 from thawd.stores.objects.folder import is_hidden
 from thawd.system import threads
+from thawd.system.retry import SayOnce, is_set_within
 
 __all__ = ["BucketWatcher", "WatchSettings", "install_lease_signal_handler"]
 
@@ -39,10 +40,9 @@ _PAGE_KEYS = 1000
 _STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
 _INGEST_LOOKS = 5
-# After a batch others may gather for so long: many files that come one by one then share transactions. One that comes
-# alone does not wait for it.
+# Wait after a batch, so that many files that come one by one share transactions. A file that comes alone does not wait.
 _GATHER_S = 0.01
-# Timers of the event loop are this coarse; waiting for less would be spinning.
+# The event loop's timers count whole milliseconds; a shorter wait would spin.
 _TICK_S = 0.001
 
 
@@ -50,7 +50,7 @@ class BucketWatcher:
     """Watches one bucket.
 
     Attributes:
-        initial_scan_done: set once all objects that were complete at start have been recorded and their events queued.
+        initial_scan_done: set once all objects that were complete at the start are recorded and their events queued.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class BucketWatcher:
         settings: WatchSettings | None = None,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare; nothing is opened before `run`.
+        """Prepare; no file is opened before `run`.
 
         Args:
             bucket: the bucket.
             objects: the catalog of objects.
             log: takes lines for the operator; may be called from other threads.
-            on_events: told the functions that have new events in the queue; called in the event loop.
+            on_events: called with the functions that have new events in the queue, in the event loop.
             settings: None: the defaults.
             is_full: whether the queue takes no events at the moment; objects wait to be recorded meanwhile.
         """
@@ -88,12 +88,12 @@ class BucketWatcher:
             is_full=is_full,
         )
         self._scan_thread = threads.pool(1, name=f"bucket {bucket.name} scan")
-        self._session: Session | None = None
+        self._session: WatchSession | None = None
         self._ended = False
 
     async def run(self) -> None:
-        """Watch until cancelled. A folder that is missing at start is made; one that goes away is waited for."""
-        said = False
+        """Watch until cancelled. A folder that is missing at the start is made; one that goes away is waited for."""
+        reports = SayOnce(self._log)
         try:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(partial(self._bucket.path.mkdir, parents=True, exist_ok=True))
@@ -103,16 +103,13 @@ class BucketWatcher:
                 except OSError as error:
                     reason = f"cannot be used ({error.strerror or error})"
                 else:
-                    if said:
-                        self._log(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
-                        said = False
+                    reports.over(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
                     reason = await self._watch()
-                if not said:
-                    said = True
-                    self._log(
-                        f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it "
-                        "was and readable: what arrives is found then, and nothing counts as removed until then"
-                    )
+                reports.say(
+                    f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it was "
+                    "and readable: what arrives is found then, and nothing counts as removed until then",
+                    cause="lost",
+                )
                 await asyncio.sleep(_RETURN_POLL_S)
         finally:
             self._ended = True
@@ -122,20 +119,20 @@ class BucketWatcher:
     async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
         """Look at one key now, after the platform wrote or removed the object; returns when that is recorded.
 
-        Trouble with the store raises nothing: the object is there, and is recorded when the store works again.
+        An error of the store is not raised: the object is there, and is recorded when the store works again.
 
         Args:
             key: the key.
-            stat: of the complete file, before it was given its name; with `etag` it need not be read again.
-            etag: MD5 of its content in hexadecimal digits.
+            stat: stat of the complete file before it got its name; with `etag`, the file is not read again.
+            etag: MD5 of the content, hexadecimal digits.
         """
         if self._ended or is_hidden(key):
             return
-        trusted = {key: Trusted(stat, etag)} if stat is not None and etag is not None else None
-        again: list[Again] = []
+        written = {key: WrittenFile(stat, etag)} if stat is not None and etag is not None else None
+        again: list[LookAgain] = []
         try:
             for _ in range(_INGEST_LOOKS):
-                again = await self._recorder.look([Due(key, None)], trusted=trusted)
+                again = await self._recorder.look([DueKey(key, None)], written=written)
                 if not again or again[0].wait_s > 0:
                     break
         except FolderLost:
@@ -156,7 +153,7 @@ class BucketWatcher:
         return (await self._objects.lookup(self._bucket.name, [key])).get(key)
 
     async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
-        """Recorded objects in the order of their keys' bytes: those that begin with `prefix`, from `start` on.
+        """Recorded objects in the order of their keys' bytes: keys that begin with `prefix`, from `start` on.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -164,15 +161,15 @@ class BucketWatcher:
         return await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=limit)
 
     async def _watch(self) -> str:
-        """Watch until the folder is lost; says how."""
+        """Watch until the folder is lost; returns how."""
         self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
         if not self._recorder.leases:
             self._log(
-                f"bucket {self._bucket.name}: this file system does not tell who is writing; "
+                f"bucket {self._bucket.name}: this file system does not say which files are being written; "
                 f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
             )
-        session = self._session = Session(
-            self._open_tree(), Pending(self._settings.held_keys), Pending(self._settings.held_keys)
+        session = self._session = WatchSession(
+            self._open_tree(), PendingKeys(self._settings.held_keys), PendingKeys(self._settings.held_keys)
         )
         loop = asyncio.get_running_loop()
         if session.tree is None:
@@ -206,7 +203,7 @@ class BucketWatcher:
             )
             return None
 
-    def _take_notices(self, session: Session, tree: TreeWatch) -> None:
+    def _take_notices(self, session: WatchSession, tree: TreeWatch) -> None:
         due = time.monotonic() + REST_S
         try:
             notices = tree.read()
@@ -221,7 +218,7 @@ class BucketWatcher:
             else:
                 session.scan_folder(notice.path, due)
 
-    async def _look_when_due(self, session: Session, pending: Pending) -> None:
+    async def _look_when_due(self, session: WatchSession, pending: PendingKeys) -> None:
         alone = pending is session.large
         while True:
             now = time.monotonic()
@@ -237,7 +234,7 @@ class BucketWatcher:
             due = pending.next_due()
             await pending.wait(None if due is None else max(_TICK_S, due - now))
 
-    async def _scan_when_due(self, session: Session) -> None:
+    async def _scan_when_due(self, session: WatchSession) -> None:
         next_full = 0.0
         while True:
             session.dirtied.clear()
@@ -245,9 +242,7 @@ class BucketWatcher:
             folder = next((folder for folder, due in session.dirty.items() if due <= now), None)
             if now < next_full and folder is None:
                 until = min([next_full, *session.dirty.values()])
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(until - now):
-                        await session.dirtied.wait()
+                await is_set_within(session.dirtied, until - now)
                 continue
             if folder is None or now >= next_full:
                 folder = b""
@@ -269,7 +264,7 @@ class BucketWatcher:
                 next_full = time.monotonic() + max(least_s, self._settings.scan_share * cost_s)
                 self.initial_scan_done.set()
 
-    async def _reconcile(self, session: Session, folder: bytes) -> float:
+    async def _reconcile(self, session: WatchSession, folder: bytes) -> float:
         """Compare a folder, and all below it, with the catalog, and record what differs.
 
         Returns:
@@ -294,7 +289,7 @@ class BucketWatcher:
             spent_s += await self._sweep(session, folder)
         return time.monotonic() - begun - spent_s
 
-    async def _sweep(self, session: Session, folder: bytes) -> float:
+    async def _sweep(self, session: WatchSession, folder: bytes) -> float:
         """Find recorded objects in and below a folder whose files are gone."""
         spent_s = 0.0
         start = b""
@@ -305,19 +300,21 @@ class BucketWatcher:
             start = page[-1].key + b"\0"
         return spent_s
 
-    async def _record_differing(self, session: Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
-        """Look at those of `keys` that are not as recorded; how long that took, seconds."""
+    async def _record_differing(
+        self, session: WatchSession, keys: list[bytes], known: dict[bytes, ObjectRecord]
+    ) -> float:
+        """Look at those of `keys` that differ from their records; how long that took, seconds."""
         found = await self._in_scan_thread(
             partial(scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
         )
         begun = time.monotonic()
         for at in range(0, len(found), BATCH_KEYS):
-            dues = [Due(key, None) for key in found[at : at + BATCH_KEYS] if key not in session.pending]
+            dues = [DueKey(key, None) for key in found[at : at + BATCH_KEYS] if key not in session.pending]
             session.look_again(await self._recorder.look(dues))
         return time.monotonic() - begun
 
-    def _enter(self, session: Session, folder: bytes) -> None:
-        """Ask for notices of a folder about to be scanned. Runs on the scanning thread."""
+    def _enter(self, session: WatchSession, folder: bytes) -> None:
+        """Watch a folder that is about to be scanned. Runs on the scanning thread."""
         if session.tree is None or session.unwatched:
             return
         try:
