@@ -49,7 +49,7 @@ static inline void write_jump(unsigned char code[JUMP_BYTES], uint64_t target) {
     copy_bytes(code + sizeof jump, &target, sizeof target);
 }
 
-// Goes on where the signal frame with `context` was made. Source: arch/x86/kernel/signal_64.c, rt_sigreturn.
+// Continues where the signal frame with `context` was made. Source: arch/x86/kernel/signal_64.c, rt_sigreturn.
 _Noreturn static inline void resume_context(uint64_t context) {
     __asm__ volatile("mov %0, %%rsp\n\tmov $15, %%eax\n\tsyscall\n\tud2" : : "r"(context) : "memory");
     __builtin_unreachable();
@@ -64,7 +64,7 @@ _Noreturn static inline void switch_stack(uint64_t stack, void (*enter)(void *),
     __builtin_unreachable();
 }
 
-// A thread by clone(2) that calls `enter(argument)` on its own stack; its id, or -errno.
+// Makes a thread by clone(2) that calls `enter(argument)` on its own stack; returns its id, or -errno.
 static inline long clone_thread(uint64_t flags, uint64_t stack, int32_t *parent_tid, int32_t *child_tid, uint64_t tls,
                                 void (*enter)(void *), void *argument) {
     long result;
@@ -88,7 +88,7 @@ static inline long clone_thread(uint64_t flags, uint64_t stack, int32_t *parent_
     return result;
 }
 
-// Registers so large that a process must ask for them (AMX tiles): which it has asked for, and asking again.
+// Large registers (AMX tiles), which a process must request: those it has requested, and requesting them again.
 // Source: Documentation/arch/x86/xstate.rst.
 static inline uint64_t register_permissions(void) {
     uint64_t bits = 0;

@@ -11,7 +11,7 @@ struct check_failure {
 };
 
 // Checks every number in the first `tables_bytes` of an image whose file has `file_bytes`: afterwards each offset,
-// index and text may be used without a further look. 0, or -1 with `failure` filled in.
+// index and text may be used without another check. Returns 0, or -1 with `failure` filled in.
 int image_check(const void *tables, uint64_t tables_bytes, uint64_t file_bytes, struct check_failure *failure);
 
 #endif

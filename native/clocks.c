@@ -3,8 +3,8 @@
 //
 // The kernel counts a copy's processor time from 0, while the program remembers readings from before the freeze: their
 // difference would be negative. So in a copy these functions of the C library begin with a jump to the ones here
-// (hooks.c), which add what the frozen process had used. Other clocks go straight to the vDSO, as ever. Code that makes
-// the system calls by itself, or reads /proc, sees the kernel's own count.
+// (hooks.c), which add the frozen process's processor time. Other clocks go straight to the vDSO, as before. Code that
+// makes the system calls itself, or reads /proc, sees the kernel's own count.
 //
 // Source: clock_gettime(2), getrusage(2), times(2); the kernel's include/linux/posix-timers_types.h for clocks below 0.
 
@@ -26,7 +26,7 @@
 typedef int (*clock_function)(clockid_t, struct timespec *);
 static clock_function of_vdso; // NULL: there is none
 
-// What the thread `tid` had used when it was frozen, nanoseconds; 0 for one that is new.
+// Processor time of the thread `tid` when it was frozen, nanoseconds; 0 for a new thread.
 static uint64_t used_by_thread(int32_t tid) {
     const int32_t *pairs = (const int32_t *)thawd_landing.tids;
     const uint64_t *used = (const uint64_t *)thawd_landing.thread_cpu;
@@ -36,11 +36,11 @@ static uint64_t used_by_thread(int32_t tid) {
             return used[i];
         most = used[i] > most ? used[i] : most;
     }
-    // A fork of a copy: its only thread is a copy of one of those, under the id of the new process.
+    // In a fork of a copy the only thread is a copy of one of the frozen threads, under the new process's id.
     return most && tid == sys_getpid() ? most : 0;
 }
 
-// What is missing from `clock`, which counts processor time; 0 where that is another process's.
+// The time to add to `clock`, a clock of processor time; 0 for another process's clock.
 static uint64_t missing_from(clockid_t clock) {
     if (clock == CLOCK_PROCESS_CPUTIME_ID)
         return thawd_landing.cpu_ns;

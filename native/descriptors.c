@@ -128,8 +128,8 @@ static int describe_one(struct freezing *f, struct look *look) {
     return refuse_unknown(f, look);
 }
 
-// Whether two numbers are one open file. Many containers deny kcmp(2); Linux 6.10 has a question of its own for this;
-// before that, a flag that belongs to the open file is changed for a moment.
+// Whether two numbers refer to one open file. Many containers deny kcmp(2); Linux 6.10 has an fcntl for this; before
+// that, a flag of the open file is changed for a moment.
 static int are_one_file(struct freezing *f, int a, int b) {
     long result = sys6(SYS_kcmp, f->pid, f->pid, KCMP_FILE, a, b, 0);
     if (result >= 0)
@@ -145,8 +145,8 @@ static int are_one_file(struct freezing *f, int a, int b) {
     return (int)result;
 }
 
-// Descriptors that are one open file share its position and flags: the later ones become copies of the first. Only
-// those of one inode are asked about.
+// Descriptors of one open file share its position and flags: the later ones become copies of the first. Only
+// descriptors with equal inodes are compared.
 static int find_original(struct freezing *f, struct look *look) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     for (uint32_t i = 0; i + 1 < table->count; i++) {

@@ -1,8 +1,8 @@
 // Runs in both address spaces. A private folder at the path of the frozen process's temporary folder, by a mount
 // namespace.
 //
-// The namespace lives as long as a process is in it, and with it go its mounts: nothing is left to clean up but the
-// folder `own`. Processes that this one starts are in it too and see the same files.
+// The namespace and its mounts live as long as a process is in it: only the folder `own` is left to clean up. Processes
+// that this one starts are in the namespace, too, and see the same files.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -41,7 +41,7 @@ static int write_text(const char *path, const char *text) {
     return wrote < 0 ? (int)wrote : 0;
 }
 
-// One id, mapped to itself: all that an unprivileged process may map.
+// Maps one id to itself: an unprivileged process may map no more.
 static int map_id(const char *path, uint64_t id) {
     char line[64];
     struct writer out = text_writer(line, sizeof line);
@@ -53,7 +53,7 @@ static int map_id(const char *path, uint64_t id) {
 }
 
 static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) {
-    // Source: user_namespaces(7): before an unprivileged process may map its group, it must give up setgroups.
+    // Source: user_namespaces(7): an unprivileged process must disable setgroups before it may map its group.
     int result = write_text("/proc/self/setgroups", "deny");
     if (!result)
         result = map_id("/proc/self/uid_map", user);
@@ -63,7 +63,7 @@ static int map_ids(uint64_t user, uint64_t group, struct disk_failure *failure) 
                   : 0;
 }
 
-// In a user namespace of its own the kernel counts the processes in it alone, since Linux 5.14.
+// Since Linux 5.14 the kernel counts the processes of a user namespace separately.
 // Source: the kernel's kernel/ucount.c, is_rlimit_overlimit.
 static void limit_processes(void) {
     char release[128];
@@ -102,8 +102,8 @@ static int enter_namespaces(const struct disk *disk, int *with_user, struct disk
     return 0;
 }
 
-// Capabilities over the new user namespace only; nobody in the copy has use for them. Root would have them again at the
-// next exec, and needs them to give a fork its own folder: a namespace in which root is root takes CAP_SETFCAP.
+// Drops the capabilities in the new user namespace, which the copy does not need. Root keeps them: it would regain them
+// at the next exec, and needs them to mount a fork's folder: a namespace that maps root to root takes CAP_SETFCAP.
 static int drop_needless(struct disk_failure *failure) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
@@ -111,7 +111,7 @@ static int drop_needless(struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 0, "capabilities cannot be dropped", "") : 0;
 }
 
-// Opened after the namespaces were entered: overlayfs takes no folder of another mount namespace.
+// Called after the namespaces were entered: overlayfs refuses folders of another mount namespace.
 static int open_folder(const char *folder, const char *name) {
     char path[4200];
     struct writer out = text_writer(path, sizeof path);
@@ -122,24 +122,25 @@ static int open_folder(const char *folder, const char *name) {
 
 static void put_folder(struct writer *out, const char *option, int fd) {
     put_text(out, option);
-    put_text(out, "/proc/self/fd/"); // no path: commas and colons in it would have to be escaped
+    put_text(out, "/proc/self/fd/"); // rather than a path, in which commas and colons would have to be escaped
     put_number(out, (unsigned)fd, 10);
 }
 
-// `volatile` (Linux 5.10): nothing is synced. Without it the end of each copy would wait for all that is being written
-// to the disk, by whomever. `userxattr` (Linux 5.11): marks are kept in user.* attributes.
+// `volatile` (Linux 5.10): nothing is synced. Without it the end of each copy would wait for all pending writes to the
+// disk, those of other processes included. `userxattr` (Linux 5.11): marks are kept in user.* attributes.
 static long mount_layers(const char *at, int lower, int upper, int work) {
     char options[256];
     struct writer out = text_writer(options, sizeof options);
     put_folder(&out, "lowerdir=", lower);
     put_folder(&out, ",upperdir=", upper);
     put_folder(&out, ",workdir=", work);
-    // Only there may overlayfs keep its marks in trusted.* attributes, where it can also rename folders of `lower`.
+    // Only in the first user namespace may overlayfs keep marks in trusted.* attributes, which renaming folders of
+    // `lower` requires.
     put_text(&out, in_first_user_namespace() ? ",volatile,redirect_dir=on" : ",volatile,userxattr");
     return sys6(SYS_mount, (long)"overlay", (long)at, (long)"overlay", MS_NOSUID | MS_NODEV, (long)options, 0);
 }
 
-// The kernel mounts read-only, without a word, where it cannot make its working folder.
+// The kernel silently mounts read-only if it cannot make its working folder.
 static int check_writable(const struct disk *disk, struct disk_failure *failure) {
     struct statfs status;
     long result = sys3(SYS_statfs, (long)disk->at, (long)&status, 0);
@@ -196,14 +197,13 @@ static int mount_tmp(const struct disk *disk, struct disk_failure *failure) {
     return result < 0 ? fails(failure, result, 1, "the temporary folder cannot be mounted on ", disk->tmp) : 0;
 }
 
-// What a process leaves in /dev/shm ends with its namespace. Where it may not be mounted it is the machine's, as
-// before.
+// Gives the namespace its own /dev/shm, which ends with it. If it cannot be mounted, the machine's stays visible.
 static void mount_shared_memory(const struct disk *disk) {
     if (disk->tmp)
         sys6(SYS_mount, (long)"thawd-shm", (long)"/dev/shm", (long)"tmpfs", MS_NOSUID | MS_NODEV, (long)"mode=1777", 0);
 }
 
-// Of a mount that a more privileged namespace has made, flags may be added, and none taken away.
+// Flags of a mount made by a more privileged namespace: further flags may be added, but none removed.
 static long locked_flags(const char *path) {
     static const struct {
         long reported, mounted;
@@ -234,7 +234,7 @@ int disk_enter(const struct disk *disk, struct disk_failure *failure) {
     int result = enter_namespaces(disk, &with_user, failure);
     if (result || !disk->at)
         return result;
-    // Slave, not private: what is mounted and unmounted outside is inside too, and no copy keeps a disk busy.
+    // Slave, not private: mounts and unmounts outside take effect inside, too, so that no copy keeps a disk busy.
     long made = sys6(SYS_mount, 0, (long)"/", 0, MS_REC | MS_SLAVE, 0, 0);
     if (made < 0)
         return fails(failure, made, 1, "mounts of a copy cannot be kept to itself", "");

@@ -5,28 +5,27 @@
 #define THAWD_DISK_H
 
 struct disk {
-    const char *at;  // where the frozen process knows its temporary folder: a folder must be there; NULL: no disk
-    const char *own; // of this process alone: with `lower` it holds the folders "upper" and "work", else it is mounted
-    const char *lower;  // what all copies begin with, never written to; NULL: `own` holds all there is
-    const char *tmp;    // where the same folder is to be seen as well, such as "/tmp"; NULL: nowhere else
-    const char *code;   // a folder that is to be read-only; NULL: none
-    int own_user;       // a user namespace of its own in any case, in which it keeps the capabilities that it has there
-    int is_environment; // where it has a user namespace of its own, MAX_PROCESSES are counted in it
+    const char *at;     // path of the frozen process's temporary folder, where a folder must exist; NULL: no disk
+    const char *own;    // folder of this process alone: with `lower` it holds "upper" and "work", else it is mounted
+    const char *lower;  // initial contents of all copies, never written to; NULL: `own` holds all contents
+    const char *tmp;    // a second path at which to mount the folder, such as "/tmp"; NULL: none
+    const char *code;   // a folder to make read-only; NULL: none
+    int own_user;       // always enter a user namespace, and keep the capabilities in it
+    int is_environment; // limit the processes to MAX_PROCESSES if a user namespace is entered
 };
 
 struct disk_failure {
-    const char *what, *detail; // joined; `what` says the way out where there is one
-    int refused;               // it cannot be had here, now or later
+    const char *what, *detail; // joined; `what` includes the way out if there is one
+    int refused;               // this machine or user cannot have it, now or later
 };
 
-// With `own_user`, `at` may be NULL: then nothing is mounted.
-// Takes this process, which must have a single thread, into a mount namespace of its own, and mounts its folder on
-// `at`: an overlay over `lower`, or `own` itself; then the same on `tmp`. Where it has no right to, it goes into a user
-// namespace too, in which it is the same user and group and has no capabilities afterwards, unless it is root. 0, or
-// -errno.
+// Moves this process, which must have a single thread, into a mount namespace of its own, and mounts its folder on
+// `at`: an overlay over `lower`, or `own` itself; then the same folder on `tmp`. Without the right to mount, the
+// process also enters a user namespace, in which it has the same user and group and afterwards, unless it is root, no
+// capabilities. With `own_user`, `at` may be NULL: then nothing is mounted. Returns 0, or -errno.
 int disk_enter(const struct disk *disk, struct disk_failure *failure);
 
-// Whether `path` lies below the folder `at`.
+// Whether `path` is below the folder `at`.
 int disk_holds(const char *at, const char *path);
 
 #endif

@@ -27,15 +27,16 @@ int in_first_user_namespace(void) {
 int drop_capabilities(void) {
     struct __user_cap_header_struct header = {.version = _LINUX_CAPABILITY_VERSION_3};
     struct __user_cap_data_struct none[_LINUX_CAPABILITY_U32S_3] = {0};
-    int death_signal = 0; // which capset may clear
+    int death_signal = 0; // kept, since capset may clear it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
     for (int capability = 0;; capability++) {
         long dropped = sys_prctl(PR_CAPBSET_DROP, capability, 0, 0, 0);
         if (dropped == -EINVAL)
-            break; // the kernel knows no more of them
+            break; // the kernel has no further capabilities
         if (dropped == 0 || sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0) == 0)
             continue;
-        // It may not be changed without CAP_SETPCAP, and counts at an exec only, where this is stricter still.
+        // The set cannot be changed without CAP_SETPCAP. It matters at an exec only, where no_new_privs is stricter
+        // still.
         long result = sys_prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
         if (result < 0)
             return (int)result;

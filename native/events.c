@@ -1,5 +1,5 @@
 // Runs in the process that is frozen. Descriptors of events within the process: eventfd, epoll, timerfd, signalfd,
-// inotify. What the kernel tells of them stands in /proc/self/fdinfo.
+// inotify. Their state is read from /proc/self/fdinfo.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -36,7 +36,7 @@ static int describe_epoll(struct freezing *f, struct look *look) {
         watch->events = (uint32_t)take_field(&at, "events:");
         watch->data = take_field(&at, "data:");
         uint64_t inode = take_field(&at, "ino:");
-        // A number may be closed, or be another file by now, while a copy of the open file lives on and is watched.
+        // The number may be closed or reused by now while a duplicate keeps the watched file open.
         struct stat status;
         if (sys3(SYS_fstat, watch->number, (long)&status, 0) < 0 || status.st_ino != inode)
             return refuse_descriptor(f, look,
@@ -61,7 +61,7 @@ static int describe_eventfd(struct look *look) {
     return 0;
 }
 
-// A pair of numbers, "(seconds, nanoseconds)", behind `name`; nanoseconds in all.
+// Reads a pair of numbers, "(seconds, nanoseconds)", behind `name`; returns nanoseconds.
 static uint64_t take_time(const char *info, const char *name) {
     const char *at = find_line(info, name);
     while (at && *at && *at != '(')
@@ -82,7 +82,7 @@ static uint64_t take_line(const char *info, const char *name, unsigned base) {
     return take_number(&at, base);
 }
 
-// A timer keeps the moment at which it expires, on its own clock; one that has expired and was not read does so again.
+// A timer keeps its expiry on its own clock; one that has expired and was not read expires again in a copy.
 // Source: fs/timerfd.c, timerfd_show.
 static int describe_timer(struct look *look) {
     struct timespec now = {0, 0};
@@ -113,7 +113,7 @@ int event_describe(struct freezing *f, struct look *look) {
         return 0;
     }
     if (text_equal(look->link, "anon_inode:inotify")) {
-        // A watch is known by inode only, and its path is not told.
+        // The kernel shows a watch's inode only, not its path.
         if (find_line(look->info, "inotify wd:"))
             return refuse_descriptor(
                 f, look, "an inotify watch cannot be frozen; stop watching files before the freeze: descriptor ");

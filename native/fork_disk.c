@@ -1,5 +1,5 @@
-// Runs in forks of the process that can be frozen, or of its copies. What thaw does for a copy, for a fork: a temporary
-// folder of its own.
+// Runs in forks of the process that can be frozen, or of its copies. Mounts a fork's own temporary folder, as thaw does
+// for a copy.
 
 #include "disk.h"
 #include "drop.h"

@@ -17,7 +17,7 @@
 #include "freezing.h"
 #include "sys.h"
 
-#define PARCEL_BYTES (UINT64_C(4) << 20) // what a copy is told; nothing is touched before it is used
+#define PARCEL_BYTES (UINT64_C(4) << 20) // arguments and environment of a copy; no page is touched before it is used
 #define PARKING_BYTES (UINT64_C(8) << 20)
 #define TEXT_AREA_BYTES (UINT64_C(8) << 20)
 #define HOOK_TRIES 100
@@ -91,7 +91,7 @@ uint32_t add_file(struct freezing *f, uint32_t path, int checked) {
     return files->count - 1;
 }
 
-// Divides scratch memory among the tables. Nothing is touched before it is used.
+// Divides scratch memory among the tables. No page is touched before it is used.
 static int make_tables(struct freezing *f) {
     const struct {
         struct table *table;
@@ -153,7 +153,7 @@ static int open_all(struct freezing *f, const char *partial) {
     return fault_point(f, "open");
 }
 
-// In the signal handler of the calling thread, with all others stopped.
+// Called in the signal handler of the calling thread, with all other threads stopped.
 static int write_image(struct freezing *f) {
     static int (*const steps[])(struct freezing *) = {
         park_describe, mappings_read, process_describe, pages_find, descriptors_describe, plan, output,
@@ -193,7 +193,7 @@ static int stop_and_write(struct freezing *f) {
     }
 }
 
-// Everything on disk before the image has its name.
+// Syncs the image, then renames it.
 static int make_durable(struct freezing *f, const char *partial) {
     uint64_t started_ns = monotonic_ns();
     if (fsync(f->image_fd) < 0)
@@ -252,7 +252,7 @@ static int list_fault_points(struct freezing *f) {
     return FREEZE_FAILED;
 }
 
-// The leader of the thread group may have ended by pthread_exit: then /proc/self has no memory to show.
+// The leader of the thread group may have ended by pthread_exit: /proc/self then shows no memory.
 static int refuse_without_leader(struct freezing *f) {
     char stat[512];
     long bytes = read_text_file("/proc/self/stat", stat, sizeof stat);
@@ -287,7 +287,7 @@ static int freeze(struct freezing *f, const char *partial) {
     return result ? result : make_durable(f, partial);
 }
 
-// One freeze at a time: what the handlers of all threads share is there once.
+// One freeze at a time: the handlers of all threads share one state.
 static uint32_t busy;
 
 int thawd_freeze(const struct freeze_request *request, struct freeze_report *report) {
@@ -299,7 +299,7 @@ int thawd_freeze(const struct freeze_request *request, struct freeze_report *rep
     *f = (struct freezing){.request = request, .report = report, .image_fd = -1, .pagemap_fd = -1, .memory_fd = -1};
     f->pid = sys_getpid();
     f->writer_tid = sys_gettid();
-    // A request of another version may have no path where we look for it.
+    // A request of another version may have its path at another offset.
     const char *path = request->bytes == sizeof *request && request->path ? request->path : "";
     int length = snprintf(partial, sizeof partial, "%s.partial", path);
     int result;

@@ -1,9 +1,9 @@
-// Runs in thawed copies, for hooks.c. Forgets image-backed memory: what the program gives back reads as zeros.
+// Runs in thawed copies, for hooks.c. Forgets image-backed memory: memory that the program gives back reads as zeros.
 //
-// Two ways lead there. New anonymous memory over the image gives the pages back, and costs up to two mappings, of which
-// a process may have 65,530 (vm.max_map_count); an allocator that returns two of three blocks of a fragmented heap
-// would use them up. Zeros written into the mapping cost none, but keep as much memory as is forgotten. So a hole is
-// mapped while those before it have added few mappings, and a larger one for longer: up to MAPPINGS, and MAPPINGS more
+// There are two methods. Mapping new anonymous memory over the image frees the pages and costs up to two mappings, of
+// which a process may have 65,530 (vm.max_map_count); an allocator that returns two of three blocks of a fragmented
+// heap would use them up. Writing zeros into the mapping costs no mappings, but keeps the memory in use. So a hole is
+// mapped while earlier holes have added few mappings, and a larger hole for longer: up to MAPPINGS, and MAPPINGS more
 // each time that its size doubles. All other holes are written.
 //
 // Guarantees: pages given back read as zeros (MADV_DONTNEED), or as before or zeros (MADV_FREE), until they are
@@ -11,10 +11,10 @@
 // than 9,728 mappings. Zeros take at most as much memory as the frozen process had in these pages, and giving the same
 // pages back again takes neither memory nor mappings.
 //
-// Which mapping a hole lies in has to be asked each time, since the program may have put another one there; and opening
-// /proc/self/maps takes longer than all the rest, before Linux 6.11 as long as the process has mappings. So mappings
-// that holes are written into get a mark that the kernel keeps with them and forgets with them: a memory policy that
-// means what the default means, and that nobody else sets. get_mempolicy(2) finds it ten times as fast.
+// The mapping of a hole has to be looked up each time, since the program may have mapped something else there. Opening
+// /proc/self/maps takes longer than everything else; before Linux 6.11 its cost grows with the number of mappings. So
+// mappings that holes are written into get a mark that the kernel keeps and drops with them: a memory policy that is
+// equivalent to the default and that no other code sets. get_mempolicy(2) finds it ten times as fast.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -34,7 +34,7 @@
 #endif
 
 #define MAPPINGS 512
-#define LOOKED_AT (16 * IMAGE_PAGE) // a hole of this size may well be zeros: freeze stores gaps that are not larger
+#define LOOKED_AT (16 * IMAGE_PAGE) // a hole up to this size may already be zeros: freeze stores gaps of this size
 #define KNOWN (4 * IMAGE_PAGE)
 
 // Source: include/uapi/linux/mempolicy.h. Any of all nodes that the process may use is preferred: Linux 5.15.
@@ -43,7 +43,7 @@
 #define POLICY_NODES_ALLOWED 4
 #define MOST_NODES 1024
 
-// By how many mappings the process has more for its holes. Those that went with their memory are counted still.
+// Number of mappings that holes have added. Mappings that were unmapped with their memory are still counted.
 static int64_t added;
 static uint32_t marked; // whether any mapping has the mark
 
@@ -56,11 +56,11 @@ static int may_be_mapped(uint64_t bytes) {
     return __atomic_load_n(&added, __ATOMIC_RELAXED) < most;
 }
 
-// Notes what a hole in `vma` has cost: nothing where it was all of it, or where the kernel joined it with neighbours.
+// Counts the mappings that a hole in `vma` has added: none if it covers all of `vma` or the kernel merged it.
 static void count(const struct vma *vma, uint64_t start, uint64_t end, int by_text) {
     struct vma hole;
     int64_t more = 1 + (start > vma->start && end < vma->end) - (start == vma->start && end == vma->end);
-    if (!by_text && !vma_at(start, &hole, 0)) // by the text it would take longer than the hole
+    if (!by_text && !vma_at(start, &hole, 0)) // reading the text would take longer than making the hole
         more -= (hole.start < start) + (hole.end > end);
     __atomic_add_fetch(&added, more, __ATOMIC_RELAXED);
 }
@@ -84,7 +84,7 @@ static int are_zeros(uint64_t start, uint64_t end) {
     return start == end;
 }
 
-// Into memory that the program may not write: the kernel does that for /proc/self/mem, as for a debugger.
+// Writes into memory that the program may not write: through /proc/self/mem the kernel permits it, as for a debugger.
 static long write_forbidden(const struct vma *vma, uint64_t start, uint64_t end, int by_text) {
     int fd = sys_open("/proc/self/mem", O_RDWR | O_CLOEXEC, 0);
     long written = fd < 0 ? fd : IMAGE_PAGE;
@@ -95,7 +95,7 @@ static long write_forbidden(const struct vma *vma, uint64_t start, uint64_t end,
     return written == IMAGE_PAGE ? 0 : map_hole(vma, start, end, by_text);
 }
 
-// A filter of system calls may end the process for one that it does not know.
+// Whether the process is under a seccomp filter, which may end it for a system call that the filter does not know.
 static int is_filtered(void) {
     return sys_prctl(PR_GET_SECCOMP, 0, 0, 0, 0) != 0;
 }
@@ -122,7 +122,7 @@ static long write_hole(const struct vma *vma, uint64_t start, uint64_t end, int 
 }
 
 long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, int by_text) {
-    // Asked for its errors alone: it refuses what MADV_DONTNEED refuses, locked memory, and forgets nothing.
+    // Called for its errors only: it refuses locked memory as MADV_DONTNEED does, and frees nothing.
     long result = sys_madvise(start, end - start, MADV_COLD);
     int locked = result == -EINVAL;
     if (result < 0 && !(locked && advice == MADV_DONTNEED_LOCKED))
@@ -132,7 +132,8 @@ long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, 
     result = may_be_mapped(end - start) ? map_hole(vma, start, end, by_text) : -ENOMEM;
     if (!result && locked)
         sys3(SYS_mlock2, (long)start, (long)(end - start), 1 /* MLOCK_ONFAULT */);
-    if (!result || advice == MADV_FREE) // which leaves the contents until the kernel needs the memory: it never does
+    if (!result ||
+        advice == MADV_FREE) // MADV_FREE may keep the contents until the kernel needs the memory, which here is never
         return 0;
     return write_hole(vma, start, end, by_text);
 }
@@ -143,8 +144,9 @@ static int is_marked(uint64_t page) {
     return sys6(SYS_get_mempolicy, (long)&policy, 0, 0, (long)page, POLICY_OF_ADDRESS, 0) == 0 && policy == POLICY_MARK;
 }
 
-// Protection may have changed since the mark was set. Both are calls that copy a few bytes from or to the page and tell
-// where they may not: times for a file that there is not, and the set of blocked signals, where only zeros will stay.
+// Protection may have changed since the mark was set. Each function makes a system call that copies a few bytes from or
+// to the page and fails if it may not: one passes times for a missing file, the other reads the set of blocked signals
+// into a page that will be zeroed.
 static int may_be_read(uint64_t page) {
     return sys6(SYS_utimensat, -1, 0, (long)page, 0, 0, 0) != -EFAULT;
 }

@@ -5,15 +5,16 @@
 
 #include "vma.h"
 
-// Makes [start, end) of the mapping `vma`, which is of an image and stands in for anonymous memory, what madvise(2)
-// says of `advice`: MADV_DONTNEED, MADV_DONTNEED_LOCKED or MADV_FREE. 0 or -errno. `by_text`: see vma.h.
+// Applies `advice` (MADV_DONTNEED, MADV_DONTNEED_LOCKED or MADV_FREE) to [start, end) of the mapping `vma`, which maps
+// an image in place of anonymous memory, with the effect that madvise(2) documents. Returns 0 or -errno. `by_text`: see
+// vma.h.
 long hole_make(const struct vma *vma, uint64_t start, uint64_t end, int advice, int by_text);
 
-// The same for a small hole in memory that `hole_make` knows, several times as fast. 0: it does not know it, or may
-// not.
+// Does the same for a small hole in memory that `hole_make` has marked, several times as fast. Returns 0 if the memory
+// is not marked or must not be changed.
 int hole_make_known(uint64_t start, uint64_t end, int advice);
 
-// Whether a page that can be read holds zeros alone.
+// Whether a readable page holds only zeros.
 int is_zero(uint64_t page);
 
 #endif

@@ -1,12 +1,11 @@
 // Runs in the process that is frozen, and goes on working in its thawed copies. madvise and mremap that know
 // image-backed memory.
 //
-// In a copy, what was anonymous memory is a private mapping of the image. The kernel keeps its promises to that
-// mapping: MADV_DONTNEED brings the frozen contents back where an allocator counts on zeros, MADV_FREE and
-// MADV_WIPEONFORK are refused, and growth by mremap shows the image's next pages. So both functions of the C library
-// begin with a jump to the ones here, which do to image-backed memory what the kernel would have done to anonymous
-// memory, and leave the rest to it. Code that makes these system calls by itself is not caught: that is what
-// FREEZE_COPY is for.
+// In a copy, former anonymous memory is a private mapping of the image, and the kernel treats it as one: MADV_DONTNEED
+// restores the frozen contents where an allocator expects zeros, MADV_FREE and MADV_WIPEONFORK are refused, and growth
+// by mremap shows the image's next pages. So both functions of the C library begin with a jump to the ones here, which
+// do to image-backed memory what the kernel would do to anonymous memory, and pass all other calls to the kernel. Code
+// that makes these system calls itself is not caught; FREEZE_COPY is for such code.
 
 #define _GNU_SOURCE
 #include <dlfcn.h>
@@ -29,11 +28,11 @@
 #define MADV_DONTNEED_LOCKED 24
 #endif
 
-// What mremap moves by copying: little, or memory of more than so many mappings.
+// mremap copies small memory, and memory of more than this many mappings, instead of moving it.
 #define COPIED_BYTES (256 * IMAGE_PAGE)
 #define MOST_PARTS 8
 
-static int by_text; // as if the kernel had no PROCMAP_QUERY
+static int by_text; // act as if the kernel had no PROCMAP_QUERY
 
 enum backing { BACKING_OTHER, BACKING_IMAGE_OF_ANONYMOUS, BACKING_IMAGE_OF_FILE };
 
@@ -64,8 +63,8 @@ static uint64_t first_range(const struct landed_image *image, uint64_t address) 
     return low;
 }
 
-// Whether [start, end) may hold pages of an image; what was mapped there since is another question. Asked first: most
-// calls are about memory that the copy has got by itself.
+// Whether [start, end) overlaps a range mapped from an image at the thaw; other memory may be mapped there by now.
+// Checked first, since most calls are about memory that the copy has mapped itself.
 static int may_be_image(uint64_t start, uint64_t end) {
     if (__atomic_load_n(&thawd_landing.moved, __ATOMIC_ACQUIRE))
         return 1;
@@ -78,7 +77,7 @@ static int may_be_image(uint64_t start, uint64_t end) {
     return 0;
 }
 
-// Zeros in [start, end) by process_vm_writev, which tells of what may not be written instead of dying of it.
+// Writes zeros to [start, end) by process_vm_writev, which returns an error for protected memory instead of a signal.
 static void write_zeros(uint64_t start, uint64_t end) {
     static const char zeros[IMAGE_PAGE];
     for (; start < end; start += IMAGE_PAGE) {
@@ -87,8 +86,8 @@ static void write_zeros(uint64_t start, uint64_t end) {
     }
 }
 
-// For when the kernel does not tell what is mapped: no descriptor is left, or there is no /proc. Then what the image
-// had there is dropped and overwritten.
+// For when the mappings cannot be read: no descriptor is left, or there is no /proc. The pages are dropped, and those
+// that the image had there are overwritten.
 static long advise_blind(uint64_t start, uint64_t end, int advice) {
     if (advice == MADV_WIPEONFORK)
         return -ENOMEM;
@@ -106,7 +105,7 @@ static long advise_blind(uint64_t start, uint64_t end, int advice) {
     return result;
 }
 
-// The same contents at [start, end) in anonymous memory, which takes any advice.
+// Replaces [start, end) by anonymous memory with the same contents, which accepts any advice.
 static long make_anonymous(const struct vma *vma, uint64_t start, uint64_t end) {
     long to = sys_mmap(0, end - start, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (SYS_FAILED(to))
@@ -120,7 +119,7 @@ static long advise_part(const struct vma *vma, uint64_t start, uint64_t end, int
     enum backing backing = backing_of(vma);
     if (backing == BACKING_OTHER)
         return sys_madvise(start, end - start, advice);
-    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file; its contents cannot be had back
+    if (backing == BACKING_IMAGE_OF_FILE) // these pages differed from their file, whose contents cannot be restored
         return advice == MADV_WIPEONFORK || advice == MADV_FREE ? -EINVAL : -EACCES;
     if (advice == MADV_WIPEONFORK) {
         if (!(vma->protection & PROT_READ))
@@ -143,8 +142,8 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
         return sys_madvise(start, bytes, advice);
     if (hole_make_known(start, end, advice))
         return 0;
-    // The kernel takes MADV_FREE for private anonymous memory alone: then it is the copy's own, and no lookup is
-    // needed.
+    // The kernel accepts MADV_FREE for private anonymous memory only: if it does, the memory is the copy's own, and no
+    // lookup is needed.
     if (advice != MADV_WIPEONFORK && sys_madvise(start, bytes, MADV_FREE) == 0)
         return advice == MADV_FREE ? 0 : sys_madvise(start, bytes, advice);
     long result = 0;
@@ -154,7 +153,7 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
         if (failed && failed != -ENOENT)
             return advise_blind(start, end, advice);
         if (failed || vma.start >= end)
-            return -ENOMEM; // a hole: madvise(2) goes on behind it, and tells at the end
+            return -ENOMEM; // a hole: madvise(2) continues behind it and reports it at the end
         if (vma.start > start) {
             result = -ENOMEM;
             start = vma.start;
@@ -168,15 +167,15 @@ static long advise(uint64_t start, uint64_t bytes, int advice) {
     return result;
 }
 
-// What remap finds in a range: its last mapping, how many there are, and whether they differ in protection.
+// The mappings of a range: the last of them, their number, and whether they differ in protection.
 struct found {
     struct vma last;
     uint32_t parts;
     int mixed;
 };
 
-// Whether any of [start, end) is image-backed; -EFAULT, as the kernel says to several mappings, when it has a hole or
-// holds pages of a file, which could not be told from growth.
+// Whether any part of [start, end) is image-backed. Returns -EFAULT, as the kernel does for several mappings, if the
+// range has a hole or pages of a file, which could not be distinguished from growth.
 static long looks_frozen(uint64_t start, uint64_t end, struct found *in) {
     long found = 0;
     int of_file = 0, protection = 0;
@@ -192,7 +191,7 @@ static long looks_frozen(uint64_t start, uint64_t end, struct found *in) {
     return found && of_file ? -EFAULT : found;
 }
 
-// Moves [from, from + bytes), which may be many mappings, to `to`, which is set aside.
+// Moves [from, from + bytes), which may be many mappings, to the reserved memory at `to`.
 static long move_mappings(uint64_t from, uint64_t bytes, uint64_t to) {
     for (uint64_t done = 0; done < bytes;) {
         struct vma vma;
@@ -207,14 +206,14 @@ static long move_mappings(uint64_t from, uint64_t bytes, uint64_t to) {
     return 0;
 }
 
-// Pages that are not zeros, from memory that is given up to new memory.
+// Copies the pages that are not zeros to new memory; the old memory is unmapped afterwards.
 static void copy_pages(uint64_t from, uint64_t bytes, uint64_t to) {
     for (uint64_t at = 0; at < bytes; at += IMAGE_PAGE)
         if (!is_zero(from + at))
             __builtin_memcpy((void *)(to + at), (const void *)(from + at), IMAGE_PAGE);
 }
 
-// In place, by anonymous memory behind it. 0: there is no room.
+// Grows memory in place, by mapping anonymous memory behind it. Returns 0 if there is no room.
 static int grow_in_place(uint64_t end, uint64_t bytes, int protection) {
     long tail = sys_mmap(end, bytes, protection, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
     if (tail == (long)end)
@@ -232,7 +231,7 @@ static long grow(uint64_t from, uint64_t bytes, uint64_t new_bytes, int flags, u
         if (!(flags & MREMAP_MAYMOVE))
             return -ENOMEM;
     }
-    // A block that grows again and again would get a mapping more with each move: the kernel does not join them.
+    // A block that grows repeatedly would get another mapping with each move: the kernel does not merge them.
     int copied = (bytes <= COPIED_BYTES || in->parts > MOST_PARTS) && protection & PROT_READ && !in->mixed;
     uint64_t kept = least(bytes, new_bytes);
     long target = sys_mmap(flags & MREMAP_FIXED ? to : 0, new_bytes, protection | (copied ? PROT_WRITE : 0),
@@ -340,7 +339,7 @@ int hooks_install(struct freezing *f) {
         write_jump(jump, (uint64_t)hook->replacement);
         if (!__builtin_memcmp(hook->at, jump, JUMP_BYTES))
             return 0; // a copy that is frozen again has them already
-        // SAFETY: nobody may stand inside the bytes that change. The caller tries again.
+        // SAFETY: no thread may be stopped inside the bytes that change. The caller tries again.
         if (park_is_inside((uint64_t)hook->at, (uint64_t)hook->at + JUMP_BYTES))
             return fail(f, "hooks", -EAGAIN, "a thread stands in a function that is to be patched");
     }

@@ -25,7 +25,7 @@ static void describe_cpu(struct host_key *host) {
     if (highest >= 7) {
         cpu_id(7, 0, leaf);
         host->cpu_features[2] = leaf[1];
-        host->cpu_features[3] = leaf[2] & ~(1u << 4); // OSPKE follows the kernel's command line: XCR0 tells of it
+        host->cpu_features[3] = leaf[2] & ~(1u << 4); // OSPKE depends on the kernel's command line; XCR0 covers it
         host->cpu_features[4] = leaf[3];
         cpu_id(7, 1, leaf);
         host->cpu_features[5] = leaf[0];
@@ -44,7 +44,7 @@ int host_describe(struct host_key *host) {
         return (int)result;
     copy_bytes(host->kernel_release, names.release, sizeof names.release);
     copy_bytes(host->kernel_version, names.version, sizeof names.version);
-    // Behind the terminating NUL the kernel leaves what was there before.
+    // The kernel does not clear the bytes behind the terminating NUL.
     for (uint64_t i = text_bytes(host->kernel_release); i < sizeof host->kernel_release; i++)
         host->kernel_release[i] = 0;
     for (uint64_t i = text_bytes(host->kernel_version); i < sizeof host->kernel_version; i++)

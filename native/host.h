@@ -5,10 +5,10 @@
 
 #include "image.h"
 
-// Fills in `host`. 0 or -errno.
+// Fills in `host`. Returns 0 or -errno.
 int host_describe(struct host_key *host);
 
-// What of `now` differs from `frozen`, in words; NULL when nothing does.
+// A text that says how `now` differs from `frozen`; NULL when they are equal.
 const char *host_difference(const struct host_key *frozen, const struct host_key *now);
 
 #endif

@@ -16,7 +16,7 @@
 #define IMAGE_ARCHITECTURE_X86_64 62 // EM_X86_64
 #define IMAGE_PAGE 4096
 
-// Where thaw lives while the frozen process's mappings come back around it; a process with memory there is refused.
+// Addresses of thaw while it restores the frozen process's mappings; a process with memory there is refused.
 #define ZONE_START UINT64_C(0x3f0000000000)
 #define ZONE_BYTES UINT64_C(0x000100000000) // 4 GiB of addresses, a few hundred KiB of them used
 
@@ -44,11 +44,11 @@ struct section_place {
     uint32_t record_bytes; // 1 for the last two
 };
 
-// The machine and the C library a process was frozen on. Thaw refuses where any field differs, and names it.
+// The machine and the C library a process was frozen on. Thaw refuses if any field differs, and names it.
 struct host_key {
     char kernel_release[72];  // uname -r
     char kernel_version[72];  // uname -v
-    char boot_id[40];         // /proc/sys/kernel/random/boot_id: clocks and vDSO begin anew with each boot
+    char boot_id[40];         // /proc/sys/kernel/random/boot_id: each boot has new clocks and a new vDSO
     char cpu_vendor[16];      // CPUID leaf 0
     uint32_t cpu_signature;   // CPUID leaf 1, EAX: family, model, stepping
     uint32_t cpu_features[6]; // CPUID leaf 1 ECX EDX, leaf 7 EBX ECX EDX, leaf 7.1 EAX
@@ -64,16 +64,16 @@ struct process_facts {
     uint64_t arguments_start, arguments_end;
     uint64_t environment_start, environment_end;
     uint64_t vdso_start, vdso_bytes; // code
-    uint64_t vvar_start, vvar_bytes; // data of the vDSO, all of its areas, which lie before the code
+    uint64_t vvar_start, vvar_bytes; // data of the vDSO, all of its areas, which are before the code
     uint64_t vdso_hash;              // `checksum` of the code
     uint64_t landing;                // address of struct landing (landing.h)
     uint64_t parcel, parcel_bytes;   // area for new arguments and environment variables
     uint64_t frozen_unix_ns;         // wall clock at the freeze
-    uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process asked for
+    uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process requested
     uint32_t working_folder;         // offset in SECTION_STRINGS
     uint32_t umask;
     uint64_t monotonic_ns, boottime_ns; // CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze
-    // What the process might do, capabilities(7): one bit for each capability. A copy may do no more.
+    // Capabilities of the process, capabilities(7): one bit for each. A copy may have no more.
     uint64_t bounding, permitted, effective, inheritable, ambient;
     uint64_t limits[32];      // getrlimit(2): soft and hard, of resource 0, 1, … 15
     uint32_t users[3];        // real, effective, saved
@@ -102,7 +102,7 @@ struct image_header {
     uint64_t tables_checksum; // `checksum` of everything between the header's page and the end of the last section
     uint64_t file_bytes;
     uint64_t data_offset;      // multiple of IMAGE_PAGE; sections end before it
-    uint64_t anonymous_offset; // data from here on stands in for anonymous memory, data before it for pages of files
+    uint64_t anonymous_offset; // data from here on replaces anonymous memory, data before it pages of files
     uint32_t flags;            // enum image_flag
     uint32_t glibc;            // offset in SECTION_STRINGS: gnu_get_libc_version()
     struct section_place sections[SECTION_COUNT];
@@ -115,12 +115,12 @@ enum operation_kind {
     OPERATION_FILE,        // private mapping of a file; `index` in SECTION_FILES, `offset` in that file
     OPERATION_FILE_SHARED, // shared mapping of a file
     OPERATION_OBJECT,      // shared mapping of a memory object; `index` in SECTION_OBJECTS, `offset` in the object
-    OPERATION_DATA,        // pages of this image at `offset`, mapped privately over what is there
-    OPERATION_COPY,        // pages of this image at `offset`, read into what is there
+    OPERATION_DATA,        // pages of this image at `offset`, mapped privately over the mapping there
+    OPERATION_COPY,        // pages of this image at `offset`, read into the mapping there
     OPERATION_KINDS
 };
 
-// Advice given by madvise and mlock to be given again; bits of `operation.advice`.
+// Advice of madvise and mlock that thaw repeats; bits of `operation.advice`.
 enum advice {
     ADVICE_DONTFORK = 1,
     ADVICE_DONTDUMP = 2,
@@ -135,7 +135,7 @@ enum advice {
 
 enum operation_flag {
     OPERATION_NORESERVE = 1,
-    OPERATION_STACK = 2, // grows down, as main's stack does; room for that is part of it
+    OPERATION_STACK = 2, // grows down, as main's stack does; the operation includes room for that
 };
 
 struct operation {
@@ -173,8 +173,8 @@ struct file_identity {
     uint32_t checked;    // 1: bytes and modified_ns must be the same at the thaw
 };
 
-// Memory without a file behind it that several mappings or descriptors share: shared anonymous memory, memfd, a file
-// that was deleted. It comes back as a memfd.
+// Memory without a file that several mappings or descriptors share: shared anonymous memory, memfd, a deleted file. It
+// is restored as a memfd.
 struct memory_object {
     uint64_t bytes;
     uint64_t offset; // of its contents in this image, `bytes` long, rounded up to a page
@@ -183,16 +183,16 @@ struct memory_object {
 };
 
 enum descriptor_kind {
-    DESCRIPTOR_PROVIDED,   // whoever thaws passes it under its number, or by --fd
+    DESCRIPTOR_PROVIDED,   // the thawing process passes it under its number, or by --fd
     DESCRIPTOR_FILE,       // regular file or folder: `index` in SECTION_FILES, `position`, `open_flags`
     DESCRIPTOR_DEVICE,     // /dev/null and the like, by path: `index` in SECTION_FILES
     DESCRIPTOR_OBJECT,     // `index` in SECTION_OBJECTS, `position`
-    DESCRIPTOR_PIPE_READ,  // `index`: counts the pipes; `value`: capacity; `data`: what is in it
+    DESCRIPTOR_PIPE_READ,  // `index`: counts the pipes; `value`: capacity; `data`: its contents
     DESCRIPTOR_PIPE_WRITE, // `index`: the same pipe's
     DESCRIPTOR_EVENTFD,    // `value`: count, `index`: 1 for a semaphore
     DESCRIPTOR_EPOLL,      // its watches are in SECTION_EPOLL
     DESCRIPTOR_SOCKETPAIR, // AF_UNIX pair within the process; `index`: number of the other end; `value`: type; `data`:
-                           // what this end has not read
+                           // the unread data of this end
     DESCRIPTOR_COPY,       // shares its open file with record `index` of this section, an earlier one
     DESCRIPTOR_SOCKET,     // `index` in SECTION_SOCKETS
     DESCRIPTOR_TIMER, // timerfd; `index`: clock, TIMER_CANCELLED_BY_SET; `position`: expiry on that clock, 0: disarmed;
@@ -225,12 +225,12 @@ struct epoll_watch {
 
 #define TIMER_CANCELLED_BY_SET 256 // TFD_TIMER_CANCEL_ON_SET, beside the clock in `descriptor.index`
 
-// What a socket is in a copy.
+// How a socket is restored in a copy.
 enum socket_revival {
-    SOCKET_ENDED, // was connected: reading gives the end, writing EPIPE, whoever polls finds it readable and hung up
-    SOCKET_NEW,   // was connected to nobody, or is a datagram socket: bound and connected to the same addresses
+    SOCKET_ENDED,     // was connected: reading returns the end, writing EPIPE, poll reports it readable and hung up
+    SOCKET_NEW,       // was not connected, or is a datagram socket: bound and connected to the same addresses
     SOCKET_LISTENING, // listens on another port, which the kernel chooses
-    SOCKET_MUTE, // listens where nobody reaches it: a listening socket that is to be closed, and whose threads wait
+    SOCKET_MUTE,      // listens unreachably: a listening socket that is to be closed while its threads keep waiting
     SOCKET_REVIVALS
 };
 
@@ -250,7 +250,7 @@ struct socket_state {
 
 #define SOCKET_OPTION_BYTES 16
 
-// An option in which the socket differs from a fresh one of its kind, as setsockopt(2) takes it.
+// An option whose value differs from a new socket's of the same kind, as setsockopt(2) takes it.
 struct socket_option {
     int32_t level, name;
     uint32_t bytes;
@@ -258,11 +258,11 @@ struct socket_option {
     char value[SOCKET_OPTION_BYTES];
 };
 
-// An io_uring with nothing under way. Addresses and lengths are multiples of IMAGE_PAGE.
+// An io_uring without pending requests. Addresses and lengths are multiples of IMAGE_PAGE.
 struct ring_state {
     uint64_t rings, rings_bytes;       // mapping of both rings
     uint64_t requests, requests_bytes; // mapping of the requests
-    uint32_t entries, completions;     // room in the rings
+    uint32_t entries, completions;     // capacity of the rings
     uint32_t submitted;                // requests so far, all of them completed
     uint32_t reserved;
 };
@@ -272,8 +272,8 @@ struct signal_action {
     uint64_t handler, flags, restorer, mask;
 };
 
-// 64-bit mixing over words, the last one padded by zeros: h = (h ^ word) * K, h ^= h >> 29, from h = bytes. Finds torn
-// and damaged tables; it is no defence against forgery, which the image's owner and mode are.
+// 64-bit mixing over words, the last one padded with zeros: h = (h ^ word) * K, h ^= h >> 29, from h = bytes. Detects
+// torn and damaged tables; the image's owner and mode, not this checksum, protect against forgery.
 static inline uint64_t checksum(const void *data, uint64_t bytes) {
     const unsigned char *at = data;
     uint64_t hash = bytes;

@@ -32,14 +32,15 @@ static void take_flags(struct mapping *mapping, const char *at) {
             mapping->no_reserve = 1;
         if (at[0] == 'g' && at[1] == 'd')
             mapping->stack = 1;
-        if ((at[0] == 'd' && at[1] == 'p')) // droppable (Linux 6.11): the kernel may forget it, and must not be stored
+        if ((at[0] == 'd' &&
+             at[1] == 'p')) // droppable (Linux 6.11): the kernel may drop its contents, which must not be stored
             mapping->advice |= ADVICE_WIPEONFORK;
         if ((at[0] == 'h' && at[1] == 't') || (at[0] == 'p' && at[1] == 'f') || (at[0] == 'i' && at[1] == 'o'))
             mapping->refused_flags = 1;
     }
 }
 
-// Undoes the kernel's escape of newlines, the only one in paths of this file.
+// Undoes the kernel's escaping of newlines, the only character that is escaped in paths here.
 static void unescape(char *path) {
     char *to = path;
     for (const char *from = path; *from; to++) {
@@ -106,7 +107,7 @@ static const char *name_of(struct freezing *f, const struct mapping *mapping) {
     return mapping->path == NO_INDEX ? "" : (const char *)f->sections[SECTION_STRINGS].base + mapping->path;
 }
 
-// Notes the parts of the vDSO; whether `mapping` is one, or is the engine's own.
+// Notes the parts of the vDSO; returns whether `mapping` is one of them or belongs to the engine.
 static int is_left_out(struct freezing *f, const struct mapping *mapping) {
     const char *name = name_of(f, mapping);
     struct process_facts *process = &f->process;
@@ -125,7 +126,7 @@ static int is_left_out(struct freezing *f, const struct mapping *mapping) {
     return text_equal(name, "[vsyscall]") || mapping->start == f->scratch || (in_zone && thawd_landing.image_count);
 }
 
-// Forgets what must not be stored, and refuses what cannot be brought back.
+// Drops mappings that must not be stored, and refuses those that cannot be restored.
 static int sort_out(struct freezing *f) {
     uint32_t kept = 0;
     for (uint32_t i = 0; i < f->mappings.count; i++) {

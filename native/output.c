@@ -13,8 +13,8 @@
 // Large writes give the page cache large folios, which thaw maps by 2 MiB at once.
 #define CHUNK_BYTES (UINT64_C(64) << 20)
 
-// The handler that this runs in has all signals blocked: the kernel's complaint about a limit must not wait for its
-// end.
+// Takes a pending SIGXFSZ, which the kernel sends at a limit: this runs in a handler with all signals blocked, and the
+// signal must not be delivered when the handler ends.
 static void take_signal_of_limit(void) {
     const uint64_t set = UINT64_C(1) << (SIGXFSZ - 1);
     const struct timespec now = {0, 0};
@@ -28,7 +28,7 @@ static int fail_writing(struct freezing *f, long error) {
                        "the image cannot be written; make space, or choose another folder: ", f->request->path);
 }
 
-// A page that cannot be written from where it lies: it has no read permission, or is past its file's end (then a hole).
+// Writes a page that cannot be written from its address: it is not readable, or past its file's end (then a hole).
 static long write_page(struct freezing *f, uint64_t address, uint64_t offset) {
     unsigned char *page = f->text.base;
     if (sys_pread(f->memory_fd, page, IMAGE_PAGE, address) != IMAGE_PAGE)
@@ -45,7 +45,7 @@ static int write_memory(struct freezing *f, uint64_t address, uint64_t bytes, ui
             got = write_page(f, address + done, offset + done);
         if (got <= 0)
             return fail_writing(f, got ? got : -EIO);
-        // Whole pages only: the rest of a page that could be read in part is tried again.
+        // Whole pages only: a page that was read in part is read again.
         done += (uint64_t)got == bytes - done ? (uint64_t)got : (uint64_t)got / IMAGE_PAGE * IMAGE_PAGE;
         if (got < IMAGE_PAGE && done < bytes && (uint64_t)got < chunk)
             return fail_writing(f, -ENOSPC);
@@ -102,7 +102,7 @@ static int write_data(struct freezing *f) {
 
 static int write_tables(struct freezing *f) {
     struct image_header *header = &f->header;
-    // The sections lie in scratch memory one by one: joined there as they will lie in the file, for the checksum.
+    // The sections are separate in scratch memory; they are joined there in the file's layout, for the checksum.
     const struct section_place *last = &header->sections[SECTION_COUNT - 1];
     uint64_t bytes = last->offset + (uint64_t)last->count * last->record_bytes - IMAGE_PAGE;
     unsigned char *joined =

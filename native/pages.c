@@ -8,7 +8,8 @@
 #include "freezing.h"
 #include "sys.h"
 
-// A gap of so many untouched pages between two stored runs is stored too: a mapping costs more than 64 KiB of zeros.
+// A gap of at most this many untouched pages between two stored runs is stored, too: a mapping costs more than 64 KiB
+// of zeros.
 #define MERGE_BYTES (16 * IMAGE_PAGE)
 
 // Source: include/uapi/linux/fs.h, PAGEMAP_SCAN (Linux 6.7).
@@ -31,7 +32,7 @@ _Static_assert(sizeof(struct pm_scan_arg) == 96, "part of the ioctl's number");
 #define ENTRY_SWAPPED (UINT64_C(1) << 62)
 #define ENTRY_OF_FILE (UINT64_C(1) << 61)
 
-// Whether a copy that is frozen again has this mapping from an image, where it stands in for anonymous memory.
+// Whether this mapping of a copy that is frozen again is of an image, in place of anonymous memory.
 static int is_anonymous_of_image(const struct mapping *mapping) {
     for (uint32_t i = 0; i < thawd_landing.image_count; i++) {
         const struct landed_image *image = &thawd_landing.images[i];
@@ -41,8 +42,8 @@ static int is_anonymous_of_image(const struct mapping *mapping) {
     return 0;
 }
 
-// Notes pages [start, end) of a mapping. Ranges of one mapping rise and lie apart, whatever the kernel tells twice or
-// out of order: what touches or overlaps an earlier range, or lies before it, becomes one with it.
+// Notes pages [start, end) of a mapping. The kernel may report pages twice or out of order; to keep the ranges of a
+// mapping rising and apart, a range that touches, overlaps or precedes an earlier one is merged with it.
 static int add_range(struct freezing *f, uint32_t mapping, uint64_t start, uint64_t end) {
     if (start >= end)
         return 0;
@@ -68,8 +69,8 @@ static uint64_t later(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-// 0: all was found that is used from `*at` to the mapping's end. -ENOTTY or -EINVAL: this kernel cannot, or does not go
-// on, and pages from `*at` on are still to be found.
+// Returns 0 when all used pages from `*at` to the mapping's end are found. Returns -ENOTTY or -EINVAL when this kernel
+// lacks the call or stops; pages from `*at` on are then still to be found.
 static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, index);
     struct page_region *regions = (struct page_region *)f->text.base;
@@ -96,8 +97,8 @@ static int scan(struct freezing *f, uint32_t index, uint64_t *at) {
             int result = add_range(f, index, later(regions[i].start, mapping->start), end);
             if (result)
                 return result;
-            // Linux 6.18 finds 512 regions at a time, and where it has gone on after that and come to the end,
-            // `walk_end` is where it had stopped first: before the last of the regions.
+            // Linux 6.18 finds 512 regions at a time. If it then continues to the end, `walk_end` is where it had
+            // stopped first, before the last of the regions.
             next = later(next, end);
         }
         if (next <= *at)
@@ -126,7 +127,7 @@ static int read_entries(struct freezing *f, uint32_t index, uint64_t at) {
     return 0;
 }
 
-// Whether the contents of this mapping are stored as what differs from its backing.
+// Whether only those pages of this mapping are stored that differ from its backing.
 static int is_searched(const struct mapping *mapping) {
     return !mapping->shared && !(mapping->advice & ADVICE_WIPEONFORK);
 }
@@ -139,7 +140,7 @@ int pages_find(struct freezing *f) {
             continue;
         uint64_t at = mapping->start;
         int result = 0;
-        if (mapping->deleted) // its file will not be there: all of it
+        if (mapping->deleted) // its file will be missing, so all pages are stored
             result = add_range(f, i, mapping->start, mapping->end);
         else if (can_scan)
             result = scan(f, i, &at);

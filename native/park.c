@@ -24,17 +24,17 @@
 
 struct slot {
     struct thread_state state;
-    uint64_t instruction; // where the thread stood
+    uint64_t instruction; // where the thread was stopped
 };
 
 // Shared with the handlers of all threads. In scratch memory, so that the image holds none of it.
 struct parking {
     uint32_t parked; // slots filled
-    uint32_t open;   // futex: 1 when all may go on
+    uint32_t open;   // futex: 1 when all may continue
     uint32_t left;   // threads that have left their handler's wait
     uint32_t count;  // slots claimed
     uint32_t signalled_count;
-    int32_t signalled[MAX_THREADS]; // signal 33 queues: nobody may get it twice
+    int32_t signalled[MAX_THREADS]; // signal 33 is queued: no thread may get it twice
     struct slot slots[MAX_THREADS];
 };
 
@@ -43,7 +43,7 @@ static struct freezing *writing;
 static int (*write_image)(struct freezing *);
 static int write_result;
 static struct signal_action replaced;
-static int unparked; // threads were signalled that did not come
+static int unparked; // a signalled thread has not reached the handler
 
 // Source: tls.h and rseq.h of glibc 2.35 and later; weak, as older ones have no rseq.
 extern const ptrdiff_t __rseq_offset __attribute__((weak));
@@ -70,18 +70,18 @@ static void note_thread(struct slot *slot, ucontext_t *context) {
         state->rseq = state->fs_base + (uint64_t)__rseq_offset;
     sys_prctl(PR_GET_NAME, (long)state->name, 0, 0, 0);
     state->policy = (uint32_t)sys3(SYS_sched_getscheduler, 0, 0, 0);
-    state->nice = 20 - (int32_t)sys3(SYS_getpriority, 0, 0, 0); // the call answers 20 minus it
+    state->nice = 20 - (int32_t)sys3(SYS_getpriority, 0, 0, 0); // the call returns 20 minus the value
     long priority = sys3(SYS_ioprio_get, 1 /* IOPRIO_WHO_PROCESS */, 0, 0),
          slack = sys_prctl(PR_GET_TIMERSLACK, 0, 0, 0, 0);
     state->io_priority = priority > 0 ? (uint32_t)priority : 0;
     state->cpu_ns = clocks_of_this_thread();
     state->timer_slack_ns = slack > 0 ? (uint64_t)slack : 0;
     slot->instruction = (uint64_t)context->uc_mcontext.gregs[REG_RIP];
-    // Last: a slot with a thread id is whole.
+    // Last: a slot with a thread id is complete.
     __atomic_store_n(&state->tid, sys_gettid(), __ATOMIC_RELEASE);
 }
 
-// Signal 33 that is not ours is glibc's own (setuid and the like): it is passed on.
+// Any other signal 33 is glibc's own (setuid and the like) and is passed on.
 static void pass_on(int signal, siginfo_t *info, void *context) {
     if (replaced.handler > (uint64_t)SIG_IGN)
         ((void (*)(int, siginfo_t *, void *))replaced.handler)(signal, info, context);
@@ -110,8 +110,8 @@ static void on_park(int signal, siginfo_t *info, void *context) {
     __atomic_fetch_add(&here->left, 1, __ATOMIC_ACQ_REL);
 }
 
-// By a queued signal with our mark: glibc's handler ignores all that is not sent by tgkill, so that one which arrives
-// late, when glibc's handler is back, does no harm.
+// Sends a queued signal with our mark. glibc's handler ignores signals that tgkill has not sent, so a signal that
+// arrives late, when glibc's handler is back, is harmless.
 static long send_signal(struct freezing *f, int tid) {
     siginfo_t info = {.si_signo = PARK_SIGNAL, .si_code = SI_QUEUE};
     info.si_pid = f->pid;
@@ -134,7 +134,8 @@ static int is_parked(int tid) {
     return 0;
 }
 
-// Signals every thread that was not; how many are not parked yet, the last of them in `*missing`. -errno on failure.
+// Signals every thread that was not signalled yet. Returns the number of threads that are not parked yet, with the last
+// of them in `*missing`, or -errno.
 static long signal_others(struct freezing *f, int *missing) {
     int fd = sys_open("/proc/self/task", O_RDONLY | O_DIRECTORY | O_CLOEXEC, 0);
     if (fd < 0)
@@ -191,7 +192,7 @@ static int install(void) {
     };
     struct signal_action before;
     int result = (int)sys6(SYS_rt_sigaction, PARK_SIGNAL, (long)&action, (long)&before, 8, 0, 0);
-    if (before.handler != (uint64_t)on_park) // it was left in place for a thread that came late
+    if (before.handler != (uint64_t)on_park) // a handler may be left from before, for a late thread
         replaced = before;
     return result;
 }
@@ -205,7 +206,7 @@ int park_all(struct freezing *f) {
     uint64_t timeout_ns = (f->request->park_timeout_ms ? f->request->park_timeout_ms : 2000) * UINT64_C(1000000);
     uint64_t until_ns = monotonic_ns() + timeout_ns;
     int quiet = 0, missing = 0;
-    // Threads may be starting others: the list must have nobody new twice in a row.
+    // Threads may be starting others: the list must be unchanged twice in a row.
     while (quiet < 2) {
         long others = signal_others(f, &missing);
         if (others < 0)
@@ -225,7 +226,7 @@ int park_all(struct freezing *f) {
     return fault_point(f, "park");
 }
 
-// Until nobody looks at the scratch memory any more.
+// Waits until no thread uses the scratch memory any more.
 static void await_leaving(struct parking *here, uint32_t writers) {
     const struct timespec wait = {0, 100000};
     while (__atomic_load_n(&here->left, __ATOMIC_ACQUIRE) + writers < __atomic_load_n(&here->count, __ATOMIC_ACQUIRE))
@@ -237,10 +238,9 @@ int park_release(struct freezing *f) {
     if (!here)
         return 1;
     uint32_t writers = (uint32_t)is_parked(f->writer_tid);
-    __atomic_store_n(&parking, 0, __ATOMIC_RELEASE); // who is signalled late returns at once
+    __atomic_store_n(&parking, 0, __ATOMIC_RELEASE); // a thread that is signalled late returns immediately
     writing = 0;
-    // A thread that could not be stopped takes its signal later: the handler must still be there, or it would be
-    // killed.
+    // A thread that could not be stopped gets its signal later: without the handler it would be killed.
     if (!unparked)
         sys6(SYS_rt_sigaction, PARK_SIGNAL, (long)&replaced, 0, 8, 0, 0);
     __atomic_store_n(&here->open, 1, __ATOMIC_RELEASE);
@@ -302,8 +302,8 @@ int park_is_inside(uint64_t start, uint64_t end) {
     return 0;
 }
 
-// The first three arguments of the system call that a parked thread was interrupted in, if it was in one: the kernel
-// leaves them where they were.
+// Whether a parked thread was interrupted in a system call that waits for `fd`. The kernel leaves the call's arguments
+// in the registers.
 static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
     const greg_t *registers = context->uc_mcontext.gregs;
     uint64_t first = (uint64_t)registers[REG_RDI], second = (uint64_t)registers[REG_RSI];
@@ -315,7 +315,7 @@ static int waits_for(struct freezing *f, const ucontext_t *context, int fd) {
         if (watch->number == fd && first == (uint64_t)watch->epoll)
             return 1;
     }
-    // By /proc/self/mem: what is no pointer is none.
+    // Read through /proc/self/mem: an invalid pointer causes an error, not a signal.
     struct pollfd polled[8];
     long got = second <= 4096 ? sys_pread(f->memory_fd, polled, sizeof polled, first) : 0;
     for (long i = 0; i < (long)second && (i + 1) * (long)sizeof *polled <= got; i++)

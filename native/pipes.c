@@ -29,7 +29,7 @@ void contents_forget(struct freezing *f, uint32_t index) {
             AT(f->pipes, struct pipe_contents, i)->bytes = 0;
 }
 
-// What is in the pipe goes into the image: copied by tee(2), which leaves it where it is.
+// Copies the pipe's contents for the image by tee(2), which leaves them in the pipe.
 static int keep_contents(struct freezing *f, struct look *look, int bytes) {
     int ends[2];
     void *to = contents_room(f, look, (uint64_t)bytes);
@@ -49,7 +49,7 @@ static int keep_contents(struct freezing *f, struct look *look, int bytes) {
     return 0;
 }
 
-// Whether an earlier record is a read end of the same pipe: what is in it is stored once.
+// Whether an earlier record is a read end of the same pipe, whose contents are stored once.
 static int is_opened_again(struct freezing *f, const struct descriptor *end) {
     const struct descriptor *first = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, 0);
     for (const struct descriptor *other = first; other < end; other++)
@@ -74,7 +74,7 @@ int pipe_describe(struct freezing *f, struct look *look) {
     return bytes > 0 ? keep_contents(f, look, bytes) : 0;
 }
 
-// Whether nobody at all holds the other end of the pipe: then it is not outside either.
+// Whether no process holds the other end of the pipe: it is then not outside this process, either.
 static int other_end_is_closed(const struct descriptor *end) {
     struct pollfd poll = {.fd = end->number, .events = 0};
     const struct timespec now = {0, 0};
@@ -82,7 +82,7 @@ static int other_end_is_closed(const struct descriptor *end) {
     return (poll.revents & (POLLHUP | POLLERR)) != 0;
 }
 
-// Numbers the pipes; both ends must be here.
+// Numbers the pipes; both ends must be in this process.
 int pipes_pair(struct freezing *f) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     uint32_t pipes = 0;

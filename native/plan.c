@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. From mappings and pages to the operations that bring the memory back, and where
-// in the image everything lies.
+// Runs in the process that is frozen. Makes the operations that restore the memory from mappings and pages, and assigns
+// all data its offset in the image.
 
 #define _GNU_SOURCE
 #include <sys/resource.h>
@@ -24,12 +24,12 @@ static int holds_stack_start(struct freezing *f, const struct mapping *mapping) 
     return f->process.stack_start >= mapping->start && f->process.stack_start < mapping->end;
 }
 
-// Main's stack, or a part of it: mprotect divides it, and each part grows down.
+// Whether this is main's stack or a part of it: mprotect divides it, and each part grows down.
 static int is_stack(struct freezing *f, const struct mapping *mapping) {
     return mapping->stack || holds_stack_start(f, mapping);
 }
 
-// Where main's stack ends of which mapping `index` is the lowest part; 0: it is not.
+// The end of main's stack if mapping `index` is its lowest part; else 0.
 static uint64_t stack_top(struct freezing *f, uint32_t index) {
     const struct mapping *part = AT(f->mappings, struct mapping, index);
     if (index && part[-1].stack && part[-1].end == part->start)
@@ -40,8 +40,8 @@ static uint64_t stack_top(struct freezing *f, uint32_t index) {
     return is_main ? part->end : 0;
 }
 
-// The room that main's stack might have grown into is part of it from the start, as far as nothing is in the way: new
-// memory of a copy lies elsewhere than the original's, and could take it.
+// The start of main's stack, including the room it could have grown into, down to the next mapping: a copy's new memory
+// is mapped at other addresses than the original's and could take that room.
 static uint64_t stack_bottom(struct freezing *f, uint32_t index) {
     const struct mapping *stack = AT(f->mappings, struct mapping, index);
     uint64_t top = stack_top(f, index);
@@ -53,8 +53,8 @@ static uint64_t stack_bottom(struct freezing *f, uint32_t index) {
     return top && bottom < stack->start ? bottom : stack->start;
 }
 
-// Whether a file lies in the folder that each copy gets as its own; where that is seen as /tmp too, files opened there
-// carry that path.
+// Whether a file is in the folder of which each copy has its own. If that folder is also mounted at /tmp, files opened
+// there have that path.
 static int in_disk(struct freezing *f, const char *path) {
     const char *disk = f->request->disk;
     struct stat here, tmp;
@@ -131,7 +131,7 @@ static int plan_base(struct freezing *f, uint32_t index) {
                : 0;
 }
 
-// Whether a copy that is frozen again has this mapping from the image it was thawed from.
+// Whether this mapping of a copy that is frozen again is of the image it was thawed from.
 static int is_of_image(const struct mapping *mapping) {
     for (uint32_t i = 0; i < thawd_landing.image_count; i++)
         if (mapping->inode == thawd_landing.images[i].inode && mapping->device == thawd_landing.images[i].device)
@@ -149,10 +149,10 @@ static int is_of_program(struct freezing *f, const struct mapping *mapping) {
     return 0;
 }
 
-// Data is copied where a mapping of the image would not do: for the main stack (see thaw_space.c), and for changed
-// pages of a data file, which madvise(MADV_DONTNEED) must be able to turn back into the file's. Too many of those are
-// mapped after all; there that advice fails. Nobody gives it for the data of programs and libraries, which every
-// process has.
+// Data is copied if a mapping of the image would not work: for the main stack (see thaw_space.c), and for changed pages
+// of a data file, which madvise(MADV_DONTNEED) must be able to turn back into the file's. If there are too many of
+// those, they are mapped after all, and that advice fails. The data of programs and libraries, which every process has,
+// is mapped, since no code gives that advice for it.
 static int is_copied(struct freezing *f, const struct range *range) {
     const struct mapping *mapping = AT(f->mappings, struct mapping, range->mapping);
     if (f->request->flags & FREEZE_COPY || is_stack(f, mapping))
@@ -174,7 +174,7 @@ static int plan_data(struct freezing *f, const struct range *range) {
     *to = (struct operation){
         .address = range->start,
         .length = range->end - range->start,
-        .offset = range->of_file, // until `place_data` knows better
+        .offset = range->of_file, // until `place_data` sets the offset
         .kind = copied ? OPERATION_COPY : OPERATION_DATA,
         .index = NO_INDEX,
         .protection = mapping->protection,
@@ -200,7 +200,7 @@ static uint64_t place_sections(struct freezing *f) {
     return round_up(end, HUGE_BYTES);
 }
 
-// Gives each piece of page data its place from `at` on; the place behind the last.
+// Assigns each piece of page data its offset from `at` on; returns the offset behind the last.
 static uint64_t place_data(struct freezing *f, uint64_t at, uint64_t of_file) {
     struct table *operations = &f->sections[SECTION_OPERATIONS];
     for (uint32_t i = 0; i < operations->count; i++) {
@@ -244,7 +244,7 @@ int plan(struct freezing *f) {
             return result;
     }
     f->header.data_offset = place_sections(f);
-    // Offsets below a page are marks still: first the pages of files (1), then anonymous memory (0).
+    // Offsets below a page are still marks: first the pages of files (1), then anonymous memory (0).
     uint64_t at = place_data(f, f->header.data_offset, 1);
     f->header.anonymous_offset = at = round_up(at, IMAGE_PAGE);
     at = place_data(f, at, 0);

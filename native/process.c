@@ -1,4 +1,5 @@
-// Runs in the process that is frozen. What is neither memory nor threads nor descriptors, and what of it refuses.
+// Runs in the process that is frozen. Describes state other than memory, threads and descriptors; refuses what cannot
+// be restored.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -38,7 +39,7 @@ static int is_dead(uint64_t pid) {
     return at[0] == ')' && (at[2] == 'Z' || at[2] == 'X');
 }
 
-// A signal that waits, because it is blocked, would be lost: the kernel does not show what comes with it.
+// A pending signal, which is blocked, would be lost: the kernel does not show the data that comes with it.
 static int refuse_pending(struct freezing *f) {
     const struct table *threads = &f->sections[SECTION_THREADS];
     for (uint32_t i = 0; i < threads->count; i++) {

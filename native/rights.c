@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. What the process may do: its users, capabilities, filters and limits, which no
-// copy may exceed; and what of them cannot be given to a copy, and refuses.
+// Runs in the process that is frozen. Describes what the process may do: its users, capabilities, filters and limits,
+// which no copy may exceed; refuses those that a copy could not have.
 //
 // Source: credentials(7), capabilities(7), prctl(2), seccomp(2), proc_pid_status(5).
 
@@ -18,7 +18,7 @@
 #define STATUS_BYTES 65536
 #define GROUPS_MOST 65536 // NGROUPS_MAX
 
-// Lines of /proc/PID/status that must be the same for all threads: a copy's threads have them from its first one.
+// Lines of /proc/PID/status that must be equal for all threads: a copy's threads inherit them from its first one.
 static const char *const shared[] = {"Uid:",    "Gid:",    "Groups:", "NoNewPrivs:", "Seccomp:", "Seccomp_filters:",
                                      "CapInh:", "CapPrm:", "CapEff:", "CapBnd:",     "CapAmb:"};
 
@@ -67,14 +67,14 @@ static uint64_t number_in(const char *status, const char *name, unsigned base) {
     return take_number(&at, base);
 }
 
-// What the filters do cannot be read without privilege, so a copy has those alone that it is started under.
+// Filters cannot be read without privilege, so a copy has only those that it is started under.
 static int refuse_own_filters(struct freezing *f, const char *status) {
     struct process_facts *process = &f->process;
     char *parents = (char *)f->text.base + STATUS_BYTES;
     int32_t started_with = f->request->seccomp_filters;
     uint64_t parent = number_in(status, "PPid:", 10);
     process->seccomp_filters = (uint32_t)number_in(status, "Seccomp_filters:", 10);
-    if (started_with < 0) // nobody knows: those of the parent now; a first process of a container has none to ask
+    if (started_with < 0) // unknown: take the parent's present number; the first process of a container has no parent
         started_with = parent && read_status("/proc/", parent, parents) > 0
                            ? (int32_t)number_in(parents, "Seccomp_filters:", 10)
                            : (int32_t)process->seccomp_filters;
@@ -90,7 +90,7 @@ static int note_groups(struct freezing *f) {
     char *text = (char *)f->text.base;
     uint32_t *groups = (uint32_t *)(f->text.base + f->text.capacity_bytes / 2);
     struct writer out = text_writer(text, f->text.capacity_bytes / 2);
-    if (!in_first_user_namespace()) { // where groups have other numbers, and could not be given up
+    if (!in_first_user_namespace()) { // groups have other numbers there and cannot be dropped
         f->process.more_groups = add_string(f, "?");
         return 0;
     }
@@ -107,7 +107,7 @@ static int note_groups(struct freezing *f) {
 
 static uint32_t setting(int option) {
     long value = sys_prctl(option, 0, 0, 0, 0);
-    return value < 0 ? 0 : (uint32_t)value; // a kernel that does not know it
+    return value < 0 ? 0 : (uint32_t)value; // this kernel does not have the setting
 }
 
 static void note_settings(struct process_facts *process) {

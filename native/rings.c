@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. io_urings with nothing under way, as event loops hold them (libuv, and so
-// uvloop): a copy makes a ring of the same size in the same place, brought to the same counts.
+// Runs in the process that is frozen. io_urings without pending requests, as event loops hold them (libuv, and so
+// uvloop): a copy makes a ring of the same size at the same address and advances it to the same counts.
 
 #define _GNU_SOURCE
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include "rings.h"
 #include "sys.h"
 
-// So many requests a copy sends through its new ring, one after another, to bring it to the old one's counts.
+// Most requests that a copy sends through its new ring, one after another, to advance it to the old ring's counts.
 #define MAX_SUBMITTED 65536
 
 static const char is_busy[] = "an io_uring has requests under way, or was used too often to be made again; freeze "
@@ -28,7 +28,7 @@ int ring_note_mapping(struct freezing *f, const struct mapping *mapping) {
     return 0;
 }
 
-// A number of fdinfo. Source: io_uring/fdinfo.c.
+// Reads a number from fdinfo. Source: io_uring/fdinfo.c.
 static uint64_t take(const struct look *look, const char *name) {
     const char *at = find_line(look->info, name);
     if (!at)
@@ -41,7 +41,7 @@ static uint64_t take(const struct look *look, const char *name) {
     return take_number(&at, 10);
 }
 
-// Whether a request waits that has completed before, and may again, or completions did not fit.
+// Whether a multishot request is waiting, or completions have overflowed.
 static int has_waiting(const struct look *look) {
     return find_line(look->info, "  op=") || find_line(look->info, "  user_data=");
 }
@@ -53,7 +53,7 @@ static int is_idle(const struct look *look) {
            completed == take(look, "CqHead:") && completed == take(look, "CachedCqTail:");
 }
 
-// Rings and entries: two mappings of the one inode, at the two offsets. Whether there are just these.
+// Finds the two mappings of the ring's inode, rings and entries, at their two offsets; false if there are others.
 static int find_mappings(struct freezing *f, const struct look *look, struct ring_state *to) {
     int found = 0;
     for (uint32_t i = 0; i < f->ring_mappings.count; i++) {
@@ -83,8 +83,8 @@ static int is_zero(uint64_t address, uint64_t bytes) {
     return 1;
 }
 
-// Whether request N is the Nth of the list of requests, as in the ring that a copy makes. A ring without a list
-// (IORING_SETUP_NO_SQARRAY) has zeros there, and is used in order: several requests lie in it once there were several.
+// Whether request N is the Nth entry of the list of requests, as in the ring that a copy makes. A ring without a list
+// (IORING_SETUP_NO_SQARRAY) has zeros there and is used in order: after several requests, several entries are filled.
 static int lists_in_order(const struct ring_state *ring, const uint32_t *list) {
     int in_order = 1;
     for (uint32_t i = 0; i < ring->entries; i++)
@@ -98,7 +98,7 @@ static int lists_in_order(const struct ring_state *ring, const uint32_t *list) {
     return 1;
 }
 
-// Whether a ring made with these parameters looks as this one does, down to where each request is listed.
+// Whether a ring made with these parameters has the same layout as this one, including the list of requests.
 static int is_like(const struct ring_state *ring, const struct io_uring_params *made) {
     uint64_t list_end = made->sq_off.array + made->sq_entries * UINT64_C(4);
     uint64_t completions_end = made->cq_off.cqes + made->cq_entries * (uint64_t)sizeof(struct io_uring_cqe);
@@ -110,7 +110,7 @@ static int is_like(const struct ring_state *ring, const struct io_uring_params *
     return lists_in_order(ring, (const uint32_t *)(ring->rings + made->sq_off.array));
 }
 
-// Whether the kernel takes rings of several pages, wherever these lie: Linux 6.12.
+// Whether the kernel accepts rings of several pages that are not contiguous: Linux 6.12.
 static int takes_any_pages(void) {
     struct utsname name;
     sys3(SYS_uname, (long)&name, 0, 0);
@@ -121,7 +121,7 @@ static int takes_any_pages(void) {
     return major > 6 || (major == 6 && minor >= 12);
 }
 
-// Makes a ring of the same size as a copy will, and lets go of it. Whether this kernel can.
+// Makes a ring of the same size as a copy will and closes it; returns whether this kernel can.
 static int make_another(const struct ring_state *ring, struct io_uring_params *made) {
     struct ring_state other = *ring;
     uint64_t bytes = ring->rings_bytes + ring->requests_bytes;

@@ -12,7 +12,7 @@
 // Linux 6.5; pages need not be contiguous since 6.12. Source: include/uapi/linux/io_uring.h.
 #define SETUP_NO_MMAP (1u << 14)
 
-// A ring in the memory that `ring` tells, which is anonymous and writable; its descriptor, or -errno.
+// Makes a ring in the memory that `ring` names, which is anonymous and writable; returns its descriptor, or -errno.
 static inline long ring_in_memory(const struct ring_state *ring, struct io_uring_params *made) {
     *made = (struct io_uring_params){.flags = IORING_SETUP_CQSIZE | SETUP_NO_MMAP, .cq_entries = ring->completions};
     made->cq_off.resv2 = ring->rings;    // user_addr

@@ -21,7 +21,7 @@
 #include "descriptors.h"
 #include "sys.h"
 
-// So much a fresh pair takes without anybody reading: its buffer holds 208 KiB by default.
+// Most data that a new pair accepts while no end reads: its buffer holds 208 KiB by default.
 #define MAX_UNREAD_BYTES 65536
 
 static const char listens[] =
@@ -57,8 +57,8 @@ static int option_of(int fd, int option) {
 
 #define UNKNOWN_PEER UINT32_MAX
 
-// Asks the kernel about the AF_UNIX socket `inode`. Source: sock_diag(7). The inode of its other end; 0: it has none;
-// UNKNOWN_PEER: the kernel does not tell.
+// The inode of the other end of the AF_UNIX socket `inode`; 0 if it has none, UNKNOWN_PEER if the kernel does not say.
+// Source: sock_diag(7).
 static uint32_t unix_peer(uint64_t inode) {
     struct {
         struct nlmsghdr header;
@@ -115,8 +115,8 @@ static void take_address(long call, int fd, char *to, uint32_t *bytes) {
         *bytes = 0;
 }
 
-// Options that make a socket what it is. Left out: what only informs, what needs privileges, memberships of multicast
-// groups, which cannot be asked for.
+// Options that are restored. Left out are options that only inform or need privileges, and memberships of multicast
+// groups, which cannot be read.
 static const struct {
     int16_t family; // 0: any; AF_INET: the two internet families
     int16_t level, name;
@@ -183,7 +183,7 @@ static int same_bytes(const char *a, const char *b, uint32_t bytes) {
     return 1;
 }
 
-// Only what differs from a fresh socket of the same kind is set again.
+// Only options that differ from those of a new socket of the same kind are restored.
 static int describe_options(struct freezing *f, int fd, struct socket_state *state) {
     long fresh = sys3(SYS_socket, state->family, state->type | SOCK_CLOEXEC, state->protocol);
     if (SYS_FAILED(fresh))
@@ -200,7 +200,7 @@ static int describe_options(struct freezing *f, int fd, struct socket_state *sta
             same_bytes(here.value, there.value, SOCKET_OPTION_BYTES))
             continue;
         here.bytes = bytes;
-        // The kernel doubles what it is asked for. Source: socket(7), SO_RCVBUF.
+        // The kernel doubles the requested value. Source: socket(7), SO_RCVBUF.
         if (here.level == SOL_SOCKET && (here.name == SO_RCVBUF || here.name == SO_SNDBUF))
             *(uint32_t *)(void *)here.value /= 2;
         struct socket_option *option = table_add(options);
@@ -215,7 +215,7 @@ static int describe_options(struct freezing *f, int fd, struct socket_state *sta
     return result;
 }
 
-// The socket of the descriptor comes back by `state`.
+// Stores `state`, from which a copy restores the descriptor's socket.
 static int revive(struct freezing *f, struct look *look, struct socket_state *state) {
     struct table *sockets = &f->sections[SECTION_SOCKETS];
     int result = describe_options(f, look->to->number, state);
@@ -246,7 +246,7 @@ static int is_any_port(const struct freezing *f, int number) {
     return 0;
 }
 
-// Whether the kernel would choose a port like this one by itself. Source: ip(7), ip_local_port_range.
+// Whether the port is in the range from which the kernel chooses. Source: ip(7), ip_local_port_range.
 static int is_chosen_port(uint32_t port) {
     char text[64] = "";
     const char *at = text;
@@ -268,12 +268,12 @@ static int describe_listening(struct freezing *f, struct look *look, struct sock
     state->revival = is_any_port(f, look->to->number)            ? SOCKET_LISTENING
                      : f->request->flags & FREEZE_MUTE_LISTENERS ? SOCKET_MUTE
                                                                  : SOCKET_REVIVALS;
-    // Who holds it can be told once all descriptors are known: `sockets_settle`.
+    // The thread that holds it is known once all descriptors are known: `sockets_settle`.
     return revive(f, look, state);
 }
 
 static int describe_stream(struct freezing *f, struct look *look, struct socket_state *state) {
-    // One that was never connected hangs up without an end to read. Source: net/ipv4/tcp.c, tcp_poll.
+    // A socket that was never connected reports a hangup, but no end to read. Source: net/ipv4/tcp.c, tcp_poll.
     short now = poll_now(look->to->number);
     if (state->peer_bytes || !(now & POLLHUP) || now & (POLLIN | POLLRDHUP | POLLERR))
         return end_connection(f, look, state);
@@ -288,13 +288,13 @@ static int describe_datagram(struct freezing *f, struct look *look, struct socke
     uint32_t port = port_of(state->local);
     state->revival = SOCKET_NEW;
     state->any_port = is_any_port(f, look->to->number) || is_chosen_port(port);
-    // A connected one is given its address and port by the connect, unless it had asked for them.
+    // A connected socket gets its address and port from connect unless the program had bound it.
     if (!port || (state->peer_bytes && state->any_port))
         state->local_bytes = 0;
     return revive(f, look, state);
 }
 
-// What one end of a pair has not read is stored; it stays where it is.
+// Stores the unread data of one end of a pair, without removing it from the socket.
 static int keep_unread(struct freezing *f, struct look *look) {
     int bytes = 0;
     sys_ioctl(look->to->number, FIONREAD, &bytes);
@@ -335,7 +335,7 @@ static int describe_unix(struct freezing *f, struct look *look, struct socket_st
     uint32_t peer = unix_peer(look->status.st_ino);
     if (peer == UNKNOWN_PEER)
         return refuse_descriptor(f, look, is_untold);
-    // One end was shut down: a fresh pair would be open in both directions.
+    // One end was shut down: a new pair would be open in both directions.
     if (peer && state->type != SOCK_DGRAM && poll_now(look->to->number) & POLLRDHUP)
         return refuse_descriptor(f, look, is_half_closed);
     if (peer) {
@@ -388,7 +388,7 @@ int socket_describe(struct freezing *f, struct look *look) {
     return state.type == SOCK_DGRAM ? describe_datagram(f, look, &state) : refuse_descriptor(f, look, is_unknown);
 }
 
-// The other end of a pair, where it is in this process.
+// The other end of a pair if it is in this process.
 static struct descriptor *other_end(struct freezing *f, uint32_t first, const struct descriptor *one) {
     struct table *table = &f->sections[SECTION_DESCRIPTORS];
     for (uint32_t i = first; i < table->count; i++) {
@@ -400,8 +400,8 @@ static struct descriptor *other_end(struct freezing *f, uint32_t first, const st
     return 0;
 }
 
-// Pairs know each other's numbers; what has its other end outside is ended. Until then `position` is this end's inode,
-// `index` the other's.
+// Stores each end's number in the other; a socket with its other end outside becomes an ended connection. Before this
+// `position` is this end's inode and `index` the other's.
 static int pair(struct freezing *f, uint32_t index) {
     struct descriptor *one = AT(f->sections[SECTION_DESCRIPTORS], struct descriptor, index);
     if (one->kind != DESCRIPTOR_SOCKETPAIR || !one->position)
@@ -436,7 +436,7 @@ static int refuse_listening(struct freezing *f, struct descriptor *descriptor) {
     return refuse_descriptor(f, &look, listens);
 }
 
-// Whether `peer` is where a socket of this process is bound whose port is another one in each copy.
+// Whether `peer` is the address of a socket of this process whose port differs in each copy.
 static int is_own_port(struct freezing *f, const struct socket_state *peer) {
     const struct table *sockets = &f->sections[SECTION_SOCKETS];
     for (uint32_t i = 0; i < sockets->count; i++) {

@@ -68,7 +68,7 @@ static inline int sys_gettid(void) {
 static inline int sys_getpid(void) {
     return (int)sys3(SYS_getpid, 0, 0, 0);
 }
-// Nanoseconds, by the system call: the vDSO may not be there.
+// A clock in nanoseconds, by the system call: the vDSO may be unmapped.
 static inline uint64_t clock_ns(int clock) {
     struct {
         int64_t seconds, nanoseconds;

@@ -31,7 +31,7 @@ static inline int text_ends(const char *text, const char *ending) {
     return bytes >= ending_bytes && text_equal(text + bytes - ending_bytes, ending);
 }
 
-// A text that is being put together; what does not fit is cut off. Always ended by a NUL.
+// Writes a text into a buffer; text that does not fit is cut off. Always ended by a NUL.
 struct writer {
     char *at, *end;
 };
@@ -57,7 +57,7 @@ static inline void put_number(struct writer *out, uint64_t value, unsigned base)
     put_text(out, digits + at);
 }
 
-// Reads digits of `base`, moves `*at` behind them.
+// Reads digits of `base` and moves `*at` behind them.
 static inline uint64_t take_number(const char **at, unsigned base) {
     uint64_t value = 0;
     for (;; ++*at) {
@@ -87,7 +87,7 @@ static inline const char *find_line(const char *text, const char *name) {
     return 0;
 }
 
-// The file at `path`, at most `bytes` - 1 of it, ended by a NUL; its length, or -errno.
+// Reads at most `bytes` - 1 of the file at `path` and adds a NUL; returns the length, or -errno.
 static inline long read_text_file(const char *path, char *to, uint64_t bytes) {
     int fd = sys_open(path, 02000000 /* O_CLOEXEC */, 0);
     if (fd < 0)

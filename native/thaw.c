@@ -11,7 +11,7 @@ struct thaw thaw_state;
 struct stage {
     const char *name;
     void (*run)(struct thaw *t);
-    const char *holds; // what is true when it has ended
+    const char *holds; // what is true when the stage has ended
 };
 
 static const struct stage stages[] = {
@@ -122,7 +122,7 @@ static void take_provided(struct thaw *t, const char *text) {
         misused(text);
 }
 
-// The command line lies on the kernel's stack, which `clear` takes away.
+// Copies a text of the command line, which is on the kernel's stack: `clear` unmaps that.
 static void keep(char *to, uint64_t bytes, const char *text) {
     if (text_bytes(text) >= bytes)
         misused("it is too long");
@@ -149,7 +149,7 @@ static void take_rights(struct thaw *t, const char *text) {
         misused(text);
 }
 
-// Takes the options; the index of the image's path.
+// Reads the options; returns the index of the image's path.
 static int take_options(struct thaw *t, int argc, char **argv) {
     int i = 1;
     for (; i < argc && argv[i][0] == '-'; i++) {
@@ -196,7 +196,7 @@ static int take_options(struct thaw *t, int argc, char **argv) {
     return i;
 }
 
-// The program gets the signal mask that this one was started with.
+// Executes the program, with the signal mask that this one was started with.
 _Noreturn static void execute(struct thaw *t) {
     char **argv = t->envp - 1 - t->argument_count - 1;
     sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&first_mask, 0, sizeof first_mask, 0, 0);
@@ -225,13 +225,13 @@ static void run_stages(void *argument) {
     thaw_resume(t);
 }
 
-// The stack that the kernel gave is unmapped on the way; this one is not.
+// The kernel's stack is unmapped by `clear`; this one is not.
 static unsigned char own_stack[128 << 10] __attribute__((aligned(16)));
 
 __attribute__((used)) _Noreturn static void begin(uint64_t *first) {
     struct thaw *t = &thaw_state;
     t->started_ns = monotonic_ns();
-    // Until rt_sigreturn gives each thread its own mask back, no thread of the copy may take a signal of another.
+    // Until rt_sigreturn restores each thread's own mask, no thread of the copy may take a signal meant for another.
     const uint64_t all = ~UINT64_C(0);
     sys6(SYS_rt_sigprocmask, 2 /* SIG_SETMASK */, (long)&all, (long)&first_mask, sizeof all, 0, 0);
     int argc = (int)first[0];

@@ -1,5 +1,5 @@
-// Runs in thaw's address space. Moves out of the way what must outlive it: arguments, environment, vDSO; and brings the
-// vDSO to the place where the frozen process knows it.
+// Runs in thaw's address space. Moves data into the zone that must outlive this address space: arguments, environment,
+// vDSO; then moves the vDSO to its address in the frozen process.
 
 #include <elf.h>
 #include <errno.h>
@@ -26,7 +26,7 @@ static void keep_words(struct thaw *t) {
         keep_word(t, *variable);
 }
 
-// Reads where the kernel put the vDSO from /proc/self/maps, which is short for this program.
+// Finds the vDSO in /proc/self/maps, which is short for this program.
 static void find_vdso(struct thaw *t) {
     static char maps[16384];
     long bytes = read_text_file("/proc/self/maps", maps, sizeof maps);
@@ -67,7 +67,7 @@ static int overlaps_image(struct thaw *t, uint64_t start, uint64_t end) {
     return process->vdso_start < end && process->vdso_start + process->vdso_bytes > start;
 }
 
-// Another exec gets another layout.
+// Executes this program again: another exec gets another layout.
 _Noreturn static void exec_again(struct thaw *t) {
     static char *argv[4096];
     static char number[24];
@@ -89,8 +89,8 @@ uint64_t vdso_start(const struct vdso_parts *vdso) {
     return vdso->vvar_bytes ? vdso->vvar_start : vdso->code_start;
 }
 
-// Moves the vDSO, its data before its code as before, one mapping at a time: mremap does not cross borders.
-// 0, or -EPERM when the kernel has sealed it (CONFIG_MSEAL_SYSTEM_MAPPINGS).
+// Moves the vDSO, with its data before its code as it was, one mapping at a time: mremap does not cross mappings.
+// Returns 0, or -EPERM when the kernel has sealed it (CONFIG_MSEAL_SYSTEM_MAPPINGS).
 static int move_vdso(struct thaw *t, uint64_t start, uint64_t end, uint64_t to) {
     for (uint64_t at = start; at < end;) {
         struct vma vma;
@@ -140,7 +140,7 @@ void stage_aside(struct thaw *t) {
     park_vdso(t);
 }
 
-// A function of the old vDSO becomes a jump to the same function of the one that stays where it is.
+// Replaces a function of the old vDSO by a jump to the same function of this process's vDSO, which is not moved.
 static void redirect(struct thaw *t, unsigned char *code, const Elf64_Sym *symbol) {
     if (ELF64_ST_TYPE(symbol->st_info) != STT_FUNC || symbol->st_shndx == SHN_UNDEF)
         return;
@@ -157,7 +157,7 @@ static void jump_to_vdso(struct thaw *t) {
         thaw_fail("the vDSO's copy cannot be mapped", "", at);
     unsigned char *code = (unsigned char *)at;
     copy_bytes(code, SECTION(t, char, SECTION_VDSO), bytes);
-    // SAFETY: these bytes are the kernel's own, as the hash has told.
+    // SAFETY: these bytes are the kernel's own, as the hash has shown.
     const Elf64_Ehdr *elf = (const Elf64_Ehdr *)(const void *)t->vdso.code_start;
     const Elf64_Shdr *sections = (const Elf64_Shdr *)(const void *)(t->vdso.code_start + elf->e_shoff);
     int redirected = 0;

@@ -1,4 +1,5 @@
-// Runs in thaw's address space. Descriptors: those the caller passed, and those that are made anew. No thread runs yet.
+// Runs in thaw's address space. Descriptors: those the caller passed, and those that are made again. No thread runs
+// yet.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -76,7 +77,7 @@ _Noreturn void fail_descriptor(const struct descriptor *descriptor, const char *
 static int open_file(struct thaw *t, const struct descriptor *descriptor) {
     const struct file_identity *file = SECTION(t, struct file_identity, SECTION_FILES) + descriptor->index;
     const char *path = string_at(t, file->path);
-    if (text_begins(path, "/proc/")) { // a file of the frozen process's own folder there is now ours
+    if (text_begins(path, "/proc/")) { // a file in the frozen process's own folder there is now one in this process's
         static char own[4200];
         const char *rest = path + 6;
         uint64_t pid = take_number(&rest, 10);
@@ -101,18 +102,18 @@ static int open_file(struct thaw *t, const struct descriptor *descriptor) {
     return fd;
 }
 
-// What `fd` is, as an open file of its own with the descriptor's flags: through /proc.
+// Opens the file of `fd` again through /proc, as a separate open file with the descriptor's flags.
 static int open_anew(int fd, const struct descriptor *descriptor) {
     char path[64];
     struct writer out = text_writer(path, sizeof path);
     put_text(&out, "/proc/self/fd/");
     put_number(&out, (unsigned)fd, 10);
-    // O_NOFOLLOW, as Python's TemporaryFile has it, would not let us through the link in /proc.
+    // O_NOFOLLOW, which Python's TemporaryFile sets, would refuse the link in /proc.
     int unwanted = O_CREAT | O_EXCL | O_TRUNC | 020000000 /* __O_TMPFILE */ | O_DIRECTORY | O_NOFOLLOW;
     return sys_open(path, ((int)descriptor->open_flags & ~unwanted) | O_CLOEXEC, 0);
 }
 
-// The object's mappings keep one open file; a descriptor needs its own position and flags.
+// The object's mappings share one open file; a descriptor needs its own position and flags.
 static int open_object(struct thaw *t, const struct descriptor *descriptor) {
     int fd = open_anew(object_descriptor(t, descriptor->index), descriptor);
     if (fd < 0)
@@ -136,7 +137,7 @@ static struct timespec time_of(uint64_t nanoseconds) {
     return (struct timespec){(time_t)(nanoseconds / 1000000000), (long)(nanoseconds % 1000000000)};
 }
 
-// A timer expires when it would have; one whose moment is over, now.
+// A timer expires when it would have in the original; one whose expiry has passed expires now.
 static int make_timer(const struct descriptor *descriptor) {
     uint32_t clock = descriptor->index & ~(uint32_t)TIMER_CANCELLED_BY_SET;
     long fd = sys3(SYS_timerfd_create, clock, (int)(descriptor->open_flags & O_NONBLOCK) | O_CLOEXEC, 0);
@@ -176,7 +177,7 @@ void fill_channel(struct thaw *t, const struct descriptor *descriptor, int write
     }
 }
 
-// All descriptors of one pipe, from the first of them on. An end may have been opened again, with other flags.
+// Makes all descriptors of one pipe, of which `first` is the first. An end may have been opened again with other flags.
 static void make_pipe(struct thaw *t, uint32_t first) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     int ends[2], taken[2] = {0, 0};
@@ -284,7 +285,7 @@ _Noreturn static void refuse_missing(int number) {
     thaw_refuse("a descriptor was not passed (--fd OLD=NEW): ", text);
 }
 
-// Everything the caller passed that the frozen process knows moves out of the way; the rest is closed.
+// Moves the passed descriptors that the frozen process expects out of the way, and closes the rest.
 static void take_provided_aside(struct thaw *t) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     for (uint32_t i = 0; i < COUNT(t, SECTION_DESCRIPTORS); i++) {
@@ -323,8 +324,8 @@ void stage_descriptors(struct thaw *t) {
     for (uint32_t i = 0; i < COUNT(t, SECTION_EPOLL); i++) {
         struct epoll_event event = {.events = watches[i].events, .data.u64 = watches[i].data};
         long result = sys6(SYS_epoll_ctl, watches[i].epoll, EPOLL_CTL_ADD, watches[i].number, (long)&event, 0, 0);
-        // What the caller passed may be of a kind that cannot be watched (EPERM). A watch that is missing for want of
-        // memory would be waited for in vain.
+        // A passed descriptor may be of a kind that cannot be watched (EPERM). Any other error is fatal: the copy would
+        // wait forever for a missing watch.
         if (result == -ENOSPC || result == -ENOMEM)
             thaw_fail("an epoll set cannot be filled (fs.epoll.max_user_watches, memory)", "", result);
     }

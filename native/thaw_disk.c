@@ -21,7 +21,7 @@ void stage_disk(struct thaw *t) {
         thaw_fail("the other path of the temporary folder is too long", "", ENAMETOOLONG);
     if (t->disk.tmp)
         copy_bytes(t->disk_tmp, t->disk.tmp, text_bytes(t->disk.tmp) + 1);
-    if (t->again) // the namespaces came along through exec
+    if (t->again) // the namespaces were kept through exec
         return;
     int result = disk_enter(&t->disk, &failure);
     if (result && failure.refused)
@@ -38,11 +38,11 @@ static void open_once(struct thaw *t, uint32_t index, int flags) {
     const char *path = string_at(t, SECTION(t, struct file_identity, SECTION_FILES)[index].path);
     int fd = is_own_file(t, path) ? sys_open(path, flags | O_CLOEXEC | O_NOCTTY | O_NONBLOCK, 0) : -1;
     if (fd >= 0)
-        sys_close(fd); // where it fails, so does the opening that counts, which tells
+        sys_close(fd); // if opening fails here, the opening that matters fails, too, and reports it
 }
 
-// On an overlay a file is another one from its first opening for writing on: who opened it before goes on with the old
-// contents. Source: Documentation/filesystems/overlayfs.rst, "Non-standard behavior".
+// On an overlay the first opening for writing copies a file: descriptors opened before keep reading the old contents.
+// Source: Documentation/filesystems/overlayfs.rst, "Non-standard behavior".
 void make_files_own(struct thaw *t) {
     if (!*t->disk_at)
         return;

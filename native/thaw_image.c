@@ -13,13 +13,13 @@
 
 void stage_open(struct thaw *t) {
     struct stat status;
-    int fd = sys_open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // a FIFO must not make us wait
+    int fd = sys_open(t->path, O_RDONLY | O_CLOEXEC | O_NONBLOCK, 0); // opening a FIFO must not wait
     if (fd < 0)
         thaw_refuse(fd == -2 ? "there is no image " : "the image cannot be opened: ", t->path);
     long result = sys3(SYS_fstat, fd, (long)&status, 0);
     if (result < 0 || !S_ISREG(status.st_mode))
         thaw_refuse("this is no file: ", t->path);
-    // An image is code and holds secrets: whoever can write it can become us.
+    // An image is code and holds secrets: a user who can write it could run code as this user.
     if (status.st_uid != (uint32_t)sys3(SYS_geteuid, 0, 0, 0))
         thaw_refuse("the image belongs to another user: ", t->path);
     if (status.st_mode & 077)
@@ -40,7 +40,7 @@ void stage_open(struct thaw *t) {
     t->tables_bytes = tables;
 }
 
-// Whoever measures time, or sleeps until some, would wait until the clock has caught up.
+// With an earlier clock, code that measures time or sleeps until a time would wait until the clock has caught up.
 static void clocks_check(const struct process_facts *process) {
     if (clock_ns(CLOCK_MONOTONIC) < process->monotonic_ns || clock_ns(CLOCK_BOOTTIME) < process->boottime_ns)
         thaw_refuse(

@@ -1,4 +1,4 @@
-// Runs in thaw's address space. The process as a whole: brk, command line, folder, umask, signals; and what it is told.
+// Runs in thaw's address space. The process as a whole: brk, command line, folder, umask, signals; and its landing.
 
 #include <errno.h>
 #include <linux/prctl.h>
@@ -6,8 +6,8 @@
 #include "landing.h"
 #include "thaw.h"
 
-// Pairs of addresses behind the rest of the parcel: where the image is mapped. The hooks look there before they ask the
-// kernel, and where it does not answer. They are left out when there is no room.
+// Writes pairs of addresses, the ranges mapped from the image, to the end of the parcel. The hooks read them before
+// they ask the kernel, and instead if that fails. They are left out when there is no room.
 static void note_ranges(struct thaw *t, uint64_t at) {
     const struct operation *operations = SECTION(t, struct operation, SECTION_OPERATIONS);
     const struct process_facts *process = &t->header->process;
@@ -30,7 +30,7 @@ static void note_ranges(struct thaw *t, uint64_t at) {
     t->range_count = count;
 }
 
-// Fills the parcel: the texts, then pointers to them, then room for thread ids. In the landing: where they are.
+// Fills the parcel with the texts, pointers to them, and room for thread ids; notes their addresses in the landing.
 static void fill_parcel(struct thaw *t, struct landing *landing) {
     const struct process_facts *process = &t->header->process;
     char *text = (char *)process->parcel;
@@ -65,7 +65,7 @@ static void fill_parcel(struct thaw *t, struct landing *landing) {
     note_ranges(t, process->parcel + tids + (fits ? UINT64_C(16) * threads : 0));
 }
 
-// Needs no privilege with exe_fd -1. Required: glibc takes a foreign brk for a success.
+// Needs no privilege with exe_fd -1. Required, since glibc mistakes another process's brk for a success.
 static void set_memory_map(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     uint64_t words = process->parcel, variables = words;
@@ -115,7 +115,7 @@ void stage_landing(struct thaw *t) {
     struct landing *landing = (struct landing *)t->header->process.landing;
     if (landing->image_count >= LANDING_IMAGES)
         thaw_refuse("the process was frozen and thawed too often: eight times at most", "");
-    if (t->image_inode) // else all of it was copied
+    if (t->image_inode) // otherwise all data was copied
         landing->images[landing->image_count++] = (struct landed_image){
             .device = t->image_device,
             .inode = t->image_inode,

@@ -1,5 +1,5 @@
-// Runs in thaw's address space. What the copy may do: what the frozen process might, and no more. Where this program
-// was started with less than that, the copy has less.
+// Runs in thaw's address space. Limits the copy to the rights of the frozen process. If this program was started with
+// fewer rights, the copy has fewer.
 //
 // Source: credentials(7), capabilities(7), prctl(2).
 
@@ -50,7 +50,7 @@ static long set_groups(const char *frozen) {
     return sys3(SYS_setgroups, count, (long)groups, 0);
 }
 
-// In a user namespace groups have other numbers, and nobody there could have given any up.
+// In a user namespace groups have other numbers, and no process there could have dropped any.
 static void become_groups(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
     const char *more = string_at(t, process->more_groups);
@@ -65,8 +65,8 @@ static void become_groups(struct thaw *t) {
         thaw_refuse("the frozen process was in other groups, and this one may not change its own", "");
 }
 
-// The image's owner is our effective user: where all ids are one before and now, it is the same user, by whatever
-// number.
+// The image's owner is this process's effective user. If the three ids were equal at the freeze and are equal now, the
+// user is the same, even if its number differs.
 static void become_users(struct thaw *t) {
     const uint32_t *frozen = t->header->process.users;
     uint32_t now[3] = {0};
@@ -74,18 +74,18 @@ static void become_users(struct thaw *t) {
     int alike = now[0] == now[1] && now[1] == now[2];
     if ((alike && frozen[0] == frozen[1] && frozen[1] == frozen[2]) || !__builtin_memcmp(now, frozen, sizeof now))
         return;
-    sys_prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); // `limit_capabilities` takes away what is too much
+    sys_prctl(PR_SET_KEEPCAPS, 1, 0, 0, 0); // `limit_capabilities` drops the excess
     if (sys3(SYS_setresuid, frozen[0], frozen[1], frozen[2]))
         thaw_refuse("the frozen process had other real or saved user ids, and this one may not change its own", "");
     sys_prctl(PR_SET_KEEPCAPS, (t->header->process.secure_bits & SECBIT_KEEP_CAPS) != 0, 0, 0, 0);
 }
 
-// Without CAP_SETPCAP the set cannot be made smaller. It only counts at an exec, where no_new_privs is stricter still.
+// Without CAP_SETPCAP the set cannot be reduced. It matters at an exec only, where no_new_privs is stricter still.
 static void limit_bounding(const struct process_facts *process) {
     for (int capability = 0; capability < 64; capability++) {
         long has = sys_prctl(PR_CAPBSET_READ, capability, 0, 0, 0);
         if (has < 0)
-            return; // the kernel knows no more of them
+            return; // the kernel has no further capabilities
         if (!has || process->bounding >> capability & 1)
             continue;
         if (sys_prctl(PR_CAPBSET_DROP, capability, 0, 0, 0) < 0) {
@@ -127,7 +127,7 @@ static void limit_capabilities(const struct process_facts *process) {
 
 void stage_rights(struct thaw *t) {
     const struct process_facts *process = &t->header->process;
-    int death_signal = 0; // of ours; a change of user or capabilities clears it
+    int death_signal = 0; // this process's; a change of user or capabilities clears it
     sys_prctl(PR_GET_PDEATHSIG, (long)&death_signal, 0, 0, 0);
     become_groups(t);
     limit_bounding(process);
@@ -155,7 +155,7 @@ void rights_limit(const struct process_facts *process) {
         uint64_t now[2];
         if (sys6(SYS_prlimit64, 0, resource, 0, (long)now, 0, 0))
             continue;
-        // The soft limit is the process's own affair, the hard one also that of whoever thaws.
+        // The soft limit is the frozen process's; the hard limit is the lower one of both processes.
         const uint64_t *frozen = &process->limits[2 * resource];
         uint64_t hard = frozen[1] < now[1] ? frozen[1] : now[1];
         uint64_t limit[2] = {frozen[0] < hard ? frozen[0] : hard, hard};

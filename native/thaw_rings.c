@@ -1,4 +1,4 @@
-// Runs in thaw's address space. io_urings made anew where the frozen process had them. No thread runs yet.
+// Runs in thaw's address space. Makes the frozen process's io_urings again at their addresses. No thread runs yet.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -17,8 +17,8 @@ static void map_at(const struct descriptor *descriptor, uint64_t address, uint64
                         SYS_FAILED(at) ? at : -EEXIST);
 }
 
-// Whoever uses the ring may have noted how far it was: requests that do nothing bring the new one there. What is zero
-// is such a request.
+// The ring's user may have noted its counts: requests that do nothing advance the new ring to them. A zeroed request is
+// such a request.
 static void bring_forward(const struct descriptor *descriptor, const struct ring_state *ring,
                           const struct io_uring_params *made, int fd) {
     uint32_t *tail = (uint32_t *)(ring->rings + made->sq_off.tail);

@@ -1,4 +1,4 @@
-// Runs in thaw's address space. Sockets made anew: ended ones, new ones, listening ones; and pairs. No thread runs yet.
+// Runs in thaw's address space. Makes sockets again: ended, new and listening ones, and pairs. No thread runs yet.
 
 #define _GNU_SOURCE
 #include <errno.h>
@@ -9,7 +9,7 @@
 
 #include "thaw.h"
 
-// Both ends, when the first is met.
+// Makes both ends, when the first of them is reached.
 void make_pair(struct thaw *t, const struct descriptor *first) {
     const struct descriptor *all = SECTION(t, struct descriptor, SECTION_DESCRIPTORS);
     int ends[2];
@@ -42,7 +42,7 @@ static void set_options(struct thaw *t, const struct descriptor *descriptor, con
     }
 }
 
-// The local address with another port: 0 has the kernel choose one.
+// Binds to the local address; with `any_port` the kernel chooses the port.
 static long bind_to(const struct socket_state *state, int fd, int any_port) {
     char address[SOCKET_ADDRESS_BYTES];
     uint32_t bytes = state->local_bytes;
@@ -54,7 +54,7 @@ static long bind_to(const struct socket_state *state, int fd, int any_port) {
     return sys3(SYS_bind, fd, (long)address, bytes);
 }
 
-// Bound where it was; where its port is taken, or the kernel had chosen it, to one that is free.
+// Binds a socket to its old address; if its port is taken, or the kernel had chosen it, to a free port.
 static void bind_socket(const struct descriptor *descriptor, const struct socket_state *state, int fd) {
     if (!state->local_bytes)
         return;
@@ -74,8 +74,8 @@ static int make_ended_unix(const struct socket_state *state) {
     return ends[0];
 }
 
-// It listens at a loopback address that nobody knows, 127.x.y.z drawn at random, and takes in nothing where a filter
-// may be attached, which some machines allow to root alone: whoever connects is not heard.
+// Makes a socket listen unreachably, at a random loopback address 127.x.y.z. A filter drops all connections, if one may
+// be attached: some machines allow that to root only.
 static long mute(const struct socket_state *state, int fd) {
     struct sock_filter nothing = {.code = BPF_RET | BPF_K, .k = 0};
     struct sock_fprog program = {.len = 1, .filter = &nothing};
@@ -115,13 +115,13 @@ int make_socket(struct thaw *t, const struct descriptor *descriptor) {
     if (fd < 0)
         fail_descriptor(descriptor, "a socket cannot be made for descriptor ", fd);
     set_options(t, descriptor, state, fd);
-    // From then on reading gives the end, writing EPIPE, and poll tells both; nothing is ever sent. The answer is
+    // Afterwards reading returns the end, writing EPIPE, and poll reports both; nothing is ever sent. The call returns
     // ENOTCONN, and the socket is shut down nevertheless. Source: net/ipv4/af_inet.c, inet_shutdown.
     if (state->revival == SOCKET_ENDED)
         sys3(SYS_shutdown, fd, SHUT_RDWR, 0);
     else if (state->revival == SOCKET_NEW) {
         bind_socket(descriptor, state, fd);
-        // Nothing is sent by that. Where the peer is not there, sending says so, as it would have.
+        // This sends nothing. If the peer does not exist, sending reports that, as in the original.
         if (state->peer_bytes)
             sys3(SYS_connect, fd, (long)state->peer, state->peer_bytes);
     } else

@@ -1,4 +1,4 @@
-// Runs in thaw's address space. Takes this program's own address space away and puts the frozen process's in its place.
+// Runs in thaw's address space. Unmaps this program's own address space and maps the frozen process's in its place.
 
 #include <errno.h>
 #include <fcntl.h>
@@ -60,7 +60,8 @@ static long map(const struct operation *operation, int flags, int fd) {
 static long map_anonymous(const struct operation *operation) {
     struct operation anonymous = *operation;
     anonymous.offset = 0;
-    // As what the kernel knows it: glibc makes stacks executable by mprotect(PROT_GROWSDOWN), which asks for this.
+    // The kernel must know it as a stack: glibc makes stacks executable by mprotect(PROT_GROWSDOWN), which requires
+    // that.
     int flags = operation->flags & OPERATION_STACK ? MAP_GROWSDOWN : 0;
     return map(&anonymous, MAP_PRIVATE | MAP_ANONYMOUS | flags, -1);
 }
@@ -69,7 +70,7 @@ static long map_data(struct thaw *t, const struct operation *operation) {
     long result = map(operation, MAP_PRIVATE, t->image_fd);
     if (result != -EPERM || !(operation->protection & PROT_EXEC))
         return result;
-    result = map_anonymous(operation); // the image lies on a file system without execution
+    result = map_anonymous(operation); // the image is on a file system mounted noexec
     if (!SYS_FAILED(result))
         copy_in(t, operation);
     return result;
@@ -114,7 +115,7 @@ static long map_one(struct thaw *t, const struct operation *operation) {
     }
 }
 
-// Advice is best effort, as it is for the program that gave it, but for MADV_WIPEONFORK and MADV_DONTFORK.
+// Repeats advice, as best effort like the original advice, except for MADV_WIPEONFORK and MADV_DONTFORK.
 static void give_advice(const struct operation *operation) {
     static const struct {
         uint32_t bit;
@@ -135,7 +136,7 @@ static void give_advice(const struct operation *operation) {
         sys3(SYS_mlock2, (long)operation->address, (long)operation->length, 1 /* MLOCK_ONFAULT */);
 }
 
-// How maps show the image: what fstat tells is another number on some file systems.
+// Notes the image's device and inode as /proc/self/maps shows them: fstat returns other numbers on some file systems.
 static void identify_image(struct thaw *t, const struct operation *operation) {
     struct vma vma;
     if (t->image_inode || operation->kind != OPERATION_DATA || vma_at(operation->address, &vma, t->by_text) ||

@@ -11,13 +11,13 @@
 #define RSEQ_BYTES 32
 #define ROBUST_BYTES 24  // sizeof(struct robust_list_head)
 #define ROBUST_MOST 2048 // ROBUST_LIST_LIMIT of the kernel
-// A thread begins below its signal frame, where nothing is that will be read again.
+// A thread begins below its signal frame, in memory that will not be read again.
 #define BELOW_CONTEXT 1024
 
 static uint32_t reading; // threads that still read the tables
-static uint32_t gate;    // 1: go
+static uint32_t gate;    // 1: open
 
-// Source: include/uapi/linux/rseq.h; a fresh area, as glibc hands it over.
+// Source: include/uapi/linux/rseq.h; an initial area, as glibc registers it.
 struct rseq_area {
     uint32_t cpu_id_start, cpu_id;
     uint64_t critical_section;
@@ -35,7 +35,7 @@ static void set_rseq(const struct thread_state *thread) {
     sys6(SYS_rseq, (long)area, RSEQ_BYTES, 0, RSEQ_SIGNATURE, 0, 0);
 }
 
-// Robust mutexes that the thread holds name their owner by thread id: the new one goes in, while no thread runs that
+// Robust mutexes that the thread holds name their owner by thread id. The new id is written before any thread runs that
 // might wait for one of them.
 // Source: Documentation/locking/robust-futexes.rst.
 static void rename_owner(const struct thread_state *thread, uint32_t tid) {
@@ -55,7 +55,7 @@ static void rename_owner(const struct thread_state *thread, uint32_t tid) {
     }
 }
 
-// What others know a thread by.
+// Writes a thread's new id into its robust mutexes and into the landing's list of ids.
 static void announce(const struct thread_state *thread, uint32_t tid) {
     const struct thread_state *first = SECTION(&thaw_state, struct thread_state, SECTION_THREADS);
     rename_owner(thread, tid);
@@ -66,12 +66,12 @@ static void announce(const struct thread_state *thread, uint32_t tid) {
     }
 }
 
-// How the kernel treats the thread: never better than this program was started, where that takes a right.
+// Sets the thread's scheduling; it is never better than this program's own where that would need a right.
 static void set_priority(const struct thread_state *thread) {
     const int none = 0;
     if (thread->policy == SCHED_BATCH || thread->policy == SCHED_IDLE)
         sys3(SYS_sched_setscheduler, 0, thread->policy, (long)&none);
-    if (thread->nice > 20 - (int)sys3(SYS_getpriority, 0, 0, 0)) // the call answers 20 minus it
+    if (thread->nice > 20 - (int)sys3(SYS_getpriority, 0, 0, 0)) // the call returns 20 minus the value
         sys3(SYS_setpriority, 0, 0, thread->nice);
     if (thread->io_priority)
         sys3(SYS_ioprio_set, 1 /* IOPRIO_WHO_PROCESS */, 0, thread->io_priority);
@@ -79,7 +79,7 @@ static void set_priority(const struct thread_state *thread) {
         sys_prctl(PR_SET_TIMERSLACK, (long)thread->timer_slack_ns, 0, 0, 0);
 }
 
-// What only the thread itself can set; nobody need wait for it.
+// Sets the state that only the thread itself can set; no other thread waits for this.
 static void become(const struct thread_state *thread) {
     if (thread->gs_base)
         sys3(SYS_arch_prctl, ARCH_SET_GS_CODE, (long)thread->gs_base, 0);
@@ -89,13 +89,13 @@ static void become(const struct thread_state *thread) {
     set_priority(thread);
 }
 
-// The last one to read them unmaps the tables: a thread that gets no processor yet holds up none of the others.
+// The last thread to read the tables unmaps them: a thread that waits for a processor delays none of the others.
 static void leave_tables(void) {
     if (__atomic_sub_fetch(&reading, 1, __ATOMIC_ACQ_REL) == 0)
         sys_munmap(ZONE_TABLES, thaw_state.tables_bytes);
 }
 
-// SAFETY: runs on the stack of a frozen thread, below its signal frame; keeps to a few hundred bytes.
+// SAFETY: runs on the stack of a frozen thread, below its signal frame; uses a few hundred bytes only.
 static void run_other(void *argument) {
     const struct thread_state *thread = argument;
     uint64_t context = thread->context;
@@ -117,7 +117,7 @@ void stage_threads(struct thaw *t) {
                            CLONE_SETTLS | CLONE_CHILD_SETTID | CLONE_PARENT_SETTID | CLONE_CHILD_CLEARTID;
     reading = count;
     for (uint32_t i = 1; i < count; i++) {
-        // That address is glibc's pthread.tid: the new id lands where glibc reads it.
+        // That address is glibc's pthread.tid: the kernel writes the new id where glibc reads it.
         int32_t *tid = (int32_t *)threads[i].clear_child_tid;
         sys_prctl(PR_SET_NAME, (long)threads[i].name, 0, 0, 0); // a new thread inherits it
         long result = clone_thread(flags, stack_of(&threads[i]), tid, tid, threads[i].fs_base, run_other,

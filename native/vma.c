@@ -51,9 +51,9 @@ static void parse_line(const char *at, struct vma *found) {
 }
 
 static int by_lines(int fd, uint64_t address, struct vma *found) {
-    char buffer[2048]; // the stack of whoever called madvise may be small
+    char buffer[2048]; // small, since the stack of madvise's caller may be small
     uint64_t have = 0;
-    int line_has_begun = 1; // the buffer begins with the beginning of a line
+    int line_has_begun = 1; // the buffer begins at the beginning of a line
     for (;;) {
         long got = sys_read(fd, buffer + have, sizeof buffer - 1 - have);
         if (got <= 0)

@@ -14,9 +14,9 @@ struct vma {
     int shared;
 };
 
-// The mapping at `address`, or the next one above it. 0, -ENOENT when there is none, or -errno.
-// Source: fs/proc/task_mmu.c, PROCMAP_QUERY (Linux 6.11); `by_text` or an older kernel: /proc/self/maps is read
-// instead.
+// Finds the mapping at `address`, or the next one above it. Returns 0, -ENOENT when there is none, or -errno.
+// Source: fs/proc/task_mmu.c, PROCMAP_QUERY (Linux 6.11). With `by_text`, or on an older kernel, /proc/self/maps is
+// read instead.
 int vma_at(uint64_t address, struct vma *found, int by_text);
 
 #endif

@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. What whoever thaws hands to a copy: arguments, environment variables,
+// Runs in the process that is frozen. What the thawing process passes to a copy: arguments, environment variables,
 // descriptors. The runner thaws with `first "second argument" ''`, THAWED_BY=runner, and descriptors by --fd as each
 // case says.
 

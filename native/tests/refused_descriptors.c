@@ -76,7 +76,8 @@ CASE(proc_of_another, "a file of /proc that belongs to another process is refuse
     refused_while_open(open("/proc/1/status", O_RDONLY), "/proc/1/status", "before the freeze");
 }
 
-// Starts a process that is not this one's child, holds `theirs` instead of `ours`, and ends when nobody holds `ours`.
+// Starts a process that is not this one's child, holds `theirs` instead of `ours`, and ends when no process holds
+// `ours`.
 static void give_away(int theirs, int ours) {
     int status;
     pid_t child = fork();

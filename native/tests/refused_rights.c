@@ -9,7 +9,7 @@
 
 static struct worker worker;
 
-// For the calling thread alone: swapon(2), which nobody calls, fails. Source: seccomp(2).
+// For the calling thread only: swapon(2), which no code here calls, fails. Source: seccomp(2).
 static void add_filter(void) {
     struct sock_filter program[] = {
         BPF_STMT(BPF_LD | BPF_W | BPF_ABS, 0),

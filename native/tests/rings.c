@@ -1,4 +1,4 @@
-// Runs in the process that is frozen. io_urings with nothing under way come back where they were, as far as they were.
+// Runs in the process that is frozen. io_urings without pending requests are restored at their addresses and counts.
 
 #include "refusing.h"
 

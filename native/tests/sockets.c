@@ -1,5 +1,5 @@
-// Runs in the process that is frozen. Sockets: connections are found ended, in a way that clients notice; what is
-// connected to nobody is new, as it was set up; what listens gets a port of its own.
+// Runs in the process that is frozen. Sockets: connections are found ended, in a way that clients notice; an
+// unconnected socket is new, with its options; a listening socket gets a port of its own.
 
 #include "polled.h"
 #include "refusing.h"
@@ -114,7 +114,7 @@ CASE(ended_connection, "a connection over TCP is found ended, with the options i
 }
 
 CASE(connecting_socket, "a connection that is being made is found ended") {
-    // Nobody accepts: the queue of the listening socket is full, and stays so.
+    // No accept is called: the queue of the listening socket is full and stays full.
     int listener = bound(SOCK_STREAM, 0), waiting = -1;
     struct sockaddr_in address = loopback(port_of(listener));
     CHECK_EQUAL(listen(listener, 0), 0);
@@ -214,7 +214,7 @@ CASE(datagram_socket, "a datagram socket is a new one, bound to a port of its ow
     CHECK_EQUAL(ntohs(from.sin_port), port_of(client));
 }
 
-// A port that the kernel would not choose by itself and that nobody has.
+// A socket bound to a free port that the kernel would not choose itself.
 static int low_port(int type) {
     for (int port = 20000; port < 30000; port++) {
         struct sockaddr_in address = loopback(port);

@@ -8,7 +8,7 @@
 #include <sys/un.h>
 #include <sys/wait.h>
 
-// Starts a process that is not this one's child and holds `theirs` until nobody holds `ours`.
+// Starts a process that is not this one's child and that holds `theirs` until no process holds `ours`.
 static void give_away(int theirs, int ours) {
     int status;
     pid_t child = fork();
@@ -52,7 +52,7 @@ CASE(unix_datagrams, "a Unix datagram socket is connected to its path again, as 
     CHECK_EQUAL(bind(server, (struct sockaddr *)&address, sizeof address), 0);
     log_to(client, "log", "before");
     CHECK_EQUAL(recv(server, text, sizeof text, 0), 6);
-    int ready[2], status; // the server goes on in another process, which answers by what it got
+    int ready[2], status; // the server continues in another process, which writes down what it receives
     CHECK_EQUAL(pipe(ready), 0);
     pid_t child = fork();
     if (child == 0) {

@@ -164,7 +164,7 @@ class Budget:
 
 def _too_many(used_bytes: int) -> TooManyRequestsException:
     return TooManyRequestsException(
-        f"Rate Exceeded. (requests under way hold {used_bytes >> 20} MiB already)",
+        f"Rate Exceeded. (requests in progress hold {used_bytes >> 20} MiB already)",
         reason="ConcurrentInvocationLimitExceeded",
     )
 

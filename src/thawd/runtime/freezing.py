@@ -105,8 +105,8 @@ def _wrapper_refusal() -> Optional[str]:
     if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
         return None
     return (
-        'the program that AWS_LAMBDA_EXEC_WRAPPER names goes on beside the runtime: let it end with `exec "$@"`, which '
-        "puts the runtime in its place"
+        "the program that AWS_LAMBDA_EXEC_WRAPPER names keeps running beside the runtime: let it end with "
+        '`exec "$@"`, which puts the runtime in its place'
     )
 
 
