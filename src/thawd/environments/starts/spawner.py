@@ -38,7 +38,7 @@ _START_TRIES = 3
 # Thaws in a row that fail before the image is given up.
 _THAW_FAILURES = 3
 # From so many starts at once on they are forked from one thawed copy, if a restore takes so long: below that, which
-# is some 2,000 mappings, thawing each is faster (docs/decisions/0011-bursts.md).
+# is some 2,000 mappings, thawing each is faster (docs/decisions/0007-bursts.md).
 _BURST = 3
 _SLOW_RESTORE_MS = 8.0
 # How often an image that does not fit any more is made anew, before this machine is taken to be too restless for one.
