@@ -319,7 +319,7 @@ EVENTS = [
     Case("CreateEventSourceMapping", {"EventSourceArn": QUEUE}, *VALID, "functionName"),
     Case("CreateEventSourceMapping", named(), *VALUE, "required"),
     Case("CreateEventSourceMapping", named(EventSourceArn="queue"), *VALID, "eventSourceArn"),
-    Case("CreateEventSourceMapping", named(EventSourceArn=f"{QUEUE}/x"), *VALUE, "is not the ARN of an SQS queue"),
+    Case("CreateEventSourceMapping", named(EventSourceArn=f"{QUEUE}/x"), *VALUE, "not the ARN of an SQS queue"),
     Case(
         "CreateEventSourceMapping", named(EventSourceArn="arn:aws:sns:us-east-1:000000000000:t"), *VALUE, "Unrecognized"
     ),

@@ -179,7 +179,7 @@ def test_two_files_are_compared_and_a_regression_has_an_exit_status_of_its_own(w
     [
         ((), "name a TARGET"),
         (("ftp://elsewhere/",), "is neither the name of a function"),
-        (("http://",), "is no address"),
+        (("http://",), "is not a URL"),
         (("work", "-C", "2", "--rate", "5"), "--concurrency is for a closed loop"),
         (("work", "--pattern", "constant"), "is for an open loop"),
         (("http://127.0.0.1:1/", "--engine", "cold"), "are for functions and routes of thawd"),

@@ -225,5 +225,5 @@ def test_without_cgroup_a_tune_refuses_and_says_how(project: Project) -> None:
     environ = {**os.environ, "PYTHONPATH": str(project.root)}
     done = project.command("tune", "f", "--memory", "128", "--runs", "1", "--starts", "0", env=environ)
     assert done.returncode == 1
-    assert "cannot be held to the CPU share" in done.stderr
+    assert "cannot be limited to the CPU share" in done.stderr
     assert "--no-cpu-limits" in done.stderr

@@ -20,7 +20,7 @@ _OWN = Path(__file__).parent / "templates"
 
 
 def require_templates() -> None:
-    """Ask for Jinja2 before anything is measured.
+    """Check, before a measurement, that Jinja2 is installed.
 
     Raises:
         StoreError: it is not installed.
@@ -47,7 +47,7 @@ def document(template: str, folder: Path = _OWN, /, **values: object) -> str:
 
 
 def fragment(template: str, **values: object) -> Markup:
-    """A part of a page, which other templates take as it is.
+    """A part of a page, which other templates insert unescaped.
 
     Raises:
         StoreError: Jinja2 is not installed.

@@ -26,7 +26,7 @@ Point = tuple[float, float]
 
 
 def number(value: float) -> str:
-    """A figure for people: three digits, with separators."""
+    """A number with three digits and separators."""
     if value == 0:
         return "0"
     if abs(value) >= 100:
@@ -52,17 +52,17 @@ class Shape:
 
 
 def drawing(shapes: Sequence[Shape], *, width: float, height: float, title: str) -> Markup:
-    """Shapes as SVG; `title` says what they show, for who cannot see it."""
+    """Shapes as SVG; `title` says what they show, for readers who cannot see it."""
     return fragment("drawing.svg", shapes=shapes, width=f"{width:g}", height=f"{height:g}", title=title)
 
 
 def path(kind: str, d: str) -> Shape:
-    """A path of a class."""
+    """A path with a CSS class."""
     return Shape("path", {"class": kind, "d": d})
 
 
 def text(kind: str, words: str, *, x: object, y: object, anchor: str | None = None, **more: object) -> Shape:
-    """Text of a class; `anchor` is the end of it that is at `x`, by default its start."""
+    """Text with a CSS class; `anchor` names the end of the text that is at `x`, by default its start."""
     return Shape("text", {"class": kind, **more, "x": x, "y": y, "text-anchor": anchor}, words)
 
 
@@ -80,7 +80,7 @@ class Scale:
 
 
 def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
-    """From 0 to a little more than `largest`, by round steps; `whole`: only whole ones."""
+    """A linear scale from 0 to a little more than `largest`, in round steps; `whole`: only whole numbers."""
     largest = largest if largest > 0 else 1.0
     step = 10 ** math.floor(math.log10(largest / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if largest / (step * factor) <= 5.5)
@@ -94,7 +94,7 @@ def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
 
 
 def logarithmic(smallest: float, largest: float, *, unit: str = "") -> Scale:
-    """From a power of ten to another, or to 2 or 5 times one where that is closer."""
+    """A logarithmic scale between powers of ten, or 2 or 5 times one where that is closer."""
     smallest = max(smallest, 1e-3)
     largest = max(largest, smallest * 1.01)
     rounds = [m * 10**e for e in range(-4, 9) for m in (1, 2, 5)]
@@ -112,7 +112,7 @@ def logarithmic(smallest: float, largest: float, *, unit: str = "") -> Scale:
 
 
 def of_percentiles(most: float) -> Scale:
-    """Percentiles so that each further nine takes as much room; `most`: the largest below 100."""
+    """A scale of percentiles on which each further nine has the same width; `most`: the largest below 100."""
     end = math.log10(100 / (100 - min(most, 99.9999))) * 1.04
     ticks = [(0.0, "fastest"), (50.0, "50 %"), (90.0, "90 %"), (99.0, "99 %"), (99.9, "99.9 %"), (99.99, "99.99 %")]
 
@@ -144,7 +144,7 @@ class Plot:
     _parts: list[Shape] = field(default_factory=list)
 
     def dots(self, points: Iterable[Point], kind: str) -> None:
-        """A dot for each point; those that would cover each other are drawn once."""
+        """A dot for each point; dots that would cover each other are drawn once."""
         places = dict.fromkeys((round(self._x(x), 1), round(self._y(y) * 2) / 2) for x, y in points)
         if places:
             few = " few" if len(places) < _FEW else ""
@@ -164,7 +164,7 @@ class Plot:
             self._parts.append(path(f"line k-{kind}", f"M{way}"))
 
     def steps(self, points: Sequence[Point], kind: str, *, filled: bool = False) -> None:
-        """A line that stays where it is until the next point."""
+        """A step line, which stays level until the next point."""
         points = _highest(points, _MOST_STEPS)
         if not points:
             return
@@ -176,7 +176,7 @@ class Plot:
         self._parts.append(path(f"{'area' if filled else 'line'} k-{kind}", "".join(way)))
 
     def level(self, y: float, words: str) -> None:
-        """A dashed horizontal line with a word on it."""
+        """A dashed horizontal line with a label."""
         at, right = self._y(y), WIDTH - _RIGHT
         self._parts.append(path("level", f"M{_LEFT} {at:.1f}H{right}"))
         self._parts.append(text("label", words, x=right - 4, y=f"{at - 4:.1f}", anchor="end"))
@@ -239,7 +239,7 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title:
 
 
 def _highest(points: Sequence[Point], most: int) -> Sequence[Point]:
-    """At most so many points: of each stretch the highest."""
+    """A limited number of points: the highest of each stretch."""
     if len(points) <= most:
         return points
     size = math.ceil(len(points) / most)

@@ -58,7 +58,7 @@ class Against(msgspec.Struct, frozen=True):
 
 
 class _Drawn(msgspec.Struct, frozen=True):
-    """Plots of a section: what their colours mean, and each with its run's label."""
+    """Plots of a section: the meaning of the colours, and each plot with the label of its run."""
 
     legend: Sequence[tuple[str, str]]
     drawings: Sequence[tuple[str, object]]
@@ -82,13 +82,13 @@ class _Particulars(msgspec.Struct, frozen=True):
 
 
 def page(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
-    """The page for `runs`, which were measured together or are to be compared."""
+    """The page about `runs`, which were measured together or are compared."""
     title = f"{runs[0].target}: {runs[0].load.in_words()}"
     return document("report.html", title=title, content=content(runs, summaries, against))
 
 
 def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> Markup:
-    """What is on the page of `runs`; reports of several workloads have one after the other."""
+    """The sections about `runs`; a report of several workloads joins the sections of each."""
     pairs = list(zip(runs, summaries, strict=True))
     return fragment(
         "content.html",
@@ -110,7 +110,7 @@ def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence
 
 
 def _conditions(run: Run) -> str:
-    """How requests came, and to what."""
+    """The target and the shape of the load, in words."""
     alive = {"zero": ", no environment alive at the beginning", "one": ", one environment alive", "warm": ", warm"}
     ready = ", environments ready before" if run.engine == "provisioned" and run.begun_from is None else ""
     return run.load.in_words() + alive.get(run.begun_from or "", ready)
@@ -140,7 +140,7 @@ def _mib(value: float | None) -> str:
 
 
 def _colour(run: Run, index: int, runs: Sequence[Run]) -> str:
-    """By engine where that tells runs apart, else by place."""
+    """Colour of each run: by engine if the engines differ, else by position."""
     engines = [other.engine for other in runs]
     if len(set(engines)) == len(runs) and run.engine in ("cold", "fork", "thaw", "provisioned"):
         return run.engine

@@ -112,7 +112,7 @@ class CostOptions:
 @click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
 @click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
-def cost(**options: Any) -> None:
+def cost(**arguments: Any) -> None:
     """Estimate what FUNCTION would cost on AWS Lambda.
 
     The estimate uses measured durations, with init and restore. They come from FUNCTION's log, from --report, from
@@ -122,49 +122,49 @@ def cost(**options: Any) -> None:
     """
     from thawd.cost.prices import CostError, load_prices
 
-    given = CostOptions(options)
+    options = CostOptions(arguments)
     try:
-        document = _document(given, load_prices(given.prices))
+        document = _document(options, load_prices(options.prices))
     except CostError as error:
         fail(str(error))
-    if given.as_json:
+    if options.as_json:
         click.echo(json.dumps(document, indent=2))
         return
     _print(document)
 
 
-def _document(given: CostOptions, prices: Prices) -> dict[str, Any]:
+def _document(options: CostOptions, prices: Prices) -> dict[str, Any]:
     from thawd.cost import report
     from thawd.cost.prices import ARCHITECTURES, CostError
     from thawd.cost.records import by_hand, measure
 
-    settings = load(given.config_path) if given.function is not None else None
-    records = _records(given, settings)
-    sizes = [by_hand(text) for text in given.sizes]
+    settings = load(options.config_path) if options.function is not None else None
+    records = _records(options, settings)
+    sizes = [by_hand(text) for text in options.sizes]
     if records or not sizes:
         sizes += measure(records)
     asked = report.Question(
-        architectures=ARCHITECTURES if given.arch == "both" else (given.arch,),
-        invocations=given.invocations,
-        start_share=None if given.starts is None else given.starts / 100,
-        storage_mb=given.storage_mb,
-        provisioned=given.provisioned,
-        free_tier=given.free_tier,
-        server_monthly=given.server,
+        architectures=ARCHITECTURES if options.arch == "both" else (options.arch,),
+        invocations=options.invocations,
+        start_share=None if options.starts is None else options.starts / 100,
+        storage_mb=options.storage_mb,
+        provisioned=options.provisioned,
+        free_tier=options.free_tier,
+        server_monthly=options.server,
     )
     document: dict[str, Any] = {
         "prices": {name: getattr(prices, name) for name in ("source", "date", "region", "currency")},
-        "invocations": given.invocations,
-        "free_tier": given.free_tier,
-        "server_monthly": given.server,
+        "invocations": options.invocations,
+        "free_tier": options.free_tier,
+        "server_monthly": options.server,
         "measured": [{"memory_mb": s.memory_mb, "count": s.count, "start_share": s.start_share} for s in sizes],
         "rows": report.rows(prices, sizes, asked),
     }
-    if given.arrivals is not None and given.pattern is not None:
+    if options.arrivals is not None and options.pattern is not None:
         raise CostError("--arrivals and --pattern exclude each other")
-    if given.arrivals is not None or given.pattern is not None:
-        arrivals = _arrivals(given, records, sizes[0])
-        ways = report.policies(prices, sizes[0], asked, _keep_warm_question(given, settings, sizes[0], arrivals))
+    if options.arrivals is not None or options.pattern is not None:
+        arrivals = _arrivals(options, records, sizes[0])
+        ways = report.policies(prices, sizes[0], asked, _keep_warm_question(options, settings, sizes[0], arrivals))
         document["keeping_warm"] = {
             "memory_mb": sizes[0].memory_mb,
             "arrivals": len(arrivals),
@@ -175,22 +175,22 @@ def _document(given: CostOptions, prices: Prices) -> dict[str, Any]:
     return document
 
 
-def _records(given: CostOptions, settings: Settings | None) -> list[Record]:
+def _records(options: CostOptions, settings: Settings | None) -> list[Record]:
     """Measured invocations, from the first source among the options."""
     from thawd.cost.measured import read_bench
     from thawd.cost.prices import CostError
     from thawd.cost.records import read_records
 
-    declared = None if settings is None else settings.functions.get(given.function or "")
-    if given.report is not None:
-        return read_records(_lines(given.report))
-    if given.bench is not None:
-        memory_mb = given.memory_mb or (declared.memory_mb if declared is not None else None)
+    declared = None if settings is None else settings.functions.get(options.function or "")
+    if options.report is not None:
+        return read_records(_lines(options.report))
+    if options.bench is not None:
+        memory_mb = options.memory_mb or (declared.memory_mb if declared is not None else None)
         if memory_mb is None:
             raise CostError("a bench file does not hold the function's memory size; add --memory or FUNCTION")
-        return read_bench(given.bench, memory_mb=memory_mb)
-    if settings is not None and given.function is not None:
-        return read_records(_log_lines(settings, given.function))
+        return read_bench(options.bench, memory_mb=memory_mb)
+    if settings is not None and options.function is not None:
+        return read_records(_log_lines(settings, options.function))
     return []
 
 
@@ -218,24 +218,26 @@ def _log_lines(settings: Settings, function: str) -> list[str]:
     return [line.decode(errors="replace") for line in lines]
 
 
-def _arrivals(given: CostOptions, records: Sequence[Record], size: Measured) -> list[Arrival]:
+def _arrivals(options: CostOptions, records: Sequence[Record], size: Measured) -> list[Arrival]:
     from thawd.cost.arrivals import make_arrivals, read_arrivals
     from thawd.cost.records import arrivals_of
 
     duration_s = size.warm_ms / 1000
-    if given.pattern is not None:
-        return make_arrivals(given.pattern, hours=given.hours, duration_s=duration_s)
-    if given.arrivals == "log":
+    if options.pattern is not None:
+        return make_arrivals(options.pattern, hours=options.hours, duration_s=duration_s)
+    if options.arrivals == "log":
         return arrivals_of(records)
-    return read_arrivals(Path(given.arrivals or ""), duration_s=duration_s)
+    return read_arrivals(Path(options.arrivals or ""), duration_s=duration_s)
 
 
-def _keep_warm_question(given: CostOptions, settings: Settings | None, size: Measured, arrivals: list[Arrival]) -> Any:
+def _keep_warm_question(
+    options: CostOptions, settings: Settings | None, size: Measured, arrivals: list[Arrival]
+) -> Any:
     from thawd.cost.arrivals import BEGIN_S
     from thawd.cost.report import KeepWarmQuestion
     from thawd.scheduling.provisioned import ProvisionedPlan
 
-    declared = None if settings is None else settings.functions.get(given.function or "")
+    declared = None if settings is None else settings.functions.get(options.function or "")
     plan = None
     if settings is not None and declared is not None and settings.provisioned_schedules.get(declared.name):
         entries = settings.provisioned_schedules[declared.name]
@@ -244,12 +246,12 @@ def _keep_warm_question(given: CostOptions, settings: Settings | None, size: Mea
     first_ms = size.cold_ms if size.restored_ms is None else size.restored_ms
     return KeepWarmQuestion(
         arrivals=arrivals,
-        keep_alive_s=fixed_s if given.keep_alive_s is None else given.keep_alive_s,
+        keep_alive_s=fixed_s if options.keep_alive_s is None else options.keep_alive_s,
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,
         plan=plan,
-        provisioned=given.provisioned,
+        provisioned=options.provisioned,
         # The span is the whole pattern, because a week of office hours ends with days without an arrival.
-        span=None if given.pattern is None else (BEGIN_S, BEGIN_S + given.hours * 3600),
+        span=None if options.pattern is None else (BEGIN_S, BEGIN_S + options.hours * 3600),
     )
 
 

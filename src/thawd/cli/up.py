@@ -83,7 +83,7 @@ def up(  # noqa: PLR0913, PLR0917 - an option each
             warn(str(error))
             status = EXIT_SCARCE if isinstance(error, ScarcityError) else EXIT_FAILED
         finally:
-            # The server has stopped; only Python's own exit is left, and interrupting that helps nobody.
+            # The server has stopped; only Python's own exit is left, and an interrupt would only disturb it.
             signal.signal(signal.SIGINT, signal.SIG_IGN)
             discard_unwritable_output()
         if store_threads.are_left():

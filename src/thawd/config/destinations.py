@@ -65,8 +65,8 @@ def _invoked_by(settings: Settings, name: str, destination: Destination) -> Iter
     notifications: tuple[Notification, ...] = ()
     if (bucket := settings.buckets.get(destination.name)) is not None:
         notifications = bucket.notify
-    elif (elsewhere := settings.remote_buckets.get(destination.name)) is not None:
-        notifications, begin = elsewhere.notify, elsewhere.prefix + begin
+    elif (remote := settings.remote_buckets.get(destination.name)) is not None:
+        notifications, begin = remote.notify, remote.prefix + begin
     for one in notifications:
         is_created = any(event.startswith("s3:ObjectCreated:") for event in one.events)
         if is_created and begin.startswith(one.prefix) and end.endswith(one.suffix):

@@ -47,14 +47,14 @@ def read_table_url(
     if url is None:
         return None
     parts = urlsplit(url.text)
-    given = dict(parse_qsl(parts.query, keep_blank_values=True))
+    parameters = dict(parse_qsl(parts.query, keep_blank_values=True))
     if url.scheme == "dynamodb":
         if not _DYNAMODB_NAME.fullmatch(parts.netloc) or parts.path.strip("/"):
             findings.add(path, found=f'"{url}"', allowed='a URL such as "dynamodb://TABLE?region=eu-west-1"')
             return None
-        return url if check_parameters(given, findings, path=path, known=_DYNAMODB_PARAMETERS) else None
+        return url if check_parameters(parameters, findings, path=path, known=_DYNAMODB_PARAMETERS) else None
     for what in ("table", "schema"):
-        name = given.get(what, table if what == "table" else "public")
+        name = parameters.get(what, table if what == "table" else "public")
         if not 1 <= len(name.encode()) <= _LONGEST_IDENTIFIER_BYTES or "\0" in name:
             allowed = f"a name of 1 to {_LONGEST_IDENTIFIER_BYTES} bytes; the URL can set one with ?{what}=NAME"
             findings.add(path, found=f"a {what} with a name of {len(name.encode())} bytes", allowed=allowed)
@@ -131,9 +131,11 @@ def read_url(
     return url
 
 
-def check_parameters(given: Mapping[str, str], findings: Findings, *, path: KeyPath, known: tuple[str, ...]) -> bool:
+def check_parameters(
+    parameters: Mapping[str, str], findings: Findings, *, path: KeyPath, known: tuple[str, ...]
+) -> bool:
     """Whether all parameters of a URL are known; a mistake is noted."""
-    for name in given:
+    for name in parameters:
         if name not in known:
             findings.add(path, found=f'the parameter "{name}"', allowed=one_of(name, known, what="parameters"))
             return False

@@ -72,12 +72,12 @@ def make_arrivals(pattern: str, *, hours: float, duration_s: float, seed: int = 
     Raises:
         CostError: there is no such pattern, or it makes more than two million arrivals.
     """
-    name, _, given = pattern.partition("=")
+    name, _, value = pattern.partition("=")
     make = _MAKERS.get(name)
     try:
         if make is None:
             raise ValueError(name)  # noqa: TRY301
-        times = list(_bounded(make(given, random.Random(seed)), hours * 3600))
+        times = list(_bounded(make(value, random.Random(seed)), hours * 3600))
     except CostError:
         raise
     except ValueError:
@@ -95,41 +95,41 @@ def _bounded(times: Iterator[float], end_s: float) -> Iterator[float]:
 
 
 def _positive(text: str) -> float:
-    value = float(text)
-    if not 0 < value < 1e9:
+    number = float(text)
+    if not 0 < number < 1e9:
         raise ValueError(text)
-    return value
+    return number
 
 
-def _every(given: str, _chance: random.Random) -> Iterator[float]:
-    period_s = _positive(given)
+def _every(value: str, _chance: random.Random) -> Iterator[float]:
+    period_s = _positive(value)
     at_s = 0.0
     while True:
         yield at_s
         at_s += period_s
 
 
-def _poisson(given: str, chance: random.Random) -> Iterator[float]:
-    rate_hz = _positive(given) / 3600
+def _poisson(value: str, chance: random.Random) -> Iterator[float]:
+    rate_hz = _positive(value) / 3600
     at_s = 0.0
     while True:
         at_s += chance.expovariate(rate_hz)
         yield at_s
 
 
-def _office(given: str, chance: random.Random) -> Iterator[float]:
+def _office(value: str, chance: random.Random) -> Iterator[float]:
     """Random arrivals during office hours: 8 hours on 5 days a week."""
-    for worked_s in _poisson(given, chance):
+    for worked_s in _poisson(value, chance):
         days, in_day_s = divmod(worked_s, 8 * 3600)
         weeks, weekday = divmod(days, 5)
         yield (weeks * 7 + weekday) * 86_400 + 9 * 3600 + in_day_s
 
 
-def _bursts(given: str, chance: random.Random) -> Iterator[float]:
-    size, _, period = given.partition("x")
+def _bursts(value: str, chance: random.Random) -> Iterator[float]:
+    size, _, period = value.partition("x")
     count, period_s = int(size), _positive(period)
     if count < 1 or period_s < 1:
-        raise ValueError(given)
+        raise ValueError(value)
     begin_s = 0.0
     while True:
         yield from sorted(begin_s + chance.random() for _ in range(count))

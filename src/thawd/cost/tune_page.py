@@ -1,4 +1,4 @@
-"""What `thawd tune` measured, as one HTML page that needs nothing else: a plot of time against cost, and a table."""
+"""The result of `thawd tune` as one self-contained HTML page: a plot of time and cost by size, and a table."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def page(tuned: Tuned, *, prices_said: str, runs: int) -> str:
 
 
 def marks_of(tuned: Tuned, memory_mb: int) -> list[str]:
-    """What a size is best in."""
+    """Properties in which a size is best: cheapest, fastest, balanced."""
     return [name for name in _MARKS if getattr(tuned, name) == memory_mb]
 
 
@@ -92,7 +92,7 @@ def _plot(tuned: Tuned) -> Markup:
 
 
 def _columns(tuned: Tuned, shown: Sequence[Size], across: Callable[[float], float], base: float) -> Iterator[Shape]:
-    """The sizes along the bottom, with what they are best in; chosen ones have a column behind them."""
+    """Labels of the sizes along the bottom, with a column behind each size that is best in something."""
     last_x, below = -math.inf, 0
     for size in shown:
         x, marks = across(size.memory_mb), marks_of(tuned, size.memory_mb)
@@ -125,14 +125,14 @@ def _text(words: str, *, x: object, y: object, kind: str | None = None, anchor: 
 
 
 def _across(sizes_mb: Sequence[int]) -> Callable[[float], float]:
-    """Where a size is, from left to right, by its logarithm."""
+    """Horizontal position of a size, on a logarithmic scale."""
     low, high = math.log(min(sizes_mb)), math.log(max(sizes_mb))
     inner = _WIDTH - _LEFT - _RIGHT - 60
     return lambda size: _LEFT + 30 + (inner * (math.log(size) - low) / (high - low) if high > low else inner / 2)
 
 
 def _upward(most: float) -> tuple[Callable[[float], float], list[float]]:
-    """Where a value is, and the values at which lines are drawn: five steps of a round number, from 0."""
+    """Vertical position of a value, and the values of the grid lines: five round steps from 0."""
     magnitude = 10 ** math.floor(math.log10(most / 5)) if most > 0 else 1.0
     step = next(factor * magnitude for factor in (1, 2, 2.5, 3, 4, 5, 6, 8, 10) if factor * magnitude * 5 >= most)
     inner = _HEIGHT - _TOP - _BOTTOM

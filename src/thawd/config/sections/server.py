@@ -32,8 +32,8 @@ def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapp
         )
     values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
     server = ServerSettings(data=data, **values)
-    given = document.get("server")
-    has_key = environ.get("THAWD_KEY") or (isinstance(given, dict) and "key" in given)
+    section = document.get("server")
+    has_key = environ.get("THAWD_KEY") or (isinstance(section, dict) and "key" in section)
     if not has_key and not kinds.is_loopback(server.host):
         reader.findings.add(
             ("server", "key"),

@@ -58,9 +58,9 @@ def _source(table: object, reader: Reader, *, path: KeyPath) -> SqsSource:
 def _patterns(listed: list[object], reader: Reader, *, path: KeyPath) -> Iterator[str]:
     if len(listed) > MAX_FILTERS:
         reader.findings.add(path, found=f"{len(listed)} patterns", allowed=f"at most {MAX_FILTERS}")
-    for index, given in enumerate(listed):
+    for index, pattern in enumerate(listed):
         try:
-            text = given if isinstance(given, str) else json.dumps(given, allow_nan=False)
+            text = pattern if isinstance(pattern, str) else json.dumps(pattern, allow_nan=False)
             event_patterns.Pattern(text)
         except (TypeError, ValueError) as error:
             allowed = 'an event pattern such as { body = { kind = ["order"] } }'

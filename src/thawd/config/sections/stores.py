@@ -54,16 +54,16 @@ def _remote_bucket(
     place = read_bucket_url(values["url"], reader.findings, path=(*path, "url"), environ=environ)
     if place is None:
         return None
-    given = {option: values[option] for option in ("poll_s", "existing", "notifications") if option in values}
-    if "notifications" in given:
+    listing = {option: values[option] for option in ("poll_s", "existing", "notifications") if option in values}
+    if "notifications" in listing:
         for option in ("poll_s", "existing"):
-            if option in given:
+            if option in listing:
                 allowed = "nothing: a bucket with notifications is not listed"
                 reader.findings.add((*path, option), found=option, allowed=allowed)
         if place["url"].scheme != "s3":
             found = f"a queue for {place['url']}"
             reader.findings.add((*path, "notifications"), found=found, allowed="notifications only with s3://")
-    return RemoteBucket(name=name, **place, **given)
+    return RemoteBucket(name=name, **place, **listing)
 
 
 def _notification(table: object, reader: Reader, *, path: KeyPath) -> Notification:
