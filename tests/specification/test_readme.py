@@ -15,6 +15,7 @@ import pytest
 
 from tests import consoles
 from tests.integration.conftest import Project, eventually
+from tests.trained import digits
 
 ROOT = Path(__file__).resolve().parents[2]
 README = ROOT / "README.md"
@@ -72,12 +73,10 @@ def test_the_function_behind_http_predicts(tmp_path: Path) -> None:
             assert json.loads(answer.read()) == {"species": "setosa"}
 
 
-def test_the_function_behind_a_bucket_classifies_what_is_put_into_it(tmp_path: Path) -> None:
-    needs("sklearn", "skl2onnx", "onnxruntime", "PIL")
-    example = tmp_path / "example"
-    (example / "function").mkdir(parents=True)
-    shutil.copy(ROOT / "examples" / "digits" / "train.py", example)
-    subprocess.run([sys.executable, example / "train.py"], check=True, capture_output=True)
+def test_the_function_behind_a_bucket_classifies_what_is_put_into_it(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    example = digits(tmp_path_factory)
     project = Project(tmp_path / "project")
     project.root.mkdir()
     shutil.copy(example / "function" / "digits.onnx", project.root)
@@ -91,10 +90,6 @@ def test_the_function_behind_a_bucket_classifies_what_is_put_into_it(tmp_path: P
         assert running.function("classify")["start"] == "thaw", running.function("classify")
         for picture in pictures:
             shutil.copy(picture, project.root / "uploads")
-
-        def rows() -> list[dict[str, object]]:
-            return [json.loads(line) for line in project.command("table", "labels", "--json").stdout.splitlines()]
-
-        eventually(lambda: len(rows()) == len(pictures), what="a row for each picture")
-        right = sum(row["digit"] == labels[str(row["_key"])] for row in rows())
+        eventually(lambda: len(project.rows("labels")) == len(pictures), what="a row for each picture")
+        right = sum(row["digit"] == labels[key] for key, row in project.rows("labels").items())
     assert right >= 47
