@@ -154,6 +154,9 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
     rows = [(_cell(f"`{record[0]}`"), _cell(record[1])) for record in records if record is not None]
     if rows:
         parts.append(_table(("option", "meaning"), rows))
+    lines = [line.removeprefix("  ") for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+    if lines:
+        parts.append("```sh\n" + "\n".join(lines) + "\n```")
     yield "\n\n".join(parts)
     if isinstance(command, click.Group):
         for name, below in sorted(command.commands.items()):
