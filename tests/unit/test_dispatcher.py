@@ -10,7 +10,6 @@ import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, invocation, turns, until, version_of, within
 from tests.unit.test_node import Machine
-from tests.unit.test_pool import scenario
 from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
 from thawd.errors import (
@@ -75,7 +74,6 @@ async def with_versions(*numbers: str) -> Desk:
 # Where an invocation goes.
 
 
-@scenario
 async def test_an_invocation_goes_to_the_version_or_alias_it_names() -> None:
     desk = await with_versions("1", "2")
     desk.dispatcher.set_aliases("f", {"live": {"2": 1.0}, "newest": {"$LATEST": 1.0}})
@@ -85,7 +83,6 @@ async def test_an_invocation_goes_to_the_version_or_alias_it_names() -> None:
         assert environment.version.generation == generation, qualifier
 
 
-@scenario
 async def test_a_weighted_alias_goes_to_its_versions_by_their_shares() -> None:
     desk = await with_versions("1", "2")
     desk.dispatcher.set_aliases("f", {"canary": {"1": 0.9, "2": 0.1}})
@@ -94,7 +91,6 @@ async def test_a_weighted_alias_goes_to_its_versions_by_their_shares() -> None:
     assert set(numbers) == {"1", "2"}
 
 
-@scenario
 async def test_what_is_not_there_is_not_found_by_the_name_it_was_asked_by() -> None:
     desk = await with_versions("1")
     desk.dispatcher.set_aliases("f", {"old": {"7": 1.0}})
@@ -110,7 +106,6 @@ async def test_what_is_not_there_is_not_found_by_the_name_it_was_asked_by() -> N
         assert caught.value.message == f"Function not found: {ARN}:{shown}"
 
 
-@scenario
 async def test_a_version_that_is_removed_is_gone_and_what_runs_in_it_runs_to_its_end() -> None:
     desk = await with_versions("1")
     task = desk.invoke(qualifier="1")
@@ -125,7 +120,6 @@ async def test_a_version_that_is_removed_is_gone_and_what_runs_in_it_runs_to_its
     assert (11, True) in desk.retired
 
 
-@scenario
 async def test_a_version_that_is_declared_twice_stays_as_it_was() -> None:
     desk = await with_versions("1")
     entry = desk.dispatcher.entry("f", "1")
@@ -135,7 +129,6 @@ async def test_a_version_that_is_declared_twice_stays_as_it_was() -> None:
         desk.dispatcher.declare_version(version_of("g").function, "1")
 
 
-@scenario
 async def test_asynchronous_invocations_see_what_their_qualifier_changes_and_what_is_latests_own() -> None:
     desk = Desk()
     queue = Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
@@ -157,7 +150,6 @@ async def test_asynchronous_invocations_see_what_their_qualifier_changes_and_wha
 # Publishing.
 
 
-@scenario
 async def test_a_first_publication_that_fails_serves_its_error_until_a_start_goes_well() -> None:
     desk = Desk()
     active: list[tuple[str, str]] = []
@@ -175,7 +167,6 @@ async def test_a_first_publication_that_fails_serves_its_error_until_a_start_goe
     assert active == [("f", "$LATEST")]
 
 
-@scenario
 async def test_an_active_function_is_not_reported_active_again_at_each_start() -> None:
     desk = Desk()
     active: list[tuple[str, str]] = []
@@ -185,7 +176,6 @@ async def test_an_active_function_is_not_reported_active_again_at_each_start() -
     assert active == []
 
 
-@scenario
 async def test_while_a_new_version_fails_the_old_one_serves_and_says_why() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -203,7 +193,6 @@ async def test_while_a_new_version_fails_the_old_one_serves_and_says_why() -> No
     assert (await desk.answer(Result(b"1"))).version.generation == 3
 
 
-@scenario
 async def test_where_the_old_version_is_not_to_stay_callers_get_the_new_ones_error() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -214,7 +203,6 @@ async def test_where_the_old_version_is_not_to_stay_callers_get_the_new_ones_err
     assert desk.retired == [(1, True)]
 
 
-@scenario
 async def test_a_version_that_failed_itself_does_not_stay_for_another_that_fails() -> None:
     desk = Desk()
     desk.preparing = [InitError("first", b"{}"), InitError("second", b"{}")]
@@ -230,7 +218,6 @@ async def test_a_version_that_failed_itself_does_not_stay_for_another_that_fails
 @pytest.mark.parametrize("stopping", [False, True])
 @pytest.mark.parametrize("fails", [False, True])
 def test_a_function_that_is_deleted_while_it_is_published_is_not_served(stopping: bool, fails: bool) -> None:
-    @scenario
     async def claim() -> None:
         desk = Desk()
         await desk.serve("f")
@@ -248,10 +235,9 @@ def test_a_function_that_is_deleted_while_it_is_published_is_not_served(stopping
         assert ("stopping" if stopping else f"{ARN}:f:$LATEST") in caught.value.message
         assert desk.retired == [(1, not stopping), (2, not stopping)]
 
-    claim()
+    asyncio.run(claim())
 
 
-@scenario
 async def test_a_publication_that_is_broken_off_leaves_nothing_behind() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -263,7 +249,6 @@ async def test_a_publication_that_is_broken_off_leaves_nothing_behind() -> None:
     assert [version.generation for version in desk.dispatcher.versions()] == [1]
 
 
-@scenario
 async def test_provisioned_environments_are_as_many_as_were_asked_for_at_each_publication() -> None:
     desk = Desk()
     desk.dispatcher.declare({"f": version_of(provisioned_concurrency=1).function})
@@ -286,7 +271,6 @@ async def test_provisioned_environments_are_as_many_as_were_asked_for_at_each_pu
 def test_a_version_that_nobody_invoked_is_published_once_environments_are_to_be_ready(
     count: int | None, published: int
 ) -> None:
-    @scenario
     async def claim() -> None:
         desk = Desk()
         await desk.serve("f")
@@ -296,10 +280,9 @@ def test_a_version_that_nobody_invoked_is_published_once_environments_are_to_be_
         assert len(wanted) == published
         assert desk.dispatcher.entry("f", "1").provisioned == count
 
-    claim()
+    asyncio.run(claim())
 
 
-@scenario
 async def test_what_was_learnt_of_idle_times_is_kept_over_publications_until_the_words_change() -> None:
     desk = Desk()
     await desk.serve("f", keep_alive="histogram")
@@ -315,7 +298,6 @@ async def test_what_was_learnt_of_idle_times_is_kept_over_publications_until_the
 # What may be worth another publication.
 
 
-@scenario
 async def test_publishing_again_may_help_where_init_or_the_priming_event_failed() -> None:
     desk = Desk()
     version = version_of()
@@ -333,7 +315,6 @@ async def test_publishing_again_may_help_where_init_or_the_priming_event_failed(
     assert desk.dispatcher.may_fare_better(version)
 
 
-@scenario
 async def test_of_a_published_version_it_is_that_one_that_may_fare_better() -> None:
     desk = Desk()
     await desk.serve("f")

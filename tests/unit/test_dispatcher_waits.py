@@ -8,7 +8,6 @@ import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, turns, until, version_of, within
 from tests.unit.test_dispatcher import Desk, with_versions
-from tests.unit.test_pool import scenario
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.origin import Obstacle
 from thawd.environments.version import Version
@@ -24,7 +23,6 @@ from thawd.scheduling.room import StartMethod
 # Waiting for a publication.
 
 
-@scenario
 async def test_an_invocation_waits_for_the_first_publication_until_its_deadline() -> None:
     desk = Desk()
     desk.dispatcher.declare({"f": version_of().function})
@@ -39,7 +37,6 @@ async def test_an_invocation_waits_for_the_first_publication_until_its_deadline(
     await within(waiting)
 
 
-@scenario
 async def test_an_invocation_of_what_could_not_be_published_is_told_why() -> None:
     desk = Desk()
     desk.dispatcher.declare({"f": version_of().function})
@@ -49,7 +46,6 @@ async def test_an_invocation_of_what_could_not_be_published_is_told_why() -> Non
         await within(desk.invoke())
 
 
-@scenario
 async def test_what_could_not_be_published_again_goes_on_serving() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -59,7 +55,6 @@ async def test_what_could_not_be_published_again_goes_on_serving() -> None:
     await desk.answer(Result(b"1"))
 
 
-@scenario
 async def test_a_published_version_is_published_here_when_it_is_invoked_and_again_after_a_failure() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -84,7 +79,6 @@ async def test_a_published_version_is_published_here_when_it_is_invoked_and_agai
     await within(second)
 
 
-@scenario
 async def test_who_waits_for_a_version_that_is_deleted_is_told_so() -> None:
     desk = Desk()
     desk.dispatcher.declare({"f": version_of().function})
@@ -97,7 +91,6 @@ async def test_who_waits_for_a_version_that_is_deleted_is_told_so() -> None:
     assert entry.state == "Failed"
 
 
-@scenario
 async def test_who_waits_for_a_version_that_is_declared_anew_is_served_by_that_and_by_no_other() -> None:
     desk = await with_versions()
     desk.dispatcher.declare_version(version_of().function, "1")
@@ -118,7 +111,6 @@ async def test_who_waits_for_a_version_that_is_declared_anew_is_served_by_that_a
     await within(waiting)
 
 
-@scenario
 async def test_a_version_that_is_removed_while_it_is_published_is_named_by_its_number() -> None:
     desk = await with_versions()
     desk.dispatcher.declare_version(version_of().function, "1")
@@ -151,7 +143,6 @@ async def test_a_version_that_is_removed_while_it_is_published_is_named_by_its_n
     ],
 )
 def test_failures_are_counted_by_their_kind(result: Result, counts: tuple[int, int, int]) -> None:
-    @scenario
     async def claim() -> None:
         desk = Desk()
         await desk.serve("f")
@@ -161,10 +152,9 @@ def test_failures_are_counted_by_their_kind(result: Result, counts: tuple[int, i
             assert (metrics.errors, metrics.timeouts, metrics.exits) == tuple(times * count for count in counts)
             assert metrics.invocations[StartKind.WARM].count == times
 
-    claim()
+    asyncio.run(claim())
 
 
-@scenario
 async def test_an_invocation_takes_from_its_asking_to_its_answer() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -177,7 +167,6 @@ async def test_an_invocation_takes_from_its_asking_to_its_answer() -> None:
     assert 20 <= took.max_ms < 60_000
 
 
-@scenario
 async def test_a_failed_init_is_counted_as_a_cold_start_and_an_error() -> None:
     desk = Desk(immediate=False)
     await desk.serve("f")
@@ -189,7 +178,6 @@ async def test_a_failed_init_is_counted_as_a_cold_start_and_an_error() -> None:
     assert (metrics.errors, metrics.invocations[StartKind.COLD].count) == (1, 1)
 
 
-@scenario
 async def test_the_reserved_concurrency_is_of_all_versions_together_and_ends_with_each_answer() -> None:
     desk = Desk()
     await desk.serve("f", reserved_concurrency=2)
@@ -211,7 +199,6 @@ async def test_the_reserved_concurrency_is_of_all_versions_together_and_ends_wit
         assert family.in_flight == 0
 
 
-@scenario
 async def test_a_full_queue_is_counted_as_a_throttle() -> None:
     desk = Desk(max_environments=1)
     desk.dispatcher._max_waiting = 1
@@ -231,7 +218,6 @@ async def test_a_full_queue_is_counted_as_a_throttle() -> None:
     await within(asyncio.gather(*tasks))
 
 
-@scenario
 async def test_only_the_invocation_that_waited_for_a_start_is_told_its_time() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -251,7 +237,6 @@ async def test_only_the_invocation_that_waited_for_a_start_is_told_its_time() ->
 # The end.
 
 
-@scenario
 async def test_the_drain_waits_for_what_runs_at_most_its_grace() -> None:
     desk = Desk()
     await desk.serve("f")
@@ -271,7 +256,6 @@ async def test_the_drain_waits_for_what_runs_at_most_its_grace() -> None:
 # What is shown.
 
 
-@scenario
 async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() -> None:
     desk = Desk(max_environments=1)
     await desk.serve("f")
@@ -320,7 +304,6 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
     await turns()
 
 
-@scenario
 async def test_names_versions_and_most_environments_are_those_of_what_is_declared() -> None:
     desk = Desk(max_environments=8)
     await desk.serve("f", reserved_concurrency=3)
