@@ -1,4 +1,4 @@
-"""The pages that are made from the code: options, command line, metrics, errors, and the layers of the code.
+"""The pages that are made: options, command line, metrics, errors, the layers of the code, the list of decisions.
 
 ``python -m tools.reference`` writes them. A page is wholly made, or has parts between ``<!-- made: ... -->`` and
 ``<!-- end -->``. ``tests/architecture/test_reference.py`` fails where a page is not what this makes.
@@ -22,6 +22,7 @@ from thawd.telemetry import metrics
 
 ROOT = Path(__file__).resolve().parents[1]
 FOLDER = ROOT / "docs" / "reference"
+DECISIONS = ROOT / "docs" / "decisions"
 _MADE = "<!-- This page is made by `python -m tools.reference`; change the code instead. -->\n\n"
 _PART = re.compile(r"(<!-- made: (?P<what>\w+) ?(?P<section>[\w.\[\]]*) -->\n).*?(<!-- end -->)", re.DOTALL)
 
@@ -35,7 +36,10 @@ def main() -> None:
 def pages() -> dict[Path, str]:
     """Every page as it should be, by its path."""
     return {
-        **{page: _with_parts(page.read_text()) for page in (FOLDER / "configuration.md", ROOT / "CONTRIBUTING.md")},
+        **{
+            page: _with_parts(page.read_text())
+            for page in (FOLDER / "configuration.md", ROOT / "CONTRIBUTING.md", DECISIONS / "index.md")
+        },
         FOLDER / "command-line.md": _MADE + _command_line(),
         FOLDER / "metrics.md": _MADE + _metrics(),
         FOLDER / "errors.md": _MADE + _errors(),
@@ -55,6 +59,8 @@ def _with_parts(page: str) -> str:
 def _part(what: str, section: str) -> str:
     if what == "layers":
         return _layers()
+    if what == "decisions":
+        return _decisions()
     if what == "variables":
         rows = ((f"`{name}`", f"`{option}`") for name, option in config.ENVIRONMENT_VARIABLES.items())
         return _table(("variable", "overrides"), rows)
@@ -79,6 +85,15 @@ def _layers() -> str:
         for name in layer.split(" | ")
     ]
     return _table(("layer", "package or module", "what it is for"), rows)
+
+
+def _decisions() -> str:
+    """The pages of decisions, by number."""
+    titles = (
+        (page, page.read_text().partition("\n")[0].removeprefix("# ")) for page in sorted(DECISIONS.glob("0*.md"))
+    )
+    rows = ((number, f"[{title}]({page.name})") for page, text in titles for number, _, title in [text.partition(". ")])
+    return _table(("number", "decision"), rows)
 
 
 def _purpose(name: str) -> str:
@@ -139,6 +154,9 @@ def _command(path: str, command: click.Command) -> Iterator[str]:
     rows = [(_cell(f"`{record[0]}`"), _cell(record[1])) for record in records if record is not None]
     if rows:
         parts.append(_table(("option", "meaning"), rows))
+    lines = [line.removeprefix("  ") for line in (command.epilog or "").splitlines() if line.startswith("  ")]
+    if lines:
+        parts.append("```sh\n" + "\n".join(lines) + "\n```")
     yield "\n\n".join(parts)
     if isinstance(command, click.Group):
         for name, below in sorted(command.commands.items()):
