@@ -24,10 +24,12 @@ include_patterns = [
     "CHANGELOG.md",
     "native/README.md",
     "benchmarks/README.md",
+    "tests/README.md",
+    "tests/native/README.md",
     "examples/*/README.md",
 ]
 # Folders that are not to be searched at all: environments and builds hold thousands of files.
-exclude_patterns = [".*", "build", "dist", "src", "tests", "tools", "**/.thawd", "**/function", "**/held-out"]
+exclude_patterns = [".*", "build", "dist", "src", "tools", "**/.thawd", "**/function", "**/held-out"]
 templates_path = ["_templates"]
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon"]

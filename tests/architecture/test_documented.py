@@ -17,7 +17,11 @@ PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LINKED = [
     *PAGES,
     *(ROOT / name for name in ("CONTRIBUTING.md", "SPECIFICATION.md", "CHANGELOG.md")),
-    *(page for folder in ("native", "benchmarks", "examples") for page in sorted((ROOT / folder).rglob("README.md"))),
+    *(
+        page
+        for folder in ("native", "benchmarks", "tests", "examples")
+        for page in sorted((ROOT / folder).rglob("README.md"))
+    ),
 ]
 PROSE = "\n".join(page.read_text() for page in PAGES)
 SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "native").glob("*.[ch]"))]
