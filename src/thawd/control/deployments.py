@@ -6,30 +6,20 @@ a server with a thousand versions starts as fast as one with none.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from thawd.control.outcomes import dead_letter_of, destinations_of
 from thawd.control.records import Alias, Family, VersionRecord
-from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
-from thawd.errors import (
-    EnvironmentBuildError,
-    InvalidParameterValueException,
-    ResourceNotFoundException,
-    ThawdError,
-    unexpected,
-)
-from thawd.publishing.publisher import Publisher, Release
-from thawd.resources import LATEST, Bucket, Function
+from thawd.errors import EnvironmentBuildError, InvalidParameterValueException, ResourceNotFoundException
+from thawd.publishing.publisher import Candidate, Ending, Publisher
+from thawd.resources import LATEST, Function
 from thawd.scheduling.dispatcher import Dispatcher, VersionEntry
 from thawd.scheduling.room import Node
-from thawd.stores.code import CodeStore
 
 
 class DeployError(Exception):
@@ -42,21 +32,6 @@ class DeployError(Exception):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class BuildContext:
-    """What versions are built with.
-
-    Attributes:
-        folder: of the configuration file.
-        buckets: declared buckets.
-        not_code: paths that belong to no function's code.
-    """
-
-    folder: Path
-    buckets: Mapping[str, Bucket]
-    not_code: frozenset[Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,42 +52,32 @@ class Deployments:
 
     Args:
         dispatcher: runs them.
-        publisher: makes their versions.
+        publisher: publishes their versions.
         node: the machine.
-        code: uploaded code.
-        surroundings: what versions are built with, as it is now.
         spawn_task: runs a coroutine in the background.
         complain: told what an operator should know.
-        say: told what is going on.
 
     Attributes:
         on_names: called with the names of all functions when they change.
         on_outcome: called when a version that nobody waited for has been published, or has not, or works after all.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root hands it all
+    def __init__(
         self,
         dispatcher: Dispatcher,
         publisher: Publisher,
         node: Node,
-        code: CodeStore,
         *,
-        surroundings: Callable[[], BuildContext],
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         complain: Callable[[str], None],
-        say: Callable[[str], None],
     ) -> None:
         self._dispatcher = dispatcher
         self._publisher = publisher
         self._node = node
-        self._code = code
-        self._surroundings = surroundings
         self._spawn_task = spawn_task
         self.complain = complain
-        self._say = say
         self._configured: dict[str, Function] = {}
         self._families: dict[str, Family] = {}
-        self._publishing: dict[tuple[str, str], tuple[VersionRecord, asyncio.Task[None]]] = {}
         self.on_names: Callable[[list[str]], None] = lambda names: None
         self.on_outcome: Callable[[VersionRecord, DeployError | None], object] = lambda record, error: None
         dispatcher.on_active = self._recovered
@@ -189,7 +154,7 @@ class Deployments:
         def wanted() -> None:
             family = self._families.get(name)
             record = None if family is None else family.versions.get(number)
-            if record is not None and (name, number) not in self._publishing:
+            if record is not None and not self._publisher.is_publishing(name, number):
                 self._spawn_task(self._publish_wanted(record))
 
         return wanted
@@ -217,7 +182,7 @@ class Deployments:
             InvalidParameterValueException: its interpreter is not here (400).
         """
         try:
-            await self._publisher.check_runtime(record.function, folder=self._surroundings().folder)
+            await self._publisher.check_runtime(record.function)
         except EnvironmentBuildError as error:
             raise InvalidParameterValueException(
                 f"The runtime {record.runtime} is not on this machine: {error.message}"
@@ -226,74 +191,29 @@ class Deployments:
     async def publish(self, record: VersionRecord) -> None:
         """Have the version serve; what served under its number does so until then.
 
-        One publication of a number at a time: whoever wants the same waits for it, and what is newer comes after it.
-
         Raises:
             DeployError: it cannot.
         """
-        key = record.function.name, record.version
-        while (running := self._publishing.get(key)) is not None:
-            if running[0] is record:
-                await asyncio.shield(running[1])
-                return
-            await asyncio.wait([running[1]])
-        task = asyncio.get_running_loop().create_task(self._publish(record))
-        self._publishing[key] = record, task
+        function, number = record.function, record.version
 
-        def ended(_: asyncio.Task[None]) -> None:
-            del self._publishing[key]
-            if not task.cancelled():
-                task.exception()  # who waits for it may be gone
+        def is_current(_: Version) -> bool:
+            family = self._families.get(function.name)
+            return family is not None and family.versions.get(number) is record
 
-        task.add_done_callback(ended)
-        await asyncio.shield(task)
-
-    def _is_current(self, record: VersionRecord) -> bool:
-        family = self._families.get(record.function.name)
-        return family is not None and family.versions.get(record.version) is record
-
-    async def _publish(self, record: VersionRecord) -> None:
-        name, number = record.function.name, record.version
-        version: Version | None = None
-        try:
-            version = await self._build(record)
-            if not self._is_current(record):
-                return  # deleted, or changed, meanwhile
-            if not self._publisher.is_published(version):
-                # As on Lambda: new code whose init fails is what callers meet.
-                await self._dispatcher.publish(version, keeps_old=False)
-                self._publisher.published(version)
-        except InitError as error:
-            assert version is not None
-            self._publisher.published(version)
-            # As on Lambda: callers of a function whose init fails get the error; a snapshot cannot be made of it.
-            if record.function.snapshot and number != LATEST:
-                raise DeployError(str(error), "FunctionError") from error
-        except ResourceNotFoundException:
-            return  # it was deleted meanwhile
-        except Exception as error:  # the trouble of one version is not the server's
-            reason = error.message if isinstance(error, ThawdError) else unexpected(error)
-            self._fail(name, number, reason)
-            raise DeployError(reason, "InternalError") from error
-
-    async def _build(self, record: VersionRecord) -> Version:
-        around = self._surroundings()
-        packages = [record.package, *(layer.package for layer in record.layers)]
-        code, *layers = [await asyncio.to_thread(self._code.ensure, name) for name in packages]
-        return await self._publisher.build(
-            record.function,
-            folder=around.folder,
-            buckets=around.buckets,
-            not_code=around.not_code,
-            progress=lambda line: self._say(f"  {record.function.name}: {line}"),
-            release=Release(record.version, code, tuple(layers)),
+        outcome = await self._publisher.publish(
+            Candidate(
+                function,
+                source=record,
+                number=number,
+                packages=(record.package, *(layer.package for layer in record.layers)),
+                begin=is_current,
+            )
         )
-
-    def _fail(self, name: str, number: str, reason: str) -> None:
-        try:
-            self._dispatcher.fail(name, reason, number=number)
-        except ResourceNotFoundException:
-            return
+        if outcome.ending is Ending.FAILED:
+            raise DeployError(outcome.reason, "InternalError")
+        # As on Lambda: callers of a function whose init fails get the error; a snapshot cannot be made of it.
+        if outcome.ending is Ending.INIT_FAILED and function.snapshot and number != LATEST:
+            raise DeployError(outcome.reason, "FunctionError")
 
     def entry(self, record: VersionRecord) -> VersionEntry | None:
         """The version as the dispatcher has it; None when it is gone."""

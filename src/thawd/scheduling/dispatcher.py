@@ -326,6 +326,22 @@ class Dispatcher:
         refused = self._node.start_method(version).snapshot.get("refused")
         return refused is not None and frames.PRIMING_FAILED in refused
 
+    def confirm(self, version: Version) -> bool:
+        """`version` is to go on serving: a reason why another could not take its place is withdrawn.
+
+        Returns:
+            Whether there was one.
+
+        Raises:
+            ResourceNotFoundException: there is no such version (404).
+        """
+        entry = self.entry(version.function.name, version.number)
+        serves = entry.state == "Active" and entry.pool is not None and entry.pool.version is version
+        if not serves or entry.reason is None:
+            return False
+        entry.reason = None
+        return True
+
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
         """The version could not be published for `reason`; what it was before goes on serving."""
         entry = self.entry(name, number)

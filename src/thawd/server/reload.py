@@ -33,7 +33,7 @@ class Reloads:
     async def reload(self) -> None:
         """Read the configuration anew and publish what has changed, with a word of it. Never raises."""
         self._told = None
-        self._platform.execution.publisher.distrust()
+        self._platform.execution.builder.distrust()
         if await self.catch_up(retry=True):
             say("configuration reloaded")
 
@@ -65,5 +65,5 @@ class Reloads:
         if changed:
             self._complain_once(f"thawd: changes of {', '.join(changed)} take effect at the next start")
         self._platform.take_over(msgspec.structs.replace(settings, **in_force))
-        await self._platform.publications.publish_all(self._platform.settings.functions, retry=retry)
+        await self._platform.control.publish(retry=retry)
         await self._platform.sources.declare()

@@ -162,7 +162,7 @@ class Server:
             ready_file: written at the end.
         """
         platform = self._platform
-        await platform.publications.publish_all(platform.settings.functions)
+        await platform.control.publish()
         install_lease_signal_handler()
         works: list[Coroutine[None, None, None]] = [platform.sources.run()]
         works += [watcher.run() for watcher in platform.watchers.values()]

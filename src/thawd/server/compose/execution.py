@@ -19,7 +19,7 @@ from thawd.environments.services import TableServices
 from thawd.environments.starts.snapshots import Engine, NoEngineError
 from thawd.environments.starts.spawner import Spawner
 from thawd.errors import unexpected
-from thawd.publishing.publisher import Publisher
+from thawd.publishing.build import Builder
 from thawd.scheduling import room
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.server.claims import StartError
@@ -49,7 +49,7 @@ class ExecutionSubsystem:
         spawner: starts processes.
         node: the machine.
         dispatcher: runs invocations.
-        publisher: makes versions.
+        builder: builds versions.
         spawn_task: as given.
 
     Raises:
@@ -92,9 +92,9 @@ class ExecutionSubsystem:
         self.node = _node(settings, self.spawner)
         self.spawn_task = spawn_task
         self.dispatcher = Dispatcher(self.node, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task)
-        self.publisher = Publisher(server.data, own=environ)
-        self.publisher.helped = self.spawner.helped
-        self.publisher.runtimes = settings.runtimes
+        self.builder = Builder(server.data, own=environ)
+        self.builder.helped = self.spawner.helped
+        self.builder.runtimes = settings.runtimes
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
         """Freeze and thaw from now on; `engine`: it, or why there is none."""

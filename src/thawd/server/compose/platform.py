@@ -37,7 +37,6 @@ from thawd.server.claims import StartError
 from thawd.server.compose.control import ControlSubsystem
 from thawd.server.compose.events import EventSubsystem
 from thawd.server.compose.execution import ExecutionSubsystem, SpawnTask
-from thawd.server.compose.publication import Publications
 from thawd.server.compose.sources import SourceSubsystem
 from thawd.server.compose.stores import StoreSubsystem
 from thawd.server.emulator.process import Emulator, Surroundings, local_variables, proxy, real_variables
@@ -69,7 +68,6 @@ class Platform:
         watchers: of the buckets that are folders, by name.
         control: the control plane.
         sources: what invokes functions by itself.
-        publications: publishes what the configuration declares.
         urls: function URLs that are served.
         application: the HTTP port.
 
@@ -82,7 +80,6 @@ class Platform:
     watchers: dict[str, BucketWatcher]
     control: ControlSubsystem
     sources: SourceSubsystem
-    publications: Publications
     application: Application
 
     def __init__(
@@ -129,7 +126,7 @@ class Platform:
         """
         await self.execution.open()
         if aws == "real":
-            self.execution.publisher.aws = real_variables(self._environ)
+            self.execution.builder.aws = real_variables(self._environ)
         elif aws == "local":
             await self._emulate_aws(stopping)
         self.events = self._compose_events()
@@ -154,7 +151,6 @@ class Platform:
         )
         await self.control.open()
         self.sources = self._compose_sources()
-        self.publications = Publications(self.execution, self.control, settings=lambda: self.settings)
         self.application = Application(self._parts())
         await self.events.recover()
 
@@ -177,7 +173,7 @@ class Platform:
         emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
-        self.execution.publisher.aws = local_variables(self.url, server.access_keys)
+        self.execution.builder.aws = local_variables(self.url, server.access_keys)
         self.stores.use_aws(emulator.access)
         self.emulated = proxy(
             emulator,
@@ -241,7 +237,7 @@ class Platform:
     def take_over(self, settings: Settings) -> None:
         """Have another configuration in force for requests; its functions are to be published then."""
         self.settings = settings
-        self.execution.publisher.runtimes = settings.runtimes
+        self.execution.builder.runtimes = settings.runtimes
         self.control.configured.declare(settings.functions)
         self.application.parts = self._parts()
 
