@@ -53,9 +53,9 @@ def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[pytest.
 
 def pool_with(house: House, policy: Policy, *, idle_timeout_s: float = 300.0) -> Pool:
     version = version_of(idle_timeout_s=idle_timeout_s)
-    house.node.declare({"f": version.function})
-    pool = Pool(version, house.node, max_waiting=100, spawn_task=house.spawn_task, policy=policy)
-    house.node.join(pool)
+    house.room.declare({"f": version.function})
+    pool = Pool(version, house.room, max_waiting=100, spawn_task=house.spawn_task, policy=policy)
+    house.room.join(pool)
     return pool
 
 

@@ -28,6 +28,7 @@ from thawd.environments.ends import Ends
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version, variables_of
 from thawd.errors import ServiceException
@@ -436,12 +437,12 @@ class Platform:
         (folder / "code" / "app.py").write_text(textwrap.dedent(code))
         self.told: list[str] = []
         self.metrics = Metrics()
+        self.launcher = Launcher(log_folder=folder, log_max_bytes=1 << 20)
         self.spawner = Spawner(
+            self.launcher,
             limiter=MemoryLimiter(),
             services=no_services,
             metrics=self.metrics,
-            log_folder=folder,
-            log_max_bytes=1 << 20,
             report=self.told.append,
         )
         self.version = self.make(**function)
@@ -452,13 +453,13 @@ class Platform:
         return Version(declared, 1, Path(python), "3.11.7", declared.code, variables)
 
     def log(self) -> list[bytes]:
-        self.spawner.flush_logs()
+        self.launcher.flush_logs()
         return [line.split(b"\t", 2)[2].rstrip(b"\n") for line in read_lines(self.folder / "f.log")]
 
     async def end(self) -> None:
         self.spawner.retire(self.version)
-        self.spawner.children.kill_all()
-        await within(self.spawner.children.all_ended())
+        self.launcher.children.kill_all()
+        await within(self.launcher.children.all_ended())
         await asyncio.sleep(0.7)  # the patience with last words
 
 
@@ -568,7 +569,7 @@ def test_a_version_retired_before_its_start_begins_leaves_no_template_behind(tmp
                 await within(environment.ended.wait())
             except (InitError, ServiceException):
                 pass
-            await until(lambda: len(made.spawner.children._alive) == 0)
+            await until(lambda: len(made.launcher.children._alive) == 0)
 
     claim(work)
 

@@ -14,12 +14,14 @@ import msgspec
 
 from thawd.control.outcomes import dead_letter_of, destinations_of
 from thawd.control.records import Alias, Family, VersionRecord
+from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import EnvironmentBuildError, InvalidParameterValueException, ResourceNotFoundException
 from thawd.publishing.publisher import Candidate, Ending, Publisher
 from thawd.resources import LATEST, Function
-from thawd.scheduling.dispatcher import Dispatcher, VersionEntry
-from thawd.scheduling.room import Node
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.entries import VersionEntry
+from thawd.scheduling.room import Room
 
 
 class DeployError(Exception):
@@ -53,7 +55,8 @@ class Deployments:
     Args:
         dispatcher: runs them.
         publisher: publishes their versions.
-        node: the machine.
+        room: how many environments the machine runs.
+        spawner: knows how environments of a version start.
         spawn_task: runs a coroutine in the background.
         complain: told what an operator should know.
 
@@ -66,14 +69,16 @@ class Deployments:
         self,
         dispatcher: Dispatcher,
         publisher: Publisher,
-        node: Node,
+        room: Room,
+        spawner: Spawner,
         *,
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         complain: Callable[[str], None],
     ) -> None:
         self._dispatcher = dispatcher
         self._publisher = publisher
-        self._node = node
+        self._room = room
+        self._spawner = spawner
         self._spawn_task = spawn_task
         self.complain = complain
         self._configured: dict[str, Function] = {}
@@ -227,7 +232,7 @@ class Deployments:
         entry = self.entry(record)
         if entry is None or entry.pool is None:
             return False
-        return bool(self._node.start_method(entry.pool.version).snapshot.get("OptimizationStatus") == "On")
+        return self._spawner.origin(entry.pool.version).frozen is not None
 
     def provision(self, family: Family, qualifier: str, count: int | None) -> None:
         """Keep `count` environments of what a qualifier stands for initialised; None: none."""
@@ -252,7 +257,7 @@ class Deployments:
 
     def most_at_once(self) -> int:
         """Environments that this machine runs at once, over all functions."""
-        return self._node.max_environments
+        return self._room.max_environments
 
 
 def _effective(family: Family, record: VersionRecord) -> Function:

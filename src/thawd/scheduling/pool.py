@@ -2,7 +2,7 @@
 
 Guarantees:
 - the environment used last is used first, so that those a quiet function no longer needs grow old and end;
-- as many environments start as requests wait, at once, within what the node has room for;
+- as many environments start as requests wait, at once, within what the machine has room for;
 - a request takes whatever comes first, a start or an environment that became free;
 - synchronous requests go before asynchronous ones;
 - how long idle environments are kept, and when one is started ahead, is the keep-alive policy's to say;
@@ -24,7 +24,7 @@ from thawd.environments.version import Version
 from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.invocation import Invocation
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
-from thawd.scheduling.room import Node
+from thawd.scheduling.room import Room
 
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
@@ -75,7 +75,7 @@ class Pool:
     def __init__(
         self,
         version: Version,
-        node: Node,
+        room: Room,
         *,
         max_waiting: int,
         spawn_task: Callable[[Coroutine[None, None, None]], object],
@@ -85,7 +85,7 @@ class Pool:
 
         Args:
             version: whose environments they are.
-            node: gives room and starts them.
+            room: gives room and starts them.
             max_waiting: most requests that wait.
             spawn_task: runs a start.
             policy: how long they are kept while idle; None: for the function's ``idle_timeout_s``.
@@ -95,7 +95,7 @@ class Pool:
         self.on_started: Callable[[], None] = lambda: None
         self.empty = asyncio.Event()
         self.empty.set()
-        self._node = node
+        self._room = room
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
@@ -192,25 +192,25 @@ class Pool:
             return  # it died meanwhile
         self._unused_deaths = 0
         self._busy.discard(environment)
-        if self.retired or environment.dying or (not environment.provisioned and self._node.must_yield(self)):
+        if self.retired or environment.dying or (not environment.provisioned and self._room.must_yield(self)):
             self._end(environment)
         else:
             self._available(environment, init_ms=None)
         self._look_whether_at_rest()
 
     def grow(self) -> None:
-        """Start as many environments as requests wait and as provisioned ones are missing, within the node's room."""
+        """Start an environment for each request that waits and each missing provisioned one, while there is room."""
         if self.retired or self._backs_off():
             return
-        while self._missing_provisioned() > 0 and self._node.reserve(self):
+        while self._missing_provisioned() > 0 and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=True))
-        while self._starting < self.waiting and self._node.reserve(self):
+        while self._starting < self.waiting and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
 
     async def provision(self) -> None:
         """Start the provisioned environments and wait until they are ready, or have failed."""
         starts = []
-        while self._missing_provisioned() > 0 and self._node.reserve(self):
+        while self._missing_provisioned() > 0 and self._room.reserve(self):
             starts.append(self._begin_start(provisioned=True))
         await asyncio.gather(*starts)
 
@@ -293,7 +293,7 @@ class Pool:
         failure: InitError | ServiceException | None = None
         try:
             if not self.retired:
-                environment = await self._node.start(self.version, provisioned=provisioned)
+                environment = await self._room.start(self.version, provisioned=provisioned)
         except (InitError, ServiceException) as error:
             failure = error
         except Exception as error:  # a bug of ours must not take the server down: the waiting are told
@@ -302,7 +302,7 @@ class Pool:
             self._starting -= 1
             self._starting_provisioned -= provisioned
             if environment is None:
-                self._node.release(self)
+                self._room.release(self)
                 self._look_whether_at_rest()
                 self._settle()
         if failure is not None:
@@ -356,7 +356,7 @@ class Pool:
         environment.idle_since = time.monotonic()
         self._idle.append(environment)
         if not environment.provisioned:
-            if self._node.should_yield(self):
+            if self._room.should_yield(self):
                 self._end(environment)
             elif self._reaper is None:  # else it looks sooner: this one is due after all others
                 self._schedule_reaping()
@@ -375,7 +375,7 @@ class Pool:
         self._dying.add(environment)
         environment.dying = True
         _kill_after(environment, after_turns)
-        self._node.release(self)
+        self._room.release(self)
 
     def _on_end(self, environment: Environment) -> None:
         """An environment is dead, by our hand or its own."""
@@ -385,7 +385,7 @@ class Pool:
             if environment in self._idle:
                 self._idle.remove(environment)
             self._busy.discard(environment)
-            self._node.release(self)
+            self._room.release(self)
             if environment.served == 0 and not self.retired:
                 self._died_unused(InitError.of_exit(environment.child))
             self._look_whether_at_rest()
@@ -447,7 +447,7 @@ class Pool:
         self._prewarmed_at_s = at_s
         if self.all() or self._starting or self._backs_off() or now_s >= until_s:
             return
-        if self._node.reserve(self):
+        if self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
 
 

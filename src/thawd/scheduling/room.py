@@ -1,6 +1,6 @@
 """How many environments fit this machine, and whose turn it is when not all fit.
 
-`Node` is the seam for other machines: the pools ask it for room and for environments and know nothing of processes.
+Each pool is a tenant: it asks for room before it starts an environment, and gives it back when the environment ends.
 """
 
 from __future__ import annotations
@@ -9,17 +9,14 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.storage import StorageWatch
-from thawd.environments.starts.origin import Obstacle
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError
-from thawd.invocation import StartKind
 from thawd.resources import Function
 
 ENVIRONMENTS_PER_CPU = 16
@@ -32,7 +29,7 @@ _ROOM_RETRY_S = 0.05
 
 
 class Tenant(Protocol):
-    """A pool, as the node sees it."""
+    """A pool, as the room sees it."""
 
     version: Version
 
@@ -52,93 +49,6 @@ class Tenant(Protocol):
         """There may be room now: start what is waited for."""
 
 
-@dataclass(frozen=True, slots=True)
-class StartMethod:
-    """How environments of a version start.
-
-    Attributes:
-        start: the fastest way there is: ``thaw``, ``fork`` or ``cold``.
-        obstacles: why none of the faster ones, the first cause first.
-        template_init_ms: how long init took in the template, or before the freeze; None when there is neither.
-        snapshot: state of the version's image, after Lambda's SnapStart.
-    """
-
-    start: StartKind
-    obstacles: tuple[Obstacle, ...]
-    template_init_ms: float | None
-    snapshot: dict[str, Any]
-
-    @property
-    def why(self) -> str | None:
-        """All obstacles in one text: where all have one reason, that; None when there is none."""
-        reasons = {obstacle.reason for obstacle in self.obstacles}
-        if len(reasons) == 1:
-            return reasons.pop()
-        return "; ".join(obstacle.text for obstacle in self.obstacles) or None
-
-
-class Node(Protocol):
-    """A machine that runs environments.
-
-    Attributes:
-        max_environments: most at once.
-    """
-
-    max_environments: int
-
-    def declare(self, functions: Mapping[str, Function]) -> None:
-        """Count by these declarations from now on."""
-
-    def join(self, tenant: Tenant) -> None:
-        """Take part in the division of the room."""
-
-    def leave(self, tenant: Tenant) -> None:
-        """Take part no more; call it once the tenant has released all its room."""
-
-    def most_at_once(self, function: Function) -> int:
-        """The most environments that `function` can ever have here, at least 1."""
-
-    async def prepare(self, version: Version) -> None:
-        """Make ready what environments of `version` are started from.
-
-        Raises:
-            InitError: the function's init failed.
-            ServiceException: the machine could not start a process.
-        """
-
-    def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """Start no more environments of `version`; those there are live on.
-
-        Args:
-            version: it.
-            for_good: it exists no more; else the server stops, and the next one may have it again.
-        """
-
-    def start_method(self, version: Version) -> StartMethod:
-        """How environments of `version` start."""
-
-    def reserve(self, tenant: Tenant) -> bool:
-        """Set room for one more environment aside; False when there is none, and `grow` is called when there may be."""
-
-    def release(self, tenant: Tenant) -> None:
-        """Give the room of one environment back."""
-
-    def should_yield(self, tenant: Tenant) -> bool:
-        """Whether an environment of `tenant` that has just become idle had better end, because another waits for it."""
-
-    def must_yield(self, tenant: Tenant) -> bool:
-        """The same although `tenant` has requests waiting: the other has none at all, and has waited long enough."""
-
-    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """Start an environment in room set aside before."""
-
-    def began(self, environment: Environment) -> None:
-        """An invocation runs in `environment`: its memory is watched."""
-
-    def finished(self, environment: Environment) -> None:
-        """The invocation is over."""
-
-
 def default_memory_mb() -> int:
     """Memory for environments in all, MiB: 80 % of the machine's, or of this process's cgroup when that is less."""
     total_bytes = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
@@ -155,8 +65,8 @@ def default_max_environments() -> int:
     return ENVIRONMENTS_PER_CPU * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 32
 
 
-class LocalNode:
-    """This machine.
+class Room:
+    """This machine's room, and who gets it.
 
     Room is counted in environments and in MiB of their memory limits; a function with reserved concurrency has its
     share of the environments to itself, the others divide what is left. Who finds no room waits in line, and nobody
@@ -170,6 +80,11 @@ class LocalNode:
         max_environments: room in environments.
         patience_s: so long a function without any environment waits before a busy one must give one up between two
             requests, seconds; one with synchronous requests does not wait for one that has only asynchronous ones.
+
+    Attributes:
+        max_environments: most environments at once.
+        memory_mb: for all environments together, MiB.
+        storage: looks at the temporary folders of busy environments; None: nothing does.
     """
 
     def __init__(
@@ -181,7 +96,7 @@ class LocalNode:
         max_environments: int,
         patience_s: float = 1.0,
     ) -> None:
-        self.spawner = spawner
+        self._spawner = spawner
         self.memory_mb = memory_mb
         self.max_environments = max_environments
         self._patience_s = patience_s
@@ -218,7 +133,13 @@ class LocalNode:
         return max(1, min(by_memory, by_count))
 
     def reserve(self, tenant: Tenant) -> bool:
-        """See `Node.reserve`; ends the longest idle environments of other functions when that makes the room."""
+        """Set room for one more environment of `tenant` aside.
+
+        The longest idle environments of other functions are ended where that makes the room.
+
+        Returns:
+            False when there is none; `tenant.grow` is called when there may be.
+        """
         if self._is_behind_another(tenant) or not self._make_room(tenant):
             self._line.setdefault(tenant, time.monotonic())
             return False
@@ -228,17 +149,20 @@ class LocalNode:
         return True
 
     def release(self, tenant: Tenant) -> None:
-        """See `Node.release`."""
+        """Give the room of one environment back."""
         self._count[tenant] -= 1
         self._used_mb -= tenant.version.function.memory_mb
         self._offer_soon()
 
     def should_yield(self, tenant: Tenant) -> bool:
-        """See `Node.should_yield`."""
+        """Whether an environment of `tenant` that has just become idle had better end, because another waits for it."""
         return any(self._would_help(tenant, other) for other in self._waiting_in_line())
 
     def must_yield(self, tenant: Tenant) -> bool:
-        """See `Node.must_yield`."""
+        """Whether a busy environment of `tenant` is to end after its request, although more of them wait.
+
+        Another tenant has none at all, and has waited long enough.
+        """
         if not self._line:
             return False
         now_s = time.monotonic()
@@ -259,33 +183,22 @@ class LocalNode:
             return alone or self._line[other] <= now_s - self._patience_s
         return alone and self._line[other] <= now_s - self._patience_s
 
-    async def prepare(self, version: Version) -> None:
-        """See `Node.prepare`."""
-        await self.spawner.prepare(version)
-
-    def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """See `Node.retire`."""
-        self.spawner.retire(version, for_good=for_good)
-
-    def start_method(self, version: Version) -> StartMethod:
-        """See `Node.start_method`."""
-        origin = self.spawner.origin(version)
-        init_ms = origin.init_ms
-        return StartMethod(
-            origin.start, origin.obstacles, None if init_ms is None else round(init_ms, 3), origin.describe()
-        )
-
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """See `Node.start`. Where no process is left, environments that are idle give theirs, zombies included."""
+        """Start an environment in room set aside before; where no process is left, idle environments are ended.
+
+        Raises:
+            InitError: the function's init failed, or an after-restore hook.
+            NoRoomError: no process or memory is left, also without the idle environments (500).
+            ServiceException: the machine could not start a process (500).
+        """
         for tries in range(_ROOM_TRIES):
             try:
-                return await self.spawner.start(version, provisioned=provisioned)
+                return await self._spawner.start(version, provisioned=provisioned)
             except NoRoomError:
                 ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
                 if (tries == 0 and not ended) or tries == _ROOM_TRIES - 1:
                     raise
             await asyncio.sleep(_ROOM_RETRY_S)
-            self.spawner.sweep()
         raise AssertionError("the last try returns or raises")
 
     def began(self, environment: Environment) -> None:

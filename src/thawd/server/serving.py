@@ -190,7 +190,7 @@ class Server:
         await serving
         if self._platform.emulated is not None:
             await self._platform.emulated.close()
-        self._platform.execution.spawner.flush_logs()
+        self._platform.execution.launcher.flush_logs()
         say("stopped")
         if self._lost is not None:
             raise StartError(f"it stopped because {self._lost}")
@@ -226,7 +226,7 @@ class Server:
     def _on_stop_signal(self) -> None:
         if self._stop.is_set():
             complain("thawd: stopping at once; what still runs is ended")
-            self._platform.execution.spawner.children.kill_all()
+            self._platform.execution.launcher.children.kill_all()
             self._platform.events.break_off()
             self._platform.stores.patience_s = 0.0
         self._stop.set()

@@ -7,6 +7,7 @@ program of the function's own, which speaks the Runtime API. Knows nothing of wh
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import resource
@@ -14,7 +15,7 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -85,19 +86,19 @@ class Launcher:
 
     Attributes:
         children: the processes of functions that are alive.
-        helpers: how many things are under way that start processes of the platform's own, such as pip; those are no
-            strays.
         disks: temporary folders; None: processes share the machine's.
         program: thawd-thaw; None where there is none.
         rights: what processes give up.
     """
 
-    def __init__(self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None) -> None:
+    def __init__(
+        self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None, program: Path | None = None
+    ) -> None:
         self.children = Children()
         self.disks = disks
-        self.program: Path | None = None
+        self.program = program
         self.rights = Rights()
-        self.helpers = 0
+        self._helpers = 0
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
         self._logs: dict[str, FunctionLog] = {}
@@ -106,6 +107,15 @@ class Launcher:
         self._to_tidy: list[str] = []
         self._sweeping = False
         self._reaping = False
+
+    @contextlib.contextmanager
+    def helped(self) -> Iterator[None]:
+        """While processes of the platform's own may be running, such as pip: these are no strays."""
+        self._helpers += 1
+        try:
+            yield
+        finally:
+            self._helpers -= 1
 
     def log(self, function: Function) -> FunctionLog:
         """The log of `function`, which other functions may share."""
@@ -298,7 +308,7 @@ class Launcher:
 
     def sweep(self) -> None:
         """Kill what functions left behind outside their process groups."""
-        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.helpers > 0)
+        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self._helpers > 0)
         if again and not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
@@ -307,7 +317,7 @@ class Launcher:
         """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
         self._tidy()
         for _ in range(_LAST_SWEEPS):
-            spare = self.helpers > 0
+            spare = self._helpers > 0
             if not self.children.kill_strays(lambda identifier: False, spare_unknown=spare, patience_s=0):
                 return
             await asyncio.sleep(_LAST_SWEEP_S)

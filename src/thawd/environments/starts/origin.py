@@ -98,13 +98,6 @@ class Origin:
         self._deaths = 0
         self._started_s = 0.0
 
-    @classmethod
-    def of_retired(cls, version: Version) -> Origin:
-        """For a version whose template and image are gone: a last start is cold."""
-        origin = cls(version)
-        origin.retire()
-        return origin
-
     def retire(self) -> None:
         """Environments come from nowhere fast any more."""
         self.retired = True
@@ -138,6 +131,15 @@ class Origin:
         """The template if it can fork now."""
         return None if self.template is None or self.template.ended.is_set() else self.template
 
+    def template_started(self, start: asyncio.Task[Template]) -> None:
+        """The start of a template is over: keep the template, unless the version is retired."""
+        self.starting = None
+        if start.cancelled() or start.exception() is not None:
+            return
+        self.template = start.result()
+        if self.retired:
+            self.template.kill()
+
     def may_start_template(self) -> bool:
         """Whether to start a template, again after the last one has ended."""
         now_s = time.monotonic()
@@ -149,6 +151,15 @@ class Origin:
                 self.calm_until_s = now_s + _TEMPLATE_CALM_S
         self._started_s = now_s
         return now_s >= self.calm_until_s
+
+    @property
+    def why(self) -> str | None:
+        """All obstacles in one text; where all have one reason, that; None when there is none."""
+        obstacles = self.obstacles
+        reasons = {obstacle.reason for obstacle in obstacles}
+        if len(reasons) == 1:
+            return reasons.pop()
+        return "; ".join(obstacle.text for obstacle in obstacles) or None
 
     def describe(self) -> dict[str, Any]:
         """For ``/_thawd/status``; `ApplyOn` and `OptimizationStatus` are those of Lambda's SnapStart."""

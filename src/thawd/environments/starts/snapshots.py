@@ -23,6 +23,7 @@ import msgspec
 from thawd import __version__
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
+from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.starter import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
 from thawd.environments.version import Version
@@ -123,10 +124,11 @@ class Made:
 class Snapshots:
     """Images of versions: those there are, and new ones."""
 
-    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter) -> None:
+    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter, launcher: Launcher) -> None:
         self._engine = engine
         self._store = store
         self._starter = starter
+        self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
         """The image of an equal version, made earlier, if it can be thawed and nothing it was made of has changed.
@@ -216,12 +218,12 @@ class Snapshots:
         return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:
-        return key_of(version, self._engine, confined=self._starter.confines(version))
+        return key_of(version, self._engine, confined=self._launcher.confines(version))
 
     @property
     def _disks(self) -> Disks:
-        assert self._starter.disks is not None
-        return self._starter.disks
+        assert self._launcher.disks is not None
+        return self._launcher.disks
 
     def _look_at_disk(self, template: Template, image: reader.Image) -> DiskSnapshot | None:
         """What init left in its temporary folder; None when it left that alone. Blocks."""
@@ -235,7 +237,7 @@ class Snapshots:
         Raises:
             DiskRefusedError: it is not whole, or belongs to another data folder.
         """
-        if self._starter.disks is None or lease.snapshot.disk is None:
+        if self._launcher.disks is None or lease.snapshot.disk is None:
             return None
         return await asyncio.to_thread(self._disks.load, lease.snapshot.disk)
 

@@ -7,18 +7,14 @@ Nothing here decides whether an environment may be started; that is `node` and `
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 
 from thawd.environments.calls import ServiceHandler
-from thawd.environments.children import Children
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
-from thawd.environments.sandbox.rights import Rights
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
 from thawd.environments.starts.snapshots import Engine, Frozen, Made, Snapshots
@@ -26,11 +22,8 @@ from thawd.environments.starts.starter import Starter, ThawFailedError
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected
-from thawd.resources import Function
-from thawd.snapshot.disk.folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
 from thawd.telemetry.console import complain
-from thawd.telemetry.logs.writer import FunctionLog
 from thawd.telemetry.metrics import Fallback, Metrics
 
 # Tries of a start whose process somebody else killed, for example the kernel for want of memory.
@@ -53,16 +46,15 @@ class Spawner:
 
     def __init__(
         self,
+        launcher: Launcher,
         *,
         limiter: MemoryLimiter,
         services: ServiceHandler,
         metrics: Metrics,
-        log_folder: Path,
-        log_max_bytes: int,
         report: Callable[[str], None] = complain,
     ) -> None:
-        self._launcher = Launcher(log_folder=log_folder, log_max_bytes=log_max_bytes)
-        self._starter = Starter(self._launcher, limiter=limiter, services=services)
+        self._launcher = launcher
+        self._starter = Starter(launcher, limiter=limiter, services=services)
         self._metrics = metrics
         self._report = report
         self._snapshots: Snapshots | None = None
@@ -71,59 +63,22 @@ class Spawner:
         self._retired: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
 
-    def use_disks(self, disks: Disks) -> None:
-        """Give each process a temporary folder of its own from now on."""
-        self._launcher.disks = disks
-
-    def use_rights(self, program: Path | None, rights: Rights) -> None:
-        """Have processes give up `rights` from now on, by thawd-thaw, `program`."""
-        self._launcher.program = program
-        self._launcher.rights = rights
-
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
         """Freeze versions from now on, and thaw them."""
-        self._snapshots = Snapshots(engine, store, self._starter)
+        self._snapshots = Snapshots(engine, store, self._starter, self._launcher)
         self._unfrozen = None
 
     def refuse_snapshots(self, why: str) -> None:
         """Freeze and thaw nothing, for the reason that the status is to show."""
         self._unfrozen = Reason(why)
 
-    @property
-    def children(self) -> Children:
-        """The processes of functions that are alive."""
-        return self._launcher.children
-
-    @contextlib.contextmanager
-    def helped(self) -> Iterator[None]:
-        """While processes of the platform's own may be running, such as pip, which are not strays."""
-        self._launcher.helpers += 1
-        try:
-            yield
-        finally:
-            self._launcher.helpers -= 1
-
-    def log(self, function: Function) -> FunctionLog:
-        """The log of `function`."""
-        return self._launcher.log(function)
-
-    def flush_logs(self) -> None:
-        """Write out what the logs hold back."""
-        self._launcher.flush_logs()
-
-    def sweep(self) -> None:
-        """Kill what functions left behind outside their process groups."""
-        self._launcher.sweep()
-
-    async def sweep_out(self) -> None:
-        """The same until nothing is left, for a stop."""
-        await self._launcher.sweep_out()
-
     def origin(self, version: Version) -> Origin:
         """Where environments of `version` come from."""
         key = (version.function.name, version.generation)
         if key in self._retired:
-            return Origin.of_retired(version)
+            retired = Origin(version)
+            retired.retire()  # its template and image are gone: a last start is cold
+            return retired
         if key not in self._origins:
             self._origins[key] = Origin(version, unfrozen=self._unfrozen)
         return self._origins[key]
@@ -190,14 +145,14 @@ class Spawner:
         origin = self.origin(version)
         for left in reversed(range(_START_TRIES)):
             try:
-                environment = await self._start(origin, provisioned=provisioned, started_s=started_s)
+                environment = await self._start_fastest(origin, provisioned=provisioned, started_s=started_s)
             except InitError as error:
                 if not error.from_outside or not left:
                     self._metrics.function(version.function.name).init_failures += 1
                     raise
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    self.sweep()  # the dead hold processes, too
+                    self._launcher.sweep()  # the dead hold processes, too
                     raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
@@ -206,7 +161,13 @@ class Spawner:
                 return environment
         raise AssertionError("the last try returns or raises")
 
-    async def _start(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
+    async def _start_fastest(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
+        """Thaw an environment, else fork it, else start it cold; count why it was not faster.
+
+        Raises:
+            InitError: the function's init failed, or an after-restore hook.
+            OSError: the machine could not start a process.
+        """
         version = origin.version
         if not origin.renewing:
             await self._settle(origin)
@@ -321,53 +282,41 @@ class Spawner:
                 origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
-        origin.frozen = await self._find(origin)
-        if origin.frozen is None:
-            made = await self._make(origin.version)
-            origin.frozen = made.frozen
-            if made.frozen is None:
-                self._go_unfrozen(origin, made)
-        if origin.retired:
-            self._leave(origin)
+        """Give the origin its image: that of an equal version, made earlier, else a new one; or why there is none.
 
-    async def _find(self, origin: Origin) -> Frozen | None:
-        """The image that is there already; one that cannot even be looked at is made anew.
-
-        Raises:
-            OSError: the machine could not start a process.
-        """
-        assert self._snapshots is not None
-        try:
-            return await self._snapshots.find(origin.version)
-        except (InitError, ThawdError, OSError):
-            raise
-        except Exception as error:
-            self._tell(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
-            return None
-
-    async def _make(self, version: Version) -> Made:
-        """Make an image; a mistake of ours in that is a reason to start environments in another way, and no more.
+        A mistake of ours in that is a reason to start environments in another way, and no more.
 
         Raises:
             InitError: init failed, or a hook around the snapshot.
             OSError: the machine could not start a process.
         """
-        assert self._snapshots is not None
+        snapshots, version = self._snapshots, origin.version
+        assert snapshots is not None
         try:
-            return await self._snapshots.make(version)
+            origin.frozen = await snapshots.find(version)
         except (InitError, ThawdError, OSError):
             raise
         except Exception as error:
-            return Made(refused=unexpected(error))
-
-    def _go_unfrozen(self, origin: Origin, made: Made) -> None:
-        origin.template = made.template
+            self._tell(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
+        if origin.frozen is None:
+            try:
+                made = await snapshots.make(version)
+            except (InitError, ThawdError, OSError):
+                raise
+            except Exception as error:
+                made = Made(refused=unexpected(error))
+            origin.frozen = made.frozen
+            if made.frozen is None:
+                if origin.template is not None:
+                    origin.template.kill()  # a thawed copy of an image before this one
+                origin.template = made.template
+            if made.frozen is None and not origin.retired:
+                origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
+                self._tell(origin, f"not thawed: {made.refused}")
+                if made.fork_refused is not None:
+                    self._refuse_fork(origin, made.fork_refused)
         if origin.retired:
-            return
-        origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
-        self._tell(origin, f"not thawed: {made.refused}")
-        if made.fork_refused is not None:
-            self._refuse_fork(origin, made.fork_refused)
+            self._leave(origin)
 
     async def _template(self, origin: Origin) -> Template | None:
         """The version's template, started when it must be; None when the version is not to be forked.
@@ -384,34 +333,17 @@ class Spawner:
             self._tell(origin, "started cold: its template ended again and again, soon after its start")
             return None
         try:
-            return await self._shared_start(origin, lambda: self._start_template(origin.version))
+            return await self._shared_start(origin, lambda: self._starter.template(origin.version))
         except ForkRefusedError as error:
             self._refuse_fork(origin, str(error))
             return None
-
-    async def _start_template(self, version: Version) -> Template:
-        template = await self._starter.template(version, to_freeze=False)
-        try:
-            template.check_forkable()
-        except ForkRefusedError:
-            template.kill()
-            raise
-        return template
 
     async def _shared_start(self, origin: Origin, start: Callable[[], Coroutine[None, None, Template]]) -> Template:
         """The template of a start that all who want one wait for."""
         if origin.starting is None:
             origin.starting = asyncio.get_running_loop().create_task(start())
-            origin.starting.add_done_callback(lambda task: self._template_started(origin, task))
+            origin.starting.add_done_callback(origin.template_started)
         return await asyncio.shield(origin.starting)
-
-    def _template_started(self, origin: Origin, task: asyncio.Task[Template]) -> None:
-        origin.starting = None
-        if task.cancelled() or task.exception() is not None:
-            return
-        origin.template = task.result()
-        if origin.retired:
-            origin.template.kill()
 
     def _refuse_fork(self, origin: Origin, why: str) -> None:
         if origin.unforked is None:
@@ -447,7 +379,7 @@ class Spawner:
         origin.told.add(text)
         name = origin.version.function.name
         self._report(f"thawd: {name}: {text}")
-        self.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
+        self._launcher.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

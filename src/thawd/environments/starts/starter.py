@@ -24,12 +24,12 @@ from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.runtime_api.extensions import ExtensionsApi
 from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
 from thawd.environments.starts.launcher import Launcher, Start
-from thawd.environments.starts.template import Template, TemplateLostError
+from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
 from thawd.errors import StoreError
 from thawd.invocation import StartKind
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot
+from thawd.snapshot.disk.folders import DiskRefusedError, DiskSnapshot
 
 ON_DEMAND = "on-demand"
 PROVISIONED = "provisioned-concurrency"
@@ -88,15 +88,6 @@ class Starter:
         self._services = services
         self._suspender = Suspender(launcher.children)
 
-    @property
-    def disks(self) -> Disks | None:
-        """The temporary folders of processes; None where nobody keeps any."""
-        return self._launcher.disks
-
-    def confines(self, version: Version) -> bool:
-        """Whether processes of `version` see a ``/tmp`` of their own, and their code read-only."""
-        return self._launcher.confines(version)
-
     async def cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
         """A new process that runs the function's init.
 
@@ -143,7 +134,10 @@ class Starter:
                 await api.open()
                 extensions.start(program.extensions, version, start)
                 await extensions.registered(within_s=function.init_timeout_s)
-                child = self._execute_program(version, start, api)
+                try:
+                    child = self._launcher.execute_program(version, start, api=api.address)
+                except OSError as error:
+                    raise InitError.of_launch("Runtime.InvalidEntrypoint", error) from error
             except BaseException:
                 environment.abandon()
                 self._launcher.forget(start)
@@ -152,12 +146,6 @@ class Starter:
         for one in told.all():
             environment.log.extension(one.name, state=one.state, events=sorted(one.events))
         return environment
-
-    def _execute_program(self, version: Version, start: Start, api: RuntimeApi) -> Child:
-        try:
-            return self._launcher.execute_program(version, start, api=api.address)
-        except OSError as error:
-            raise InitError.of_launch("Runtime.InvalidEntrypoint", error) from error
 
     async def fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
         """A fork of `template`.
@@ -208,11 +196,12 @@ class Starter:
         thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
         return environment
 
-    async def template(self, version: Version, *, to_freeze: bool) -> Template:
+    async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
         """A new process that runs the function's init and then forks, or is frozen before it does.
 
         Raises:
             InitError: init failed.
+            ForkRefusedError: init succeeded, but forks of the process would not work; not with `to_freeze`.
             OSError: the machine could not start a process.
         """
         start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND, is_template=True)
@@ -220,14 +209,20 @@ class Starter:
         template = await self._template_ready(version, start, child)
         if not to_freeze:
             await self.look_at_disk(template)
+            try:
+                template.check_forkable()
+            except ForkRefusedError:
+                template.kill()
+                raise
         return template
 
     async def look_at_disk(self, template: Template) -> None:
         """What init left in the template's temporary folder is what its forks begin with."""
-        if self.disks is None or template.folder is None:
+        disks = self._launcher.disks
+        if disks is None or template.folder is None:
             return
         try:
-            template.disk = await asyncio.to_thread(self.disks.look, template.identifier)
+            template.disk = await asyncio.to_thread(disks.look, template.identifier)
         except StoreError as error:
             template.disk_refused = error.message
 

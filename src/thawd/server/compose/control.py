@@ -88,7 +88,12 @@ class ControlSubsystem:
         execution = self._execution
         publisher = self._publisher
         self.deployments = Deployments(
-            execution.dispatcher, publisher, execution.node, spawn_task=execution.spawn_task, complain=complain
+            execution.dispatcher,
+            publisher,
+            execution.room,
+            execution.spawner,
+            spawn_task=execution.spawn_task,
+            complain=complain,
         )
         self.configured = Configured(self.registry, self.deployments, publisher, complain=complain, say=say)
         links = CodeLinks(self._code.zip_path, self._url)

@@ -169,7 +169,7 @@ class Platform:
                 complain("thawd: the emulator of --aws has ended; start thawd anew")
 
         folder = server.data / "aws"
-        children = self.execution.spawner.children
+        children = self.execution.launcher.children
         emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
@@ -266,7 +266,7 @@ class Platform:
                 elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
                 uploads=self._uploads,
             ),
-            logs=LogsApi(server.data / "logs", flush=self.execution.spawner.flush_logs),
+            logs=LogsApi(server.data / "logs", flush=self.execution.launcher.flush_logs),
             status=self._status,
             count_table=self.stores.count_table,
             metrics=self._exposition,
