@@ -76,7 +76,7 @@ def test_windows_are_never_negative_and_hold_what_is_within_the_quantiles(times:
     windows = policy.windows()
     assert windows.prewarm_s >= 0
     assert windows.keep_alive_s > 0
-    if policy.tells():
+    if policy.is_representative():
         within = [t for t in times if t < 240 * 60]
         served = sum(windows.prewarm_s <= t <= windows.prewarm_s + windows.keep_alive_s for t in within)
         assert served >= 0.94 * len(within) - 1

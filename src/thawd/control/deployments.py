@@ -1,6 +1,6 @@
-"""What serves: takes functions and versions from the control plane to the dispatcher.
+"""Takes functions and versions from the control plane to the publisher and the dispatcher.
 
-A version is published when it is first invoked, unless somebody waits for its snapshot or for provisioned environments:
+A version is published when it is first invoked, unless its caller waits for a snapshot or for provisioned environments:
 a server with a thousand versions starts as fast as one with none.
 """
 
@@ -53,16 +53,17 @@ class Deployments:
     """The functions that the dispatcher knows: those of thawd.toml and those made through the API.
 
     Args:
-        dispatcher: runs them.
-        publisher: publishes their versions.
+        dispatcher: runs functions.
+        publisher: publishes versions.
         room: how many environments the machine runs.
         spawner: knows how environments of a version start.
         spawn_task: runs a coroutine in the background.
-        complain: told what an operator should know.
+        complain: gets what an operator has to act on.
 
     Attributes:
         on_names: called with the names of all functions when they change.
-        on_outcome: called when a version that nobody waited for has been published, or has not, or works after all.
+        on_outcome: called with a version and None, or the error: when it was published because it was invoked, and
+            when its init has succeeded that failed when it was published.
     """
 
     def __init__(
@@ -88,12 +89,12 @@ class Deployments:
         dispatcher.on_active = self._recovered
 
     def configure(self, functions: Mapping[str, Function]) -> None:
-        """These are the functions of thawd.toml from now on."""
+        """Replace the functions of thawd.toml."""
         self._configured = dict(functions)
         self._declare()
 
     def declare(self, family: Family) -> None:
-        """The function exists from now on, with its versions and aliases."""
+        """A function of the API exists from now on, with its versions and aliases."""
         self._families[family.name] = family
         self._declare()
         latest = self._dispatcher.entry(family.name)
@@ -107,18 +108,18 @@ class Deployments:
             self.provision(family, qualifier, count)
 
     def knows(self, family: Family) -> bool:
-        """Whether it was declared to us."""
+        """Whether the function was declared by `declare`."""
         return self._families.get(family.name) is family
 
     def remove(self, family: Family) -> None:
-        """The function exists no more."""
+        """A function exists no more."""
         self._families.pop(family.name, None)
         for number in family.versions:
             self._publisher.forget(family.name, number)
         self._declare()
 
     def settings_changed(self, family: Family) -> None:
-        """Reserved concurrency or asynchronous invocation of the function are others."""
+        """Reserved concurrency or settings for asynchronous invocations of the function have changed."""
         self._declare()
         self._override(family)
 
@@ -129,12 +130,12 @@ class Deployments:
         )
 
     def remove_version(self, name: str, number: str) -> None:
-        """It exists no more."""
+        """A published version exists no more."""
         self._publisher.forget(name, number)
         self._dispatcher.remove_version(name, number)
 
     def aliases_changed(self, family: Family) -> None:
-        """The function's aliases are others, or go elsewhere."""
+        """Aliases of the function were made, deleted, or stand for other versions."""
         self._dispatcher.set_aliases(family.name, {name: alias.shares() for name, alias in family.aliases.items()})
         self._override(family)
 
@@ -154,7 +155,7 @@ class Deployments:
         }
 
     def _wanted(self, name: str, number: str) -> Callable[[], None]:
-        """What publishes a version, as it is then, when it is invoked and does not serve yet."""
+        """A callback that publishes a version, as its record is then, when it is invoked and does not serve yet."""
 
         def wanted() -> None:
             family = self._families.get(name)
@@ -174,14 +175,14 @@ class Deployments:
             self.on_outcome(record, None)
 
     def _recovered(self, name: str, number: str) -> None:
-        """A version works whose init failed when it was published."""
+        """Init of a version has succeeded that failed when the version was published."""
         family = self._families.get(name)
         record = None if family is None else family.versions.get(number)
         if record is not None:
             self.on_outcome(record, None)
 
     async def check_runtime(self, record: VersionRecord) -> None:
-        """Let a function pass that this machine can run.
+        """Check that this machine can run the function.
 
         Raises:
             InvalidParameterValueException: its interpreter is not here (400).
@@ -221,7 +222,7 @@ class Deployments:
             raise DeployError(outcome.reason, "FunctionError")
 
     def entry(self, record: VersionRecord) -> VersionEntry | None:
-        """The version as the dispatcher has it; None when it is gone."""
+        """What the dispatcher knows of the version; None when it was deleted."""
         try:
             return self._dispatcher.entry(record.function.name, record.version)
         except ResourceNotFoundException:
@@ -235,12 +236,12 @@ class Deployments:
         return self._spawner.origin(entry.pool.version).frozen is not None
 
     def provision(self, family: Family, qualifier: str, count: int | None) -> None:
-        """Keep `count` environments of what a qualifier stands for initialised; None: none."""
+        """Keep `count` environments of the version that a qualifier stands for initialised; None: none."""
         for number in self._numbers(family, qualifier):
             self._dispatcher.provision(family.name, number, count)
 
     def provisioned(self, family: Family, qualifier: str) -> Provisioned:
-        """How far that has come."""
+        """How many provisioned environments of a qualifier are ready, and why no more are."""
         allocated, failure = 0, None
         for number in self._numbers(family, qualifier):
             entry = self._dispatcher.entry(family.name, number)
@@ -256,12 +257,12 @@ class Deployments:
         return [qualifier] if alias is None else [alias.version]
 
     def most_at_once(self) -> int:
-        """Environments that this machine runs at once, over all functions."""
+        """The most environments that this machine runs at a time, over all functions."""
         return self._room.max_environments
 
 
 def _effective(family: Family, record: VersionRecord) -> Function:
-    """What is run, with what is set for the function as a whole."""
+    """The function of a version, with the settings of the function as a whole."""
     given = family.event_configs.get(record.version, {})
     return msgspec.structs.replace(
         record.function,

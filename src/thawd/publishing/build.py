@@ -1,7 +1,7 @@
 """Building: from a declared function to a version that can be started.
 
-Its code is copied, its interpreter or program found, its requirements installed. Nothing is started here that serves;
-that is `publishing.publisher`.
+Its code is copied, its interpreter or program is found, its requirements are installed. What is built is started and
+served by way of `publisher`, not from here.
 """
 
 from __future__ import annotations
@@ -216,10 +216,10 @@ class Builder:
         return _Executable(program.path, version_text, program, wrapper)
 
     async def check_runtime(self, function: Function, *, folder: Path) -> None:
-        """Let a function pass whose interpreter is on this machine; a program in its code is not looked for.
+        """Check that the interpreter of a function is on this machine; a program in its code is not looked for.
 
         Raises:
-            EnvironmentBuildError: it is not.
+            EnvironmentBuildError: the interpreter is not here, or does not work.
         """
         with self.helped():
             if runs_a_program(function):

@@ -4,13 +4,13 @@ Build it, hand it to the dispatcher, which has its init run and its snapshot tak
 What is recorded of a publication, and who hears of it, is for the caller to do with its `Outcome`.
 
 Guarantees:
-- `Publisher.publish` raises nothing: what goes wrong with one version, whatever it is, is that version's alone;
-- a version has one publication at a time: a second request for the same source waits for the first one's outcome, and
-  a newer source is published after it;
-- what served before serves until the new version is ready; it goes on serving when that cannot be published, and with
-  `Candidate.keeps_old` also when the init of the new one fails;
-- a version is published once. It is published again where its init was killed from outside, and, if the caller
-  `retries`, where another try may succeed (`Dispatcher.may_fare_better`).
+- `Publisher.publish` does not raise: any error of one publication is in its outcome, and ends nothing else;
+- a version has one publication at a time: a second request for one source waits for the outcome of the first, and a
+  newer source is published after it;
+- what served before serves until the new version is ready; it goes on serving when the new one cannot be published,
+  and with `Candidate.keeps_old` also when the init of the new one fails;
+- a version is published once. It is published again where its init was killed from outside, and with
+  `Candidate.retries` where another try may succeed (`Dispatcher.may_fare_better`).
 """
 
 from __future__ import annotations
@@ -35,12 +35,12 @@ class Candidate:
 
     Attributes:
         function: as declared.
-        source: what it is declared by; of two candidates with the same one, the second waits for the first.
+        source: the object that declares it; a candidate with the source of one that is being published waits for it.
         number: of the version.
         packages: names of the uploaded code and of its layers, in order; empty: the code lies in the function's folder.
         keeps_old: whether what serves goes on serving when the init of this version fails; else callers get its error.
         retries: whether an unchanged version is published again where another try may succeed.
-        begin: called with the version once it is built and before it is started; False when it is not wanted any more.
+        begin: called with the version when it is built, before it is started; False: it is not wanted any more.
     """
 
     function: Function
@@ -57,7 +57,7 @@ class Ending(Enum):
 
     SERVES = "the version serves"
     UNCHANGED = "it was published before, and nothing has changed"
-    RESTORED = "it serves as before; what was tried after it, and failed, is not wanted any more"
+    RESTORED = "it serves as before; a later one that could not replace it is not declared any more"
     INIT_FAILED = "its init failed"
     FAILED = "it could not be published"
     GONE = "it was deleted or replaced before it was ready"
@@ -85,10 +85,10 @@ class Publisher:
 
     Args:
         builder: builds versions.
-        dispatcher: starts and serves them.
+        dispatcher: starts and serves versions.
         code: uploaded code.
-        context: what the configuration in force says for builds.
-        say: gets lines about what takes long, for the operator.
+        context: returns what the configuration in force says for builds.
+        say: gets lines about steps that take long, for the operator.
     """
 
     def __init__(
@@ -126,7 +126,7 @@ class Publisher:
         return (name, number) in self._running
 
     async def _publish(self, candidate: Candidate) -> Outcome:
-        """Raises nothing: an error of one publication is that version's alone."""
+        """Publish, and turn any error into an outcome."""
         try:
             return await self._build_and_serve(candidate)
         except ResourceNotFoundException:
@@ -182,18 +182,18 @@ class Publisher:
         )
 
     def remember(self, version: Version) -> None:
-        """`version` is published; the same is not published again."""
+        """Note that `version` is published, so that it is not published again."""
         self._published[version.function.name, version.number] = version
 
     def forget(self, name: str, number: str) -> None:
-        """The version exists no more, or is to be published again; its package may go."""
+        """Note that a version exists no more, or is to be published again; its package may be removed."""
         self._published.pop((name, number), None)
 
     async def check_runtime(self, function: Function) -> None:
-        """Let a function pass whose interpreter is on this machine; a program in its code is not looked for.
+        """Check that the interpreter of a function is on this machine; a program in its code is not looked for.
 
         Raises:
-            EnvironmentBuildError: it is not.
+            EnvironmentBuildError: the interpreter is not here, or does not work.
         """
         await self._builder.check_runtime(function, folder=self._context().folder)
 

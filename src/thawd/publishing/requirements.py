@@ -1,9 +1,9 @@
-"""Virtual environments made from requirements files, kept by what these say.
+"""Virtual environments made from requirements files, each named by a digest of what the file asks for.
 
-An environment is made once for each combination of requirements, interpreter and platform, by whoever comes first;
-others wait for it. It is complete when its marker is there, which is written last; one without is thrown away. It is
-made where it stays, as virtual environments cannot be moved. Installs with the environment's own pip, so that the
-user's settings for pip apply.
+An environment is made once for each combination of requirements, interpreter and platform, by the process that needs
+it first; other processes wait for it. It is complete when its marker is there, which is written last; one without a
+marker is removed. It is made in its final place, as virtual environments cannot be moved. The environment's own pip
+installs, so that the user's settings for pip apply.
 """
 
 from __future__ import annotations
@@ -68,18 +68,18 @@ class Installation:
         self._root = root
         self._on_line = on_line
         self._environ = environ
-        self._fingerprint = self._look()
+        self._fingerprint = self._digest()
         self._folder = root / self._fingerprint
         self._python = self._folder / "bin" / "python"
 
     async def ready(self) -> Path:
-        """The environment's interpreter, after making the environment if need be.
+        """The environment's interpreter; the environment is made first where it is missing.
 
         Raises:
             EnvironmentBuildError: it cannot be made.
         """
         if self._is_complete():
-            self._is_used()
+            self._note_use()
             return self._python
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,7 +94,7 @@ class Installation:
             ) from error
         return self._python
 
-    def _look(self) -> str:
+    def _digest(self) -> str:
         digest = hashlib.sha256(b"thawd environment 1\n")
         for part in (self._label, sysconfig.get_platform(), *_parts(self._requirements, seen=set())):
             content = part.encode(errors="surrogateescape")
@@ -102,19 +102,19 @@ class Installation:
         return digest.hexdigest()
 
     def _is_complete(self) -> bool:
-        # The interpreter, too: it is a link, and what it leads to may have been removed from the machine.
+        # The interpreter is a link, whose target may have been removed from the machine.
         return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
 
-    def _is_used(self) -> None:
+    def _note_use(self) -> None:
         with contextlib.suppress(OSError):  # a data folder that is only read still serves
             os.utime(self._folder / _MARKER)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
-        """Hold the environment's lock; gives its file descriptor.
+        """Hold the environment's lock; yields its file descriptor.
 
-        pip inherits it. If this process is killed, the lock is held until its pip has ended, too: nobody else writes
-        where that one still does.
+        pip inherits the descriptor. If this process is killed, the lock is held until its pip has ended, too: no other
+        process writes to the environment until then.
         """
         lock = os.open(self._root / f"{self._fingerprint}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -123,7 +123,7 @@ class Installation:
                 if not waiting:
                     self._on_line(f"waiting for another process that installs {self._requirements}")
                 waiting = True
-                # Not by a blocking call in a thread: that one could not be cancelled.
+                # Polled, as a blocking call in a thread could not be cancelled.
                 await asyncio.sleep(_LOOK_AGAIN_S)
             yield lock
         finally:
@@ -149,7 +149,7 @@ class Installation:
         try:
             await self._run([str(self._base), "-I", "-m", "venv", folder], "make a virtual environment", lock)
             await self._run([*pip, "-r", requirements], f"install {requirements}", lock)
-            # Without it, a power cut could leave the marker on the disk, but not all that it vouches for.
+            # Without this, a power cut could leave the marker on the disk, but not all installed files.
             await asyncio.to_thread(os.sync)
             self._mark_complete()
         except BaseException:
@@ -157,7 +157,7 @@ class Installation:
             raise
 
     def _mark_complete(self) -> None:
-        if self._look() != self._fingerprint:
+        if self._digest() != self._fingerprint:
             message = f"{self._requirements} was changed while it was being installed; publish again."
             raise EnvironmentBuildError(message)
         (self._folder / _MARKER).write_text(f"{self._requirements}\n{self._label}\n")
@@ -208,22 +208,23 @@ class Installation:
         )
 
     async def _discard(self) -> None:
-        """Remove the environment; it is moved aside first, so that its place is free at once, whatever comes."""
+        """Remove the environment; it is moved aside first, so that its place is free even if this process dies."""
         if self._folder.exists():
             aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")
-        # Those too that a process left which died at this point.
+        # Also those of processes that died at this point.
         for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
 
 def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None:
-    """Remove environments that nobody has asked for in so many seconds. Blocking.
+    """Remove environments that have not been used for `unused_s` seconds. Blocking.
 
     Args:
-        root: folder of all environments; one that is a link is another server's, who knows what it uses.
-        used: names of those that stay, whatever their age.
-        unused_s: younger ones stay, too: who goes back to an older requirements file finds its environment.
+        root: folder of all environments; a link leads to another server's, which removes its own.
+        used: names of environments that stay, whatever their age.
+        unused_s: environments used later than this stay, too: the one of an older requirements file is there when the
+            user goes back to that file; seconds.
     """
     for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
         marker = folder / _MARKER
@@ -275,9 +276,9 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
 
 
 def _parts(file: Path, *, seen: set[Path]) -> Iterator[str]:
-    """All that decides what is installed: the file's text, that of files it names, marks of local archives.
+    """What decides what is installed: the text of the file and of files it names, size and time of local archives.
 
-    Archives count by size and time of change: they can be gigabytes. What is in a local folder does not count.
+    Archives can be gigabytes, so their contents do not count. The contents of local folders do not count either.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.
@@ -294,11 +295,11 @@ def _parts(file: Path, *, seen: set[Path]) -> Iterator[str]:
         if not named:
             continue
         if named.startswith("-") or "/" in named:
-            # It may name something relative to this folder: the same text means something else in another one.
+            # A path relative to the file's folder means something else in another folder.
             yield str(file.parent)
         reference = _REFERENCE.fullmatch(named)
         path = file.parent / _unquoted(reference[1] if reference else _EDITABLE.sub("", named))
-        # Files that are missing are pip's to complain about: a path may hold a variable, or be no path at all.
+        # pip reports missing files: a path may hold a variable, or be no path at all.
         if not _is_file(path):
             continue
         if not reference:

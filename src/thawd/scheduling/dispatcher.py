@@ -1,7 +1,8 @@
 """The one door to functions: every invocation, synchronous or not, enters here.
 
-Finds the function's current version, applies its concurrency limit, leases an environment, runs the invocation, counts
-it. Knows nothing of HTTP, of queues, of processes.
+The dispatcher finds the version that a qualifier stands for, has it published if nothing serves yet, applies the
+function's concurrency limit, leases an environment from the version's pool, runs the invocation and counts it. It knows
+nothing of HTTP, of queues, of processes.
 """
 
 from __future__ import annotations
@@ -66,10 +67,10 @@ class Dispatcher:
         self.on_active: Callable[[str, str], None] = lambda name, number: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """These functions exist from now on; those no longer named are retired, with all their versions."""
+        """These functions exist from now on; others are removed, with all their versions."""
         for name in set(self._families) - set(functions):
             for entry in self._families.pop(name).all():
-                self._put_away(entry)
+                self._remove(entry)
         for name, function in functions.items():
             if name in self._families:
                 self._families[name].latest.function = function
@@ -80,12 +81,12 @@ class Dispatcher:
     def declare_version(
         self, function: Function, number: str, *, wanted: Callable[[], None] | None = None
     ) -> VersionEntry:
-        """The published version `number` of a function that is declared exists from now on.
+        """The version `number` of a declared function exists from now on.
 
         Args:
-            function: as it was published.
-            number: its number.
-            wanted: publishes it here; called when it is first invoked.
+            function: as it was when the version was made.
+            number: of the version.
+            wanted: publishes the version; called when it is invoked and nothing serves.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).
@@ -96,13 +97,13 @@ class Dispatcher:
         return family.published[number]
 
     def remove_version(self, name: str, number: str) -> None:
-        """It exists no more; what runs in it runs to its end."""
+        """A version exists no more; invocations that run in it run to their end."""
         entry = self.family(name).published.pop(number, None)
         if entry is not None:
-            self._put_away(entry)
+            self._remove(entry)
 
     def set_aliases(self, name: str, aliases: Mapping[str, Mapping[str, float]]) -> None:
-        """Invocations of these aliases of the function `name` go to these versions from now on, by these shares."""
+        """Replace the aliases of the function `name`: by alias, the versions it stands for, and their shares."""
         self.family(name).aliases = dict(aliases)
 
     def provision(self, name: str, number: str, count: int | None) -> None:
@@ -114,7 +115,7 @@ class Dispatcher:
         elif count and entry.wanted is not None:
             entry.wanted()
 
-    def _put_away(self, entry: VersionEntry) -> None:
+    def _remove(self, entry: VersionEntry) -> None:
         if entry.pool is not None:
             self._retire(entry.pool)
         entry.state, entry.reason = "Failed", "The function was deleted."
@@ -155,7 +156,7 @@ class Dispatcher:
         return entry
 
     def asynchronous(self, name: str, qualifier: str | None) -> Function:
-        """The function as asynchronous invocations of `qualifier` see it: retries, age, destinations, its limit.
+        """The function with its settings for asynchronous invocations of `qualifier`: retries, age, destinations.
 
         Raises:
             ResourceNotFoundException: there is none (404).
@@ -168,7 +169,7 @@ class Dispatcher:
         return msgspec.structs.replace(self.entry(name, qualifier).function, **own, **changes)
 
     def versions(self) -> list[Version]:
-        """Versions that serve, or retire and still have environments."""
+        """Versions that serve, and retired ones that still have environments."""
         entries = [entry for family in self._families.values() for entry in family.all()]
         serving = [entry.pool for entry in entries if entry.pool is not None]
         return [pool.version for pool in (*serving, *self._retiring)]
@@ -178,15 +179,17 @@ class Dispatcher:
         return self._room.most_at_once(self.entry(name).function)
 
     async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
-        """Make `version` the one that serves, once it is ready; the old one serves until then.
+        """Have `version` serve once it is ready; what served under its number serves until then.
 
         Args:
-            version: the new one.
-            keeps_old: whether the old one goes on serving when the new one's init fails; else callers get the error.
+            version: the new version.
+            keeps_old: whether the old one goes on serving when the init of the new one fails; else callers get the
+                error.
 
         Raises:
-            InitError: its init failed; where nothing older goes on serving, callers get the error.
-            ResourceNotFoundException: the function is no longer declared.
+            InitError: init failed; where nothing older goes on serving, callers get the error.
+            ResourceNotFoundException: the version was deleted meanwhile (404).
+            ServiceException: no process can be started, or the server stops (500).
         """
         entry = self.entry(version.function.name, version.number)
         pool = Pool(
@@ -196,7 +199,7 @@ class Dispatcher:
             spawn_task=self._spawn_task,
             policy=entry.policy(version.function),
         )
-        pool.on_started = lambda: self._works(entry, pool)
+        pool.on_started = lambda: self._init_succeeded(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
         self._room.join(pool)
@@ -204,7 +207,7 @@ class Dispatcher:
             await self._spawner.prepare(version)
             await pool.provision()
         except InitError as error:
-            if not self._has(entry):
+            if not self._exists(entry):
                 self._retire(pool)
                 raise self._gone(entry) from error
             if entry.pool is not None and keeps_old and entry.state != "Failed":
@@ -217,13 +220,13 @@ class Dispatcher:
         except BaseException:
             self._retire(pool)
             raise
-        if not self._has(entry):
+        if not self._exists(entry):
             self._retire(pool)
             raise self._gone(entry)
         self._serve(entry, pool, state="Active", reason=None)
 
-    def _has(self, entry: VersionEntry) -> bool:
-        """Whether the version was not deleted meanwhile."""
+    def _exists(self, entry: VersionEntry) -> bool:
+        """Whether the version has not been deleted."""
         family = self._families.get(entry.function.name)
         return family is not None and family.find(entry.number) is entry
 
@@ -235,16 +238,16 @@ class Dispatcher:
         if old is not None:
             self._retire(old)
 
-    def _works(self, entry: VersionEntry, pool: Pool) -> None:
-        """An environment has started: if init failed when the version was published, that is over."""
+    def _init_succeeded(self, entry: VersionEntry, pool: Pool) -> None:
+        """An environment has started: a version whose init failed when it was published is active from now on."""
         if entry.pool is pool and entry.state != "Active":
             entry.state, entry.reason = "Active", None
             self.on_active(entry.function.name, entry.number)
 
     def may_fare_better(self, version: Version) -> bool:
-        """Whether publishing `version` again may succeed: its init failed, or its priming event did.
+        """Whether publishing `version` again may succeed: its init or its priming event failed.
 
-        What they want from outside, an object in a bucket for example, may be there by now.
+        What init needs from outside, for example an object in a bucket, may be there by now.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).
@@ -256,10 +259,10 @@ class Dispatcher:
         return refused is not None and frames.PRIMING_FAILED in refused.text
 
     def confirm(self, version: Version) -> bool:
-        """`version` is to go on serving: a reason why another could not take its place is withdrawn.
+        """Withdraw the reason why another version could not replace `version`, which is to go on serving.
 
         Returns:
-            Whether there was one.
+            Whether there was such a reason.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).
@@ -272,7 +275,7 @@ class Dispatcher:
         return True
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
-        """The version could not be published for `reason`; what it was before goes on serving."""
+        """Record why a version could not be published; what served under its number goes on serving."""
         entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:
@@ -280,12 +283,12 @@ class Dispatcher:
         entry.decided.set()
 
     async def invoke(self, invocation: Invocation) -> Result:
-        """Run `invocation`; the function's own failures are results, with `Result.function_error`.
+        """Run `invocation`; failures of the function itself are results, with `Result.function_error`.
 
         Raises:
-            ResourceNotFoundException: no such function (404).
-            ResourceConflictException: it is still being published (409).
-            ResourceNotReadyException: it could not be published (502).
+            ResourceNotFoundException: there is no such function or version (404).
+            ResourceConflictException: the version is still being published (409).
+            ResourceNotReadyException: the version could not be published (502).
             TooManyRequestsException: a concurrency limit or the queue's bound was reached (429).
             ServiceException: the machine could not start a process (500).
         """
@@ -383,11 +386,11 @@ class Dispatcher:
         For example, the configuration covered a function of the API for a while, and does no more.
         """
         family = self._families.get(invocation.function)
-        found = None if family is None or self._has(entry) else family.find(invocation.qualifier)
+        found = None if family is None or self._exists(entry) else family.find(invocation.qualifier)
         return None if found is entry else found
 
     def _gone(self, entry: VersionEntry) -> ThawdError:
-        """Why a function has no version that serves any more."""
+        """Why nothing serves any more under a version's number."""
         if self.stopping:
             return ServiceException("thawd is stopping")
         return _not_found(entry.function.name, entry.number)
@@ -396,15 +399,19 @@ class Dispatcher:
         self._spawner.retire(pool.version, for_good=not self.stopping)
         pool.retire()
         self._retiring.add(pool)
-        self._spawn_task(self._bury(pool))
+        self._spawn_task(self._leave_when_empty(pool))
 
-    async def _bury(self, pool: Pool) -> None:
+    async def _leave_when_empty(self, pool: Pool) -> None:
         await pool.empty.wait()
         self._room.leave(pool)
         self._retiring.discard(pool)
 
     async def drain(self, grace_s: float) -> int:
-        """Wait until nothing is in flight, at most `grace_s` seconds; how many invocations are left."""
+        """Wait until no invocation is in flight, at most `grace_s` seconds.
+
+        Returns:
+            How many invocations are still in flight.
+        """
         try:
             async with asyncio.timeout(grace_s):
                 await self._idle.wait()
@@ -413,7 +420,7 @@ class Dispatcher:
         return self._in_flight
 
     def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:
-        """Name, environments by state and requests that wait, of each function's newest version."""
+        """For ``$LATEST`` of each function: name, environments by state, requests that wait."""
         for name, family in self._families.items():
             pool = family.latest.pool
             yield (name, NO_ENVIRONMENTS, 0) if pool is None else (name, pool.counts(), pool.waiting)

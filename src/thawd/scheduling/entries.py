@@ -16,19 +16,19 @@ BEING_PUBLISHED = "The function is being published."
 
 
 class VersionEntry:
-    """One version of a function as the dispatcher sees it.
+    """What the dispatcher knows of one version.
 
     Attributes:
         function: as declared, or as published.
         number: of the version; ``$LATEST`` for the one that can change.
         state: Lambda's: ``Pending``, ``Active`` or ``Failed``.
         reason: why it is not active, or why its last publication failed; None when all is well.
-        pool: environments of what serves, None before the first publication succeeded.
+        pool: environments of what serves; None before the first publication succeeded.
         decided: set once the first publication has succeeded or failed.
-        provisioned: environments to be kept initialised; None: as its function says.
-        wanted: publishes it; called when it is first invoked. None: whoever declared it sees to that.
+        provisioned: environments to be kept initialised; None: as many as its function says.
+        wanted: publishes the version; called when it is invoked and nothing serves. None: it is published unasked.
 
-    How long its environments are kept was learnt over all its publications.
+    The keep-alive policy lives as long as the entry: what it has learnt outlasts a publication.
     """
 
     def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
@@ -43,7 +43,7 @@ class VersionEntry:
         self._policy: tuple[tuple[str, float], Policy] | None = None
 
     def policy(self, function: Function) -> Policy:
-        """How long idle environments are kept, by the words of the function as it is published now."""
+        """The keep-alive policy that `function` names; a new one only when it names another than before."""
         named = (function.keep_alive, function.idle_timeout_s)
         if self._policy is None or self._policy[0] != named:
             self._policy = (named, policy_of(*named))
@@ -56,8 +56,8 @@ class FunctionEntry:
     Attributes:
         latest: the version ``$LATEST``.
         published: the others, by number.
-        aliases: by name, each with the versions that its invocations go to, and their shares, which sum to 1.
-        asynchronous: by qualifier, fields of its function that are others for asynchronous invocations of that.
+        aliases: by name, the versions that invocations of the alias go to, and their shares, which sum to 1.
+        asynchronous: by qualifier, fields of the function that have other values for asynchronous invocations.
         in_flight: invocations that wait or run.
         metrics: of all versions together.
     """
@@ -83,5 +83,5 @@ class FunctionEntry:
         return self.latest if number == LATEST else self.published.get(number)
 
     def all(self) -> list[VersionEntry]:
-        """All its versions."""
+        """All versions, ``$LATEST`` first."""
         return [self.latest, *self.published.values()]
