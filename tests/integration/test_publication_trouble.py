@@ -23,7 +23,6 @@ import os
 
 from thawd.control.configured import Configured
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.scheduling.room import LocalNode
 from thawd.publishing.build import Builder
 from thawd.publishing.publisher import Publisher
 from thawd.environments.starts.snapshots import Snapshots

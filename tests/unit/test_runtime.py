@@ -23,8 +23,8 @@ import pytest
 from tests.unit.execution_fakes import until, within
 from tests.unit.interpreters_here import INTERPRETERS
 from thawd.environments import environment as environments
+from thawd.environments.channels import Channels
 from thawd.environments.children import Children
-from thawd.environments.ends import Ends
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
@@ -606,7 +606,7 @@ def test_running_out_of_descriptors_leaks_none() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[room], hard))
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                Ends.open()
+                Channels.open()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         leaks.append(descriptors() - before)
@@ -615,7 +615,7 @@ def test_running_out_of_descriptors_leaks_none() -> None:
 
 def test_ends_closed_twice_close_nobody_elses_descriptors() -> None:
     """A cancelled fork closes its ends; the frame with them may still wait to be sent, and closes them then."""
-    ends = Ends.open()
+    ends = Channels.open()
     ends.close()
     others = [os.open("/dev/null", os.O_RDONLY) for _ in range(12)]
     try:
@@ -666,7 +666,7 @@ def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status(
         children = Children()
         process = subprocess.Popen(["true"])  # noqa: ASYNC220
         process.wait()
-        children.told(process.pid, 9)
+        children.report_exit(process.pid, 9)
         child = children.watch(process.pid)
         assert await within(child.ended) == 9
 
@@ -742,7 +742,7 @@ def test_whatever_a_process_sends_its_invocation_ends_in_a_result_and_not_in_an_
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
         version = Platform(tmp_path, "").version
         stream = LogStream(FunctionLog(tmp_path / "f.log", max_bytes=1 << 20), version="1", identifier="x")
-        ends = Ends.open()
+        ends = Channels.open()
         theirs = socket.socket(fileno=os.dup(ends.theirs[0]))
         environment = Environment(version, identifier="x", kind=StartKind.COLD, stream=stream, ends=ends)
         process = subprocess.Popen(["sleep", "60"], start_new_session=True)  # noqa: ASYNC220

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.snapshots import Engine, Made, Snapshots
+from thawd.environments.starts.snapshots import Engine, FreezeResult, Snapshots
 from thawd.environments.starts.template import FrozenHead
 from thawd.snapshot.store.images import SnapshotStore
 
@@ -56,7 +56,7 @@ class FakeStarter:
         pytest.fail("a broken image was thawed")
 
 
-def made_of(written: Draft, folder: Path) -> tuple[Made, FakeTemplate]:
+def made_of(written: Draft, folder: Path) -> tuple[FreezeResult, FakeTemplate]:
     """What comes of a freeze that writes this."""
     template = FakeTemplate(written)
     starter: Any = FakeStarter(template)

@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import msgspec
 
 from thawd.environments.calls import CallChannel, ServiceHandler
+from thawd.environments.channels import Channels, FrameProtocol
 from thawd.environments.children import Child
-from thawd.environments.ends import Ends, FrameProtocol
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.output import OutputPipe
@@ -59,7 +59,9 @@ class Environment:
         suspender: stops its processes between invocations; None: they run on.
     """
 
-    def __init__(self, version: Version, *, identifier: str, kind: StartKind, stream: LogStream, ends: Ends) -> None:
+    def __init__(
+        self, version: Version, *, identifier: str, kind: StartKind, stream: LogStream, channels: Channels
+    ) -> None:
         self.version = version
         self.identifier = identifier
         self.kind = kind
@@ -87,8 +89,8 @@ class Environment:
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._timed_out = False
         self._stream: ResponseStream | None = None
-        self._ends = ends
-        self._output = OutputPipe(ends.output, stream)
+        self._channels = channels
+        self._output = OutputPipe(channels.output, stream)
         self._control: FrameProtocol | RuntimeApi = FrameProtocol(self._on_frame, self._on_control_lost)
         self._control_lost = False
         self._calls: CallChannel | None = None
@@ -99,8 +101,8 @@ class Environment:
     def connect_api(self, api: RuntimeApi, extensions: Extensions) -> None:
         """Attach to the Runtime API of a program, in the place of the channels."""
         self._output.open()
-        self._ends.control.close()
-        self._ends.services.close()
+        self._channels.control.close()
+        self._channels.services.close()
         self._control = self._api = api
         self._extensions = extensions
         api.attach(self._on_frame, on_answer=self._on_answer, on_lost=self._on_control_lost)
@@ -112,9 +114,9 @@ class Environment:
         self._output.open()
         control = self._control
         assert isinstance(control, FrameProtocol)
-        await loop.create_unix_connection(lambda: control, sock=self._ends.control)
-        self._calls = CallChannel(services, on_nonsense=self.kill)
-        await self._calls.open(self._ends.services)
+        await loop.create_unix_connection(lambda: control, sock=self._channels.control)
+        self._calls = CallChannel(services, on_invalid=self.kill)
+        await self._calls.open(self._channels.services)
 
     @property
     def is_quiet(self) -> bool:
@@ -122,7 +124,7 @@ class Environment:
         return self._api is None or self._api.extensions.all_waiting()
 
     @property
-    def beside(self) -> list[int]:
+    def extension_groups(self) -> list[int]:
         """Process groups that are part of it, besides that of its process: its extensions'."""
         return [] if self._extensions is None else self._extensions.groups()
 
@@ -160,7 +162,7 @@ class Environment:
         """No process came of it."""
         self._on_gone()
 
-    def began(self, *, init_ms: float) -> None:
+    def mark_ready(self, *, init_ms: float) -> None:
         """It is ready, `init_ms` after its start."""
         head = self.ready.result()
         self.init_ms = init_ms
@@ -171,7 +173,7 @@ class Environment:
             self.billed_restore_ms = head.renew_ms + head.hooks_ms
             self._output.drain()
             self.log.restore_report(init_ms)
-        self._rest()
+        self._mark_idle()
 
     async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
         """Run `invocation`; always a result, an error document when the function failed.
@@ -207,10 +209,10 @@ class Environment:
             self.busy_since = None
             self._end_stream()
         self._output.drain()
-        self._rest()
+        self._mark_idle()
         return self._result(invocation, head, body, init_ms=init_ms)
 
-    def _rest(self) -> None:
+    def _mark_idle(self) -> None:
         """It has nothing to do until the next invocation; it is stopped once its extensions, too, are quiet."""
         if self.suspender is not None:
             self.suspender.idle(self)
@@ -284,7 +286,7 @@ class Environment:
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
-            self.ready.set_exception(InitError(head["message"], body, told=True))
+            self.ready.set_exception(InitError(head["message"], body, by_function=True))
         elif kind == frames.STAGE and not self.ready.done():
             self.hooks_since_s = time.monotonic()
         else:
@@ -311,7 +313,7 @@ class Environment:
         self._fault = error_type, message
         if not self.ready.done():
             document = error_document(error_type, f"Error: {message}")
-            self.ready.set_exception(InitError(message, document, told=True))
+            self.ready.set_exception(InitError(message, document, by_function=True))
             self.ready.exception()  # nobody may be waiting yet
         self.dying = True
         if self.child is not None:
@@ -361,7 +363,7 @@ class Environment:
         self.on_end(self)
 
     def _close(self) -> None:
-        os.close(self._ends.lifeline)
+        os.close(self._channels.lifeline)
         if self._extensions is not None:
             # They live on for a moment, and with them the endpoint, the log and the group that limits their memory.
             if self.suspender is not None:

@@ -77,7 +77,7 @@ class Extensions:
                 variables,
                 cwd=path.parent.parent,
                 lifeline=own,
-                output=start.ends.theirs[3],
+                output=start.channels.process_ends[3],
             )
         finally:
             os.close(own)
@@ -118,7 +118,7 @@ class Extensions:
     def _failed(self, error_type: str, message: str) -> None:
         if not self._registered.done():
             document = error_document(error_type, f"Error: {message}")
-            self._registered.set_exception(InitError(message, document, told=True))
+            self._registered.set_exception(InitError(message, document, by_function=True))
             self._registered.exception()  # nobody may be waiting any more
         self.on_fault(error_type, message)
 

@@ -73,7 +73,7 @@ class RuntimeApi:
 
     def __init__(self, extensions: ExtensionsApi, *, snap_start: bool) -> None:
         self.extensions = extensions
-        self.extensions.on_change = self._settle
+        self.extensions.on_change = self._check_ready
         self.connections: set[HttpConnection] = set()
         self.pid: int | None = None
         self._snap_start = snap_start
@@ -155,7 +155,7 @@ class RuntimeApi:
         if self._is_truncated:
             self._result = None  # that it has ended says more
         self._pass_on()
-        self._tell_init_error()
+        self._report_init_error()
         self._check_lost()
 
     # What connections call.
@@ -263,13 +263,13 @@ class RuntimeApi:
             self._refuse_transition(replaced, ProgramState.READY)
         request.on_lost = lambda: self._unpark(request)
         self._pass_on()
-        self._settle()
+        self._check_ready()
 
     def _unpark(self, request: Request) -> None:
         if self._parked is request:
             self._parked = None
 
-    def _settle(self) -> None:
+    def _check_ready(self) -> None:
         """The program or an extension is waiting: the environment may be ready, an invocation may begin."""
         if not self._is_ready and self._parked is not None and self.extensions.all_waiting():
             self._is_ready = True
@@ -286,7 +286,7 @@ class RuntimeApi:
                 return
             current.begun = True
             self._last_id = current.identifier
-            self.extensions.invoke(current.told)
+            self.extensions.invoke(current.extension_event)
         # It is kept until it is answered: a program that loses the connection may ask again and gets it again.
         self._parked = None
         parked.answer(200, current.event, headers=current.headers)
@@ -357,14 +357,14 @@ class RuntimeApi:
         self._init_error = message_of(document), document
         request.answer(202, _OK)
         if self._has_ended:
-            self._tell_init_error()
+            self._report_init_error()
         else:
-            asyncio.get_running_loop().call_later(_INIT_ERROR_S, self._tell_init_error)
+            asyncio.get_running_loop().call_later(_INIT_ERROR_S, self._report_init_error)
 
-    def _tell_init_error(self) -> None:
-        told, self._init_error = self._init_error, None
-        if told is not None:
-            self._on_frame(frames.INIT_ERROR, {"message": told[0]}, told[1])
+    def _report_init_error(self) -> None:
+        reported, self._init_error = self._init_error, None
+        if reported is not None:
+            self._on_frame(frames.INIT_ERROR, {"message": reported[0]}, reported[1])
 
     def _check_lost(self) -> None:
         # Extensions have connections of their own, which last longer than the program.

@@ -1,4 +1,4 @@
-"""What travels over the Runtime API: an invocation as headers and event, and what programs tell, as documents. Pure
+"""What travels over the Runtime API: an invocation as headers and event, and what programs report, as documents. Pure
 but for the clock.
 """
 
@@ -31,7 +31,7 @@ class Current:
         identifier: its request id.
         headers: of the answer to ``next``, lines that end in CR LF.
         event: its body.
-        told: the event that extensions get.
+        extension_event: the event that extensions get.
         sent_s: when it was handed to the endpoint, ``time.monotonic()`` seconds.
         limit_bytes: how large a streamed response may be that is wanted part by part; None: it is wanted whole.
         begun: whether it has been handed to the program.
@@ -40,7 +40,7 @@ class Current:
     identifier: str
     headers: bytes
     event: bytes
-    told: dict[str, Any]
+    extension_event: dict[str, Any]
     sent_s: float
     limit_bytes: int | None
     begun: bool = False
@@ -55,7 +55,7 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
         ("Lambda-Runtime-Deadline-Ms", str(deadline_ms)),
         ("Lambda-Runtime-Invoked-Function-Arn", head["arn"]),
     ]
-    told: dict[str, Any] = {
+    extension_event: dict[str, Any] = {
         "eventType": "INVOKE",
         "deadlineMs": deadline_ms,
         "requestId": head["id"],
@@ -63,12 +63,12 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
     }
     if trace := head.get("trace"):
         lines.append(("Lambda-Runtime-Trace-Id", trace))
-        told["tracing"] = {"type": "X-Amzn-Trace-Id", "value": trace}
+        extension_event["tracing"] = {"type": "X-Amzn-Trace-Id", "value": trace}
     if client := head.get("client"):
         lines.append(("Lambda-Runtime-Client-Context", _one_line(client)))
     headers = "".join(f"{name}: {_printable(value)}\r\n" for name, value in lines)
     encoded = headers.encode("latin-1", "replace")
-    return Current(head["id"], encoded, payload, told, time.monotonic(), head.get("stream"))
+    return Current(head["id"], encoded, payload, extension_event, time.monotonic(), head.get("stream"))
 
 
 def _one_line(text: str) -> str:
@@ -96,8 +96,8 @@ def document_of(request: Request) -> bytes:
 def message_of(document: bytes) -> str:
     """What an error document says, for people."""
     try:
-        told = _decode(document)
-        return f"{told['errorType']}: {told['errorMessage']}"
+        decoded = _decode(document)
+        return f"{decoded['errorType']}: {decoded['errorMessage']}"
     except (msgspec.DecodeError, KeyError, TypeError):
         return document[:1000].decode(errors="replace")
 

@@ -19,8 +19,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from thawd.environments.channels import Channels
 from thawd.environments.children import Child, Children
-from thawd.environments.ends import Ends
 from thawd.environments.platform_log import platform_log
 from thawd.environments.sandbox.rights import Rights
 from thawd.environments.version import Version, variables_of_environment
@@ -62,7 +62,7 @@ class Start:
 
     identifier: str
     stream: LogStream
-    ends: Ends
+    channels: Channels
     initialization: str
     folder: Prepared | None = None
     rights: tuple[str, ...] = ()
@@ -155,7 +155,7 @@ class Launcher:
         # In a log group of its own name, a function need not be named again.
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
-        start = Start(identifier, stream, Ends.open(), initialization)
+        start = Start(identifier, stream, Channels.open(), initialization)
         start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
         if self.disks is not None and "TMPDIR" not in version.function.environment:
             self._with_folder.add(identifier)
@@ -184,7 +184,7 @@ class Launcher:
 
     def abandon(self, start: Start) -> None:
         """No process came of it."""
-        start.ends.close()
+        start.channels.close()
         self._remove_folders([start.identifier])
 
     def expect(self, start: Start) -> None:
@@ -194,7 +194,7 @@ class Launcher:
     def forget(self, start: Start) -> None:
         """No process to be watched came of it, and the platform's ends are closed already."""
         self._alive.discard(start.identifier)
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         self._remove_folders([start.identifier])
 
     def execute(self, version: Version, mode: str, start: Start) -> Child:
@@ -204,7 +204,7 @@ class Launcher:
             OSError: the interpreter is gone, or there is no memory or process left.
         """
         platform_log(version, start.stream).init_start(start.initialization)
-        control, services, lifeline, output = start.ends.theirs
+        control, services, lifeline, output = start.channels.process_ends
         command = self.confined(start, version.argv(mode, (control, services, lifeline)))
         try:
             pid = _spawn(
@@ -217,7 +217,7 @@ class Launcher:
         except OSError:
             self.abandon(start)
             raise
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         # At once: a process that nobody has registered passes for a stray.
         return self.watch(pid, start.identifier)
 
@@ -233,11 +233,11 @@ class Launcher:
             OSError: the program is gone, or there is no memory or process left.
         """
         assert version.program is not None
-        _, _, lifeline, output = start.ends.theirs
+        _, _, lifeline, output = start.channels.process_ends
         variables = {**version.variables, **start.variables, "AWS_LAMBDA_RUNTIME_API": api}
         command = self.confined(start, version.program.argv)
         pid = execute_program(command, variables, cwd=version.task_root, lifeline=lifeline, output=output)
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
     def thaw(self, version: Version, command: list[str], start: Start) -> Child:
@@ -259,13 +259,13 @@ class Launcher:
                 command[0],
                 command,
                 {**version.variables, **start.variables},
-                file_actions=_file_actions(start.ends.theirs),
+                file_actions=_file_actions(start.channels.process_ends),
                 setsid=True,
             )
         except OSError:
             self.abandon(start)
             raise
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
     def watch(self, pid: int, identifier: str) -> Child:
@@ -406,7 +406,7 @@ def _error_of(told: int) -> int:
 
 
 def _file_actions(theirs: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """What has `Ends.theirs` arrive under `wire.DESCRIPTORS`, and the log pipe as standard output and error."""
+    """Actions that bring the process ends to the numbers `frames.DESCRIPTORS`, the log pipe to 1 and 2."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
     sources = list(theirs)
     if set(theirs) & {0, 1, 2, *frames.DESCRIPTORS}:

@@ -94,7 +94,7 @@ class Origin:
         self.retired = False
         self.superseded = False
         self.calm_until_s = 0.0
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self._deaths = 0
         self._started_s = 0.0
 

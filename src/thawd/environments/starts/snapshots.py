@@ -105,7 +105,7 @@ class Frozen:
 
 
 @dataclass(slots=True)
-class Made:
+class FreezeResult:
     """What came of the wish for an image.
 
     Attributes:
@@ -160,7 +160,7 @@ class Snapshots:
             return None
         return Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped)
 
-    async def make(self, version: Version) -> Made:
+    async def make(self, version: Version) -> FreezeResult:
         """Initialise the version, freeze it, test the image and store it.
 
         Raises:
@@ -173,9 +173,9 @@ class Snapshots:
         try:
             made = await self._freeze(version, template, key=key)
         except FreezeFailedError as error:
-            made = Made(refused=str(error))
+            made = FreezeResult(refused=str(error))
         except ThawdError as error:  # the store's
-            made = Made(refused=error.message)
+            made = FreezeResult(refused=error.message)
         except BaseException:
             template.kill()
             raise
@@ -183,7 +183,7 @@ class Snapshots:
             template.kill()
         return made
 
-    async def _freeze(self, version: Version, template: Template, *, key: str) -> Made:
+    async def _freeze(self, version: Version, template: Template, *, key: str) -> FreezeResult:
         assert template.child is not None
         room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
         draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
@@ -215,7 +215,7 @@ class Snapshots:
             await asyncio.to_thread(draft.discard)
         thawable.image = lease.snapshot.path
         thawable.disk = await self._load_disk(lease)
-        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
+        return FreezeResult(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:
         return key_of(version, self._engine, confined=self._launcher.confines(version))
@@ -277,17 +277,17 @@ class Snapshots:
             environment.kill()
             await environment.ended.wait()
 
-    async def _refused(self, why: str, head: FrozenHead, template: Template) -> Made:
+    async def _refused(self, why: str, head: FrozenHead, template: Template) -> FreezeResult:
         if head.fork_refused is not None:
-            return Made(refused=why, fork_refused=head.fork_refused)
+            return FreezeResult(refused=why, fork_refused=head.fork_refused)
         await self._starter.look_at_disk(template)
         if template.disk_refused is not None:
-            return Made(refused=why, fork_refused=template.disk_refused)
+            return FreezeResult(refused=why, fork_refused=template.disk_refused)
         try:
             await template.go_on()
         except FreezeFailedError as error:
-            return Made(refused=f"{why} ({error})")
-        return Made(refused=why, template=template)
+            return FreezeResult(refused=f"{why} ({error})")
+        return FreezeResult(refused=why, template=template)
 
     async def release(self, frozen: Frozen) -> None:
         """The image is not used any more, for now."""

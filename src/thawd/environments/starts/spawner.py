@@ -17,7 +17,7 @@ from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
-from thawd.environments.starts.snapshots import Engine, Frozen, Made, Snapshots
+from thawd.environments.starts.snapshots import Engine, FreezeResult, Frozen, Snapshots
 from thawd.environments.starts.starter import Starter, ThawFailedError
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.version import Version
@@ -93,7 +93,7 @@ class Spawner:
         origin = self.origin(version)
         for left in reversed(range(_START_TRIES)):
             try:
-                await self._settle(origin)
+                await self._ensure_image(origin)
                 if origin.frozen is None:
                     await self._template(origin)
             except InitError as error:
@@ -121,9 +121,9 @@ class Spawner:
         for task in (origin.starting, origin.freezing):
             if task is not None:
                 task.cancel()
-        self._leave(origin)
+        self._release_sources(origin)
 
-    def _leave(self, origin: Origin) -> None:
+    def _release_sources(self, origin: Origin) -> None:
         """Let go of what a retired origin holds."""
         if origin.template is not None:
             origin.template.kill()
@@ -157,7 +157,7 @@ class Spawner:
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
                 self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
-                self._follow(origin, environment)
+                self._count_alive(origin, environment)
                 return environment
         raise AssertionError("the last try returns or raises")
 
@@ -170,7 +170,7 @@ class Spawner:
         """
         version = origin.version
         if not origin.renewing:
-            await self._settle(origin)
+            await self._ensure_image(origin)
         obstacle = origin.unfrozen
         if origin.frozen is not None:
             try:
@@ -183,12 +183,12 @@ class Spawner:
             try:
                 environment = await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
             except TemplateLostError as error:
-                self._tell(origin, f"started cold: {error}")
+                self._report_once(origin, f"started cold: {error}")
                 obstacle = first_counted(obstacle, Reason(str(error), Fallback.TEMPLATE_LOST))
             else:
-                self._count(origin, obstacle)
+                self._count_fallback(origin, obstacle)
                 return environment
-        self._count(origin, first_counted(obstacle, origin.unforked))
+        self._count_fallback(origin, first_counted(obstacle, origin.unforked))
         return await self._starter.cold(version, provisioned=provisioned, started_s=started_s)
 
     async def _thaw(self, origin: Origin, frozen: Frozen, *, provisioned: bool, started_s: float) -> Environment:
@@ -233,7 +233,7 @@ class Spawner:
 
     def _thaw_failed(self, origin: Origin, frozen: Frozen, error: ThawFailedError) -> None:
         """Decide what becomes of an image after one of its thaws failed."""
-        self._tell(origin, f"a thaw failed: {error}")
+        self._report_once(origin, f"a thaw failed: {error}")
         if origin.frozen is not frozen or error.from_outside:
             return
         frozen.failures += 1
@@ -249,20 +249,20 @@ class Spawner:
         else:
             self._in_background(self._snapshots.discard(frozen))
             origin.unfrozen = Reason(f"{frozen.failures} thaws failed, the last one: {error}", Fallback.THAW_FAILED)
-            self._tell(origin, f"not thawed any more: {origin.unfrozen.text}")
+            self._report_once(origin, f"not thawed any more: {origin.unfrozen.text}")
 
     async def _renew(self, origin: Origin, frozen: Frozen) -> None:
         """Make an image in the place of `frozen` while environments start otherwise."""
         assert self._snapshots is not None
         try:
             await self._snapshots.discard(frozen)
-            await self._settle(origin)
+            await self._ensure_image(origin)
         except (InitError, OSError) as error:
-            self._tell(origin, f"its snapshot could not be made anew: {error}")
+            self._report_once(origin, f"its snapshot could not be made anew: {error}")
         finally:
             origin.renewing = False
 
-    async def _settle(self, origin: Origin) -> None:
+    async def _ensure_image(self, origin: Origin) -> None:
         """Find or make the version's image, or know why there is none.
 
         Raises:
@@ -297,14 +297,14 @@ class Spawner:
         except (InitError, ThawdError, OSError):
             raise
         except Exception as error:
-            self._tell(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
+            self._report_once(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
         if origin.frozen is None:
             try:
                 made = await snapshots.make(version)
             except (InitError, ThawdError, OSError):
                 raise
             except Exception as error:
-                made = Made(refused=unexpected(error))
+                made = FreezeResult(refused=unexpected(error))
             origin.frozen = made.frozen
             if made.frozen is None:
                 if origin.template is not None:
@@ -312,11 +312,11 @@ class Spawner:
                 origin.template = made.template
             if made.frozen is None and not origin.retired:
                 origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
-                self._tell(origin, f"not thawed: {made.refused}")
+                self._report_once(origin, f"not thawed: {made.refused}")
                 if made.fork_refused is not None:
                     self._refuse_fork(origin, made.fork_refused)
         if origin.retired:
-            self._leave(origin)
+            self._release_sources(origin)
 
     async def _template(self, origin: Origin) -> Template | None:
         """The version's template, started when it must be; None when the version is not to be forked.
@@ -330,7 +330,7 @@ class Spawner:
         if (template := origin.live_template()) is not None:
             return template
         if origin.starting is None and not origin.may_start_template():
-            self._tell(origin, "started cold: its template ended again and again, soon after its start")
+            self._report_once(origin, "started cold: its template ended again and again, soon after its start")
             return None
         try:
             return await self._shared_start(origin, lambda: self._starter.template(origin.version))
@@ -351,9 +351,9 @@ class Spawner:
             text = f"not forked: {why}; environments are started cold"
             unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
             # The first cause first, and once: what follows from it alone would send its reader to the wrong place.
-            self._tell(origin, text if not unfrozen or unfrozen in origin.told else f"{unfrozen}; {text}")
+            self._report_once(origin, text if not unfrozen or unfrozen in origin.reported else f"{unfrozen}; {text}")
 
-    def _follow(self, origin: Origin, environment: Environment) -> None:
+    def _count_alive(self, origin: Origin, environment: Environment) -> None:
         """Count the version's environments: with the last one a thawed template ends; another is made in no time."""
         assert environment.child is not None
         origin.environments += 1
@@ -367,16 +367,16 @@ class Spawner:
 
         environment.child.ended.add_done_callback(ended)
 
-    def _count(self, origin: Origin, obstacle: Reason | None) -> None:
+    def _count_fallback(self, origin: Origin, obstacle: Reason | None) -> None:
         """Count a start that was slower for `obstacle` than it might have been."""
         if obstacle is not None and obstacle.kind is not None:
             self._metrics.function(origin.version.function.name).fallbacks[obstacle.kind] += 1
 
-    def _tell(self, origin: Origin, text: str) -> None:
+    def _report_once(self, origin: Origin, text: str) -> None:
         """Report what is in the way of fast starts, once for each version and text."""
-        if origin.retired or text in origin.told:
+        if origin.retired or text in origin.reported:
             return
-        origin.told.add(text)
+        origin.reported.add(text)
         name = origin.version.function.name
         self._report(f"thawd: {name}: {text}")
         self._launcher.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())

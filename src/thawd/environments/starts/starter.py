@@ -41,7 +41,7 @@ _THAW_S = 10.0
 _AFTER_HOOKS_S = 11.0
 # What thawd-thaw ends with when the image does not fit this machine, or a library it was made with has changed.
 _CANNOT_THAW = 120
-_TOLD_BYTES = 4096
+_THAW_OUTPUT_BYTES = 4096
 
 
 class ThawFailedError(Exception):
@@ -118,17 +118,17 @@ class Starter:
         start = self._launcher.begin(version, initialization=PROVISIONED if provisioned else unprovisioned)
         self._launcher.expect(start)
         platform_log(version, start.stream).init_start(start.initialization)
-        told = ExtensionsApi(
+        extensions_api = ExtensionsApi(
             function=function.name,
             number=version.number,
             handler=function.handler,
             external=[path.name for path in program.extensions],
         )
-        api = RuntimeApi(told, snap_start=snap_start)
+        api = RuntimeApi(extensions_api, snap_start=snap_start)
         extensions = Extensions(api, self._launcher)
         environment = _environment(version, start, StartKind.COLD)
         environment.connect_api(api, extensions)
-        waiting = _Waiting(environment)
+        deadline = _ReadyDeadline(environment)
         with _reporting_init(version, start, drain=environment.drain):
             try:
                 await api.open()
@@ -142,8 +142,8 @@ class Starter:
                 environment.abandon()
                 self._launcher.forget(start)
                 raise
-            await self._init(environment, child, started_s=started_s, waiting=waiting)
-        for one in told.all():
+            await self._init(environment, child, started_s=started_s, deadline=deadline)
+        for one in extensions_api.all():
             environment.log.extension(one.name, state=one.state, events=sorted(one.events))
         return environment
 
@@ -182,13 +182,13 @@ class Starter:
         """
         start = self._begin_copy(version, thawable, PROVISIONED if provisioned else SNAP_START)
         platform_log(version, start.stream).restore_start()
-        start.stream.begin_tail(_TOLD_BYTES)
+        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command("environment", start), start)
         environment = _environment(version, start, StartKind.THAW, disk=thawable.disk)
         try:
             await self._ready(environment, child, started_s=started_s)
         except InitError as error:
-            if error.told:
+            if error.by_function:
                 raise
             raise _thaw_failed(error, child, start.stream.end_tail()) from error
         finally:
@@ -244,7 +244,7 @@ class Starter:
             OSError: the machine could not start a process.
         """
         start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
-        start.stream.begin_tail(_TOLD_BYTES)
+        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command(role, start), start)
         try:
             template = await self._template_ready(version, start, child, limit_s=_THAW_S)
@@ -264,7 +264,7 @@ class Starter:
             version,
             identifier=start.identifier,
             stream=start.stream,
-            ends=start.ends,
+            channels=start.channels,
             children=self._launcher.children,
         )
         template.folder = start.folder
@@ -298,10 +298,10 @@ class Starter:
             environment.dying = True
             child.kill()
             raise
-        return await self._init(environment, child, started_s=started_s, waiting=_Waiting(environment))
+        return await self._init(environment, child, started_s=started_s, deadline=_ReadyDeadline(environment))
 
     async def _init(
-        self, environment: Environment, child: Child, *, started_s: float, waiting: _Waiting
+        self, environment: Environment, child: Child, *, started_s: float, deadline: _ReadyDeadline
     ) -> Environment:
         """Adopt the process and wait until it is ready."""
         function = environment.version.function
@@ -311,7 +311,7 @@ class Starter:
             if environment.kind == StartKind.COLD:
                 watched = self._limit(environment, child)
             await init_ends(
-                environment.ready, child=child, limit=watched, until_s=waiting.until_s, timed_out=waiting.timed_out
+                environment.ready, child=child, limit=watched, until_s=deadline.until_s, timed_out=deadline.timed_out
             )
         except BaseException:
             environment.dying = True
@@ -319,7 +319,7 @@ class Starter:
             raise
         if function.freeze_idle:
             environment.suspender = self._suspender
-        environment.began(init_ms=(time.monotonic() - started_s) * 1000)
+        environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
             # Not before: the kernel holds up whoever starts a process or a thread while one is moved to its cgroup.
             self._limit(environment, child)
@@ -328,14 +328,14 @@ class Starter:
     def _limit(self, environment: Environment, child: Child) -> MemoryLimit:
         memory_mb = environment.version.function.memory_mb
         limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=memory_mb)
-        for group in environment.beside:
+        for group in environment.extension_groups:
             # Extensions join it where it is a cgroup; they are not watched where it is not.
             self._limiter.limit(group, identifier=environment.identifier, limit_mib=memory_mb)
         environment.memory_limit = limit
         return limit
 
 
-class _Waiting:
+class _ReadyDeadline:
     """How long to wait for an environment: as long as its kind of start may take, then as long as hooks may."""
 
     def __init__(self, environment: Environment) -> None:
@@ -352,7 +352,7 @@ class _Waiting:
         if self._environment.hooks_since_s is None:
             return InitError.of_time_out(self._limit_s)
         message = f"The after-restore hooks took longer than {_AFTER_HOOKS_S:.0f} seconds"
-        return InitError(message, error_document("Runtime.AfterRestoreError", message), told=True)
+        return InitError(message, error_document("Runtime.AfterRestoreError", message), by_function=True)
 
 
 @contextlib.contextmanager
@@ -370,17 +370,19 @@ def _reporting_init(version: Version, start: Start, *, drain: Callable[[], None]
 
 
 def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskSnapshot | None = None) -> Environment:
-    environment = Environment(version, identifier=start.identifier, kind=kind, stream=start.stream, ends=start.ends)
+    environment = Environment(
+        version, identifier=start.identifier, kind=kind, stream=start.stream, channels=start.channels
+    )
     environment.has_folder = start.folder is not None
     if disk is not None and start.folder is not None and start.folder.lower is not None:
         environment.inherited_bytes = disk.found.stored_bytes
     return environment
 
 
-def _thaw_failed(error: InitError, child: Child, told: bytes) -> ThawFailedError:
+def _thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
     """From how the process ended; what thaw wrote about it is the last line that it wrote."""
     status = child.ended.result() if child.ended.done() else None
-    lines = told.decode(errors="replace").strip().splitlines()
+    lines = output.decode(errors="replace").strip().splitlines()
     why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")
     message = why.removeprefix("thawd: ") or str(error)
     cannot = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == _CANNOT_THAW
