@@ -613,14 +613,14 @@ def test_running_out_of_descriptors_leaks_none() -> None:
     assert leaks == [0] * 8
 
 
-def test_ends_closed_twice_close_nobody_elses_descriptors() -> None:
-    """A cancelled fork closes its ends; the frame with them may still wait to be sent, and closes them then."""
-    ends = Channels.open()
-    ends.close()
+def test_channels_closed_twice_close_no_other_descriptors() -> None:
+    """A cancelled fork closes its channels; the frame with them may still be unsent, and closes them again later."""
+    channels = Channels.open()
+    channels.close()
     others = [os.open("/dev/null", os.O_RDONLY) for _ in range(12)]
     try:
         try:
-            ends.close_theirs()
+            channels.close_process_ends()
         except OSError:
             pass
         for fd in others:
@@ -742,12 +742,12 @@ def test_whatever_a_process_sends_its_invocation_ends_in_a_result_and_not_in_an_
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
         version = Platform(tmp_path, "").version
         stream = LogStream(FunctionLog(tmp_path / "f.log", max_bytes=1 << 20), version="1", identifier="x")
-        ends = Channels.open()
-        theirs = socket.socket(fileno=os.dup(ends.theirs[0]))
-        environment = Environment(version, identifier="x", kind=StartKind.COLD, stream=stream, ends=ends)
+        channels = Channels.open()
+        theirs = socket.socket(fileno=os.dup(channels.process_ends[0]))
+        environment = Environment(version, identifier="x", kind=StartKind.COLD, stream=stream, channels=channels)
         process = subprocess.Popen(["sleep", "60"], start_new_session=True)  # noqa: ASYNC220
         process.returncode = 0
-        ends.close_theirs()
+        channels.close_process_ends()
         children = Children()
         await environment.connect(no_services)
         environment.adopt(children.watch(process.pid))
