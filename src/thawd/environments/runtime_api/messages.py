@@ -25,16 +25,16 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class Current:
-    """The invocation under way.
+    """The current invocation.
 
     Attributes:
         identifier: its request id.
         headers: of the answer to ``next``, lines that end in CR LF.
-        event: its body.
+        event: the body of that answer.
         extension_event: the event that extensions get.
-        sent_s: when it was handed to the endpoint, ``time.monotonic()`` seconds.
-        limit_bytes: how large a streamed response may be that is wanted part by part; None: it is wanted whole.
-        begun: whether it has been handed to the program.
+        sent_s: when the endpoint got it, ``time.monotonic()`` seconds.
+        limit_bytes: largest streamed response whose parts are passed on as they come; None: it is passed on whole.
+        begun: whether the program has got it.
     """
 
     identifier: str
@@ -47,7 +47,7 @@ class Current:
 
 
 def event_of(head: dict[str, Any], payload: bytes) -> Current:
-    """What the program is answered for an invocation; `head` is that of its INVOKE frame."""
+    """The current invocation, from the head and the body of its INVOKE frame."""
     deadline_ms = int(time.time() * 1000 + head["left_ms"])
     lines = [
         ("Content-Type", "application/json"),
@@ -80,12 +80,12 @@ def _one_line(text: str) -> str:
 
 
 def _printable(value: str) -> str:
-    """`value` without line ends: nobody adds a header by them."""
+    """`value` without line ends, by which a caller could add headers."""
     return value.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
 def document_of(request: Request) -> bytes:
-    """The error document that a program has sent; one made of its header where it sent none, or too much."""
+    """The error document that a program has sent; one made from its header where it sent none, or too much."""
     error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
     if request.is_too_large:
         message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"
@@ -94,7 +94,7 @@ def document_of(request: Request) -> bytes:
 
 
 def message_of(document: bytes) -> str:
-    """What an error document says, for people."""
+    """Type and message of an error document, for people."""
     try:
         decoded = _decode(document)
         return f"{decoded['errorType']}: {decoded['errorMessage']}"

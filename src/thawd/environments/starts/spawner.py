@@ -1,7 +1,7 @@
-"""Starting execution environments the fastest way that is possible: thawed, forked of a thawed copy, forked, cold.
+"""Starting execution environments in the fastest way that is possible: thawed, forked from a thawed copy, forked, cold.
 
-Each way that fails gives place to the next one by itself, is counted, and is reported once for each version and reason.
-Nothing here decides whether an environment may be started; that is `node` and `pool`.
+When one way fails, the next one is taken; the failure is counted, and reported once for each version and reason.
+Nothing here decides whether an environment may be started; that is the business of `thawd.scheduling`.
 """
 
 from __future__ import annotations
@@ -26,15 +26,15 @@ from thawd.snapshot.store.images import SnapshotStore
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Fallback, Metrics
 
-# Tries of a start whose process somebody else killed, for example the kernel for want of memory.
+# Tries of a start whose process was killed from outside, for example by the kernel for want of memory.
 _START_TRIES = 3
-# Thaws in a row that fail before the image is given up.
+# An image is discarded after this many failed thaws in a row.
 _THAW_FAILURES = 3
-# From so many starts at once on they are forked from one thawed copy, if a restore takes so long: below that, which
-# is some 2,000 mappings, thawing each is faster (docs/decisions/0011-bursts.md).
+# From this many simultaneous starts on, environments are forked from one thawed copy, if a restore takes this long:
+# below that, which is some 2,000 mappings, thawing each is faster (docs/decisions/0011-bursts.md).
 _BURST = 3
 _SLOW_RESTORE_MS = 8.0
-# How often an image that does not fit any more is made anew, before this machine is taken to be too restless for one.
+# How often an image that does not fit this machine any more is replaced, before the version is left without one.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
 # Source: fork(2), pthread_create(3).
@@ -64,16 +64,16 @@ class Spawner:
         self._tasks: set[asyncio.Task[None]] = set()
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
-        """Freeze versions from now on, and thaw them."""
+        """Freeze versions from now on, and thaw their images."""
         self._snapshots = Snapshots(engine, store, self._starter, self._launcher)
         self._unfrozen = None
 
     def refuse_snapshots(self, why: str) -> None:
-        """Freeze and thaw nothing, for the reason that the status is to show."""
+        """Freeze and thaw nothing; the status shows why."""
         self._unfrozen = Reason(why)
 
     def origin(self, version: Version) -> Origin:
-        """Where environments of `version` come from."""
+        """What environments of `version` are started from."""
         key = (version.function.name, version.generation)
         if key in self._retired:
             retired = Origin(version)
@@ -105,11 +105,12 @@ class Spawner:
                 return
 
     def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """End the version's template and give its image up; its environments live on.
+        """End the version's template and use its image no more; its environments live on.
 
         Args:
-            version: it.
-            for_good: it exists no more, and its image goes; else that is there for the next server.
+            version: the version.
+            for_good: whether the version exists no more, so that its image is removed; else the image stays for the
+                next server.
         """
         key = (version.function.name, version.generation)
         origin = self._origins.pop(key, None)
@@ -124,22 +125,22 @@ class Spawner:
         self._release_sources(origin)
 
     def _release_sources(self, origin: Origin) -> None:
-        """Let go of what a retired origin holds."""
+        """End the template of a retired origin, and release or remove its image."""
         if origin.template is not None:
             origin.template.kill()
         frozen, origin.frozen = origin.frozen, None
         if frozen is not None:
             assert self._snapshots is not None
-            let_go = self._snapshots.supersede if origin.superseded else self._snapshots.release
-            self._in_background(let_go(frozen))
+            release = self._snapshots.supersede if origin.superseded else self._snapshots.release
+            self._in_background(release(frozen))
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """Start one environment and wait until it can serve.
 
         Raises:
             InitError: the function's init failed, or an after-restore hook.
-            NoRoomError: there is no process or memory left.
-            ServiceException: the machine could not start a process.
+            NoRoomError: there is no process or memory left (500).
+            ServiceException: the machine could not start a process (500).
         """
         started_s = time.monotonic()
         origin = self.origin(version)
@@ -152,7 +153,7 @@ class Spawner:
                     raise
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    self._launcher.sweep()  # the dead hold processes, too
+                    self._launcher.sweep()  # dead processes that are not reaped count, too
                     raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
@@ -177,7 +178,7 @@ class Spawner:
                 return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
             except ThawFailedError as error:
                 obstacle = Reason(str(error), Fallback.THAW_FAILED)
-        # Where an image is, or is made anew, a template would run init a second time: a cold start takes no longer.
+        # Where there is an image, or a new one is made, a template would run init again: a cold start takes no longer.
         template = origin.live_template() if origin.unfrozen is None else await self._template(origin)
         if template is not None:
             try:
@@ -196,7 +197,7 @@ class Spawner:
 
         Raises:
             InitError: an after-restore hook failed.
-            ThawFailedError: no copy came to life; what follows from that has been done.
+            ThawFailedError: the copy did not start; it is decided what becomes of the image.
         """
         version = origin.version
         origin.thawing += 1
@@ -206,7 +207,7 @@ class Spawner:
                 try:
                     return await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
                 except TemplateLostError:
-                    pass  # thawing it takes hardly longer
+                    pass  # a thaw takes hardly longer
             environment = await self._starter.thaw(
                 version, frozen.thawable, provisioned=provisioned, started_s=started_s
             )
@@ -219,7 +220,7 @@ class Spawner:
         return environment
 
     async def _template_for_burst(self, origin: Origin, frozen: Frozen) -> Template | None:
-        """A thawed copy to fork from while several starts are under way; None when thawing is as good."""
+        """A thawed copy to fork from while several environments start; None when thawing each is as fast."""
         if frozen.fork_refused is not None or frozen.thawable.restore_ms < _SLOW_RESTORE_MS or origin.thawing < _BURST:
             return None
         if (template := origin.live_template()) is not None:
@@ -229,7 +230,7 @@ class Spawner:
                 origin, lambda: self._starter.thaw_template(origin.version, frozen.thawable)
             )
         except ThawFailedError:
-            return None  # told by the thaws that follow, and not by each that waited for this one
+            return None  # the thaws that follow report what is wrong
 
     def _thaw_failed(self, origin: Origin, frozen: Frozen, error: ThawFailedError) -> None:
         """Decide what becomes of an image after one of its thaws failed."""
@@ -243,7 +244,7 @@ class Spawner:
         origin.frozen = None
         origin.renewals += 1
         if error.cannot and origin.renewals <= _RENEWALS:
-            # A library was exchanged, say: an image made now will do.
+            # For example, a library was exchanged: a new image will fit.
             origin.renewing = True
             self._in_background(self._renew(origin, frozen))
         else:
@@ -252,18 +253,18 @@ class Spawner:
             self._report_once(origin, f"not thawed any more: {origin.unfrozen.text}")
 
     async def _renew(self, origin: Origin, frozen: Frozen) -> None:
-        """Make an image in the place of `frozen` while environments start otherwise."""
+        """Replace the image `frozen` by a new one; meanwhile environments start in another way."""
         assert self._snapshots is not None
         try:
             await self._snapshots.discard(frozen)
             await self._ensure_image(origin)
         except (InitError, OSError) as error:
-            self._report_once(origin, f"its snapshot could not be made anew: {error}")
+            self._report_once(origin, f"its snapshot could not be replaced: {error}")
         finally:
             origin.renewing = False
 
     async def _ensure_image(self, origin: Origin) -> None:
-        """Find or make the version's image, or know why there is none.
+        """Find or make the version's image, once; afterwards `origin` has it, or why there is none.
 
         Raises:
             InitError: init failed, or a hook around the snapshot.
@@ -282,9 +283,9 @@ class Spawner:
                 origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
-        """Give the origin its image: that of an equal version, made earlier, else a new one; or why there is none.
+        """Give `origin` the image of an equal version that was made earlier, else a new one, or why there is none.
 
-        A mistake of ours in that is a reason to start environments in another way, and no more.
+        An unexpected error costs the image and no more: environments start in another way.
 
         Raises:
             InitError: init failed, or a hook around the snapshot.
@@ -297,7 +298,7 @@ class Spawner:
         except (InitError, ThawdError, OSError):
             raise
         except Exception as error:
-            self._report_once(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
+            self._report_once(origin, f"its snapshot could not be read and is replaced: {unexpected(error)}")
         if origin.frozen is None:
             try:
                 made = await snapshots.make(version)
@@ -308,7 +309,7 @@ class Spawner:
             origin.frozen = made.frozen
             if made.frozen is None:
                 if origin.template is not None:
-                    origin.template.kill()  # a thawed copy of an image before this one
+                    origin.template.kill()  # a thawed copy of the image before
                 origin.template = made.template
             if made.frozen is None and not origin.retired:
                 origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
@@ -319,7 +320,7 @@ class Spawner:
             self._release_sources(origin)
 
     async def _template(self, origin: Origin) -> Template | None:
-        """The version's template, started when it must be; None when the version is not to be forked.
+        """The version's template, started if there is none; None when the version is not forked.
 
         Raises:
             InitError: init failed.
@@ -339,7 +340,7 @@ class Spawner:
             return None
 
     async def _shared_start(self, origin: Origin, start: Callable[[], Coroutine[None, None, Template]]) -> Template:
-        """The template of a start that all who want one wait for."""
+        """Start a template, or wait for the one that is starting."""
         if origin.starting is None:
             origin.starting = asyncio.get_running_loop().create_task(start())
             origin.starting.add_done_callback(origin.template_started)
@@ -350,11 +351,11 @@ class Spawner:
             origin.unforked = Reason(why, Fallback.FORK_REFUSED)
             text = f"not forked: {why}; environments are started cold"
             unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
-            # The first cause first, and once: what follows from it alone would send its reader to the wrong place.
+            # With the first cause, unless it was reported: the consequence alone would mislead the reader.
             self._report_once(origin, text if not unfrozen or unfrozen in origin.reported else f"{unfrozen}; {text}")
 
     def _count_alive(self, origin: Origin, environment: Environment) -> None:
-        """Count the version's environments: with the last one a thawed template ends; another is made in no time."""
+        """Count the version's live environments; a thawed template ends with the last, as another is made quickly."""
         assert environment.child is not None
         origin.environments += 1
 
@@ -368,12 +369,12 @@ class Spawner:
         environment.child.ended.add_done_callback(ended)
 
     def _count_fallback(self, origin: Origin, obstacle: Reason | None) -> None:
-        """Count a start that was slower for `obstacle` than it might have been."""
+        """Count a start that was slower because of `obstacle`."""
         if obstacle is not None and obstacle.kind is not None:
             self._metrics.function(origin.version.function.name).fallbacks[obstacle.kind] += 1
 
     def _report_once(self, origin: Origin, text: str) -> None:
-        """Report what is in the way of fast starts, once for each version and text."""
+        """Report an obstacle to fast starts, once for each version and text."""
         if origin.retired or text in origin.reported:
             return
         origin.reported.add(text)

@@ -1,6 +1,6 @@
-"""The ways in which an environment or a template of a version comes to be, each from its first step until it is ready.
+"""The kinds of start: cold, fork, thaw, template; each from its first step until the process is ready.
 
-Which way is taken, and what happens when one fails, is decided in `spawner`.
+The `spawner` decides which kind is taken, and what follows when one fails.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ ON_DEMAND = "on-demand"
 PROVISIONED = "provisioned-concurrency"
 SNAP_START = "snap-start"
 
-# A restore takes milliseconds; with the image on a slow disk that much. One that takes longer does not come.
+# A restore takes milliseconds, or seconds with the image on a slow disk; after this long it is given up.
 _THAW_S = 10.0
 # The copy itself ends after-restore hooks after 10 s, unless they hang in native code.
 _AFTER_HOOKS_S = 11.0
-# What thawd-thaw ends with when the image does not fit this machine, or a library it was made with has changed.
+# Exit status of thawd-thaw when the image does not fit this machine, or a library in it has changed.
 _CANNOT_THAW = 120
 _THAW_OUTPUT_BYTES = 4096
 
 
 class ThawFailedError(Exception):
-    """A copy did not come to life; the message says why, in thaw's words where it had some.
+    """A copy did not start; the message says why, in the words of thawd-thaw where it wrote some.
 
     Attributes:
-        cannot: whether this image cannot be thawed here at all, so that it is of no use.
-        from_outside: whether somebody else killed the process.
+        cannot: whether this image can never be thawed on this machine.
+        from_outside: whether something else than the platform killed the process.
     """
 
     def __init__(self, message: str, *, cannot: bool = False, from_outside: bool = False) -> None:
@@ -66,7 +66,7 @@ class Thawable:
         program: thawd-thaw.
         image: the image.
         disk: what the temporary folder of a copy begins with; None: nothing.
-        restore_ms: the shortest restore so far, milliseconds: mappings and threads, not what the copy does after it.
+        restore_ms: the shortest restore so far, milliseconds: mappings and threads, without what the copy does then.
     """
 
     program: Path
@@ -75,7 +75,7 @@ class Thawable:
     restore_ms: float = math.inf
 
     def command(self, role: str, start: Start) -> list[str]:
-        """Program and arguments for a copy that is to be an ``environment``, a ``template`` or a ``probe``."""
+        """Program and arguments for a copy; `role` is ``environment``, ``template`` or ``probe``."""
         return [str(self.program), *start.options, str(self.image), role]
 
 
@@ -89,7 +89,7 @@ class Starter:
         self._suspender = Suspender(launcher.children)
 
     async def cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        """A new process that runs the function's init.
+        """Start an environment whose process runs the function's init.
 
         Raises:
             InitError: init failed.
@@ -105,7 +105,7 @@ class Starter:
         return environment
 
     async def _program(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        """A new process of the function's own program, after the extensions beside it.
+        """Start an environment that executes the function's own program, after its extensions have registered.
 
         Raises:
             InitError: init failed, or an extension.
@@ -143,16 +143,16 @@ class Starter:
                 self._launcher.forget(start)
                 raise
             await self._init(environment, child, started_s=started_s, deadline=deadline)
-        for one in extensions_api.all():
-            environment.log.extension(one.name, state=one.state, events=sorted(one.events))
+        for extension in extensions_api.all():
+            environment.log.extension(extension.name, state=extension.state, events=sorted(extension.events))
         return environment
 
     async def fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
-        """A fork of `template`.
+        """Fork an environment from `template`.
 
         Raises:
             InitError: an after-restore hook failed, or the process ended.
-            TemplateLostError: the template died, or hangs.
+            TemplateLostError: the template died, or hung and was killed.
             OSError: the machine could not start a process.
         """
         unprovisioned = SNAP_START if template.restored else ON_DEMAND
@@ -173,11 +173,11 @@ class Starter:
     async def thaw(
         self, version: Version, thawable: Thawable, *, provisioned: bool = False, started_s: float
     ) -> Environment:
-        """A copy of the frozen process.
+        """Start an environment that is a copy of the frozen process.
 
         Raises:
             InitError: an after-restore hook failed.
-            ThawFailedError: it did not come to life.
+            ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
         start = self._begin_copy(version, thawable, PROVISIONED if provisioned else SNAP_START)
@@ -197,7 +197,7 @@ class Starter:
         return environment
 
     async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
-        """A new process that runs the function's init and then forks, or is frozen before it does.
+        """Start a process that runs the function's init and then forks environments, or is frozen first.
 
         Raises:
             InitError: init failed.
@@ -217,7 +217,7 @@ class Starter:
         return template
 
     async def look_at_disk(self, template: Template) -> None:
-        """What init left in the template's temporary folder is what its forks begin with."""
+        """Note what init left in the template's temporary folder, with which its forks begin."""
         disks = self._launcher.disks
         if disks is None or template.folder is None:
             return
@@ -237,10 +237,10 @@ class Starter:
             raise ThawFailedError(error.message, cannot=True) from error
 
     async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
-        """A copy of the frozen process that forks environments; or, as a ``probe``, says what it knows and ends.
+        """Start a copy of the frozen process that forks environments; as a ``probe``, it reports READY and ends.
 
         Raises:
-            ThawFailedError: it did not come to life.
+            ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
         start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
@@ -277,7 +277,7 @@ class Starter:
             try:
                 await template.connect(self._services)
                 template.adopt(child)
-                # Watched, and in no cgroup: environments forked from it would begin in it and be charged there.
+                # Its memory is watched, without a cgroup: its forks would start in that group and be charged there.
                 await init_ends(
                     template.ready,
                     child=child,
@@ -291,7 +291,7 @@ class Starter:
         return template
 
     async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
-        """Connect to the process and wait for its word that it can serve."""
+        """Connect to the process and wait until it reports that it can serve."""
         try:
             await environment.connect(self._services)
         except BaseException:
@@ -321,7 +321,7 @@ class Starter:
             environment.suspender = self._suspender
         environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
-            # Not before: the kernel holds up whoever starts a process or a thread while one is moved to its cgroup.
+            # Not before: while the kernel moves a process to a cgroup, starts of processes and threads have to wait.
             self._limit(environment, child)
         return environment
 
@@ -329,14 +329,14 @@ class Starter:
         memory_mb = environment.version.function.memory_mb
         limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=memory_mb)
         for group in environment.extension_groups:
-            # Extensions join it where it is a cgroup; they are not watched where it is not.
+            # Extensions join the environment's cgroup; without cgroups their memory is not watched.
             self._limiter.limit(group, identifier=environment.identifier, limit_mib=memory_mb)
         environment.memory_limit = limit
         return limit
 
 
 class _ReadyDeadline:
-    """How long to wait for an environment: as long as its kind of start may take, then as long as hooks may."""
+    """Until when an environment has to be ready: a limit for its kind of start, then one for after-restore hooks."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -380,7 +380,7 @@ def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskS
 
 
 def _thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
-    """From how the process ended; what thaw wrote about it is the last line that it wrote."""
+    """The error for a copy that ended: its exit status, and the last line that thawd-thaw wrote."""
     status = child.ended.result() if child.ended.done() else None
     lines = output.decode(errors="replace").strip().splitlines()
     why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")
