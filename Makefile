@@ -10,7 +10,7 @@ LIBRARIES := .venv-libraries
 LIBRARIES_MORE := .venv-libraries-more
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries test-libraries-all endurance check format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries test-libraries-all endurance mutants check format bench clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -68,6 +68,14 @@ endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layout
 	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance --timeout 3600
 	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py --timeout 3600
 	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -s --timeout 3600
+
+$(BIN)/mutmut: pyproject.toml | setup
+	@echo "installing mutmut into $(VENV)"
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --editable '.[mutants]'
+	@touch $@
+
+mutants: setup $(BIN)/mutmut  ## change the pure modules a little at a time, list what no test noticed; MODULE=thawd.wire.frames SAMPLE=5
+	$(BIN)/python tools/mutants.py $(MODULE)
 
 check: setup  ## formatting, lints, types, layers
 	$(BIN)/ruff format --check .

@@ -5,8 +5,8 @@ Inside a handler, ``import thawd`` offers the platform's stores::
     thawd.table("labels").put("cat.png", {"label": "cat"})
     image = thawd.bucket("uploads").read("cat.png")
 
-Nothing is imported eagerly here: this package is part of every execution environment, and what it drags in would be
-part of every template and snapshot.
+Nothing is imported eagerly here: every execution environment imports this package, and each module that it loads
+would become part of every template and snapshot.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -4,7 +4,7 @@ from thawd.cli.interrupts import interruptible
 
 
 def main() -> None:
-    """Run the command line; Ctrl-C while it is still being imported or read ends it as quietly as later."""
+    """Run the command line. Ctrl-C exits without a traceback, also while modules are imported or arguments parsed."""
     with interruptible():
         from thawd.cli import program
 

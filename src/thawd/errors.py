@@ -174,7 +174,7 @@ class StoreError(ThawdError):
 
 
 class NothingStored(StoreError):
-    """A store that is made when the first item is put has none yet; who only reads may take it for an empty one."""
+    """The store does not exist yet: the first write makes it. A reader may treat it as empty."""
 
 
 class StoreFullError(StoreError):
@@ -188,8 +188,8 @@ class ScarcityError(ThawdError):
 
     status = 503
     way_out: ClassVar[str] = (
-        "raise what limits this process (`ulimit -v`, `ulimit -u`; MemoryMax and TasksMax of a service), free memory, "
-        "or have it serve fewer buckets and tables"
+        "raise the limits of this process (`ulimit -v`, `ulimit -u`; MemoryMax and TasksMax of a service), free "
+        "memory, or declare fewer buckets and tables"
     )
 
     def __init__(self, message: str) -> None:
@@ -201,13 +201,13 @@ class NoThreadError(ScarcityError):
 
 
 class DestinationUnavailable(ThawdError):
-    """A destination did not take a record, and may take it later (HTTP 502)."""
+    """A destination did not accept a record, and may accept it later (HTTP 502)."""
 
     status = 502
 
 
 class DestinationRefused(ThawdError):
-    """A destination does not take this record, however often it is brought (HTTP 400)."""
+    """A destination refuses this record; sending it again will not help (HTTP 400)."""
 
     status = 400
     retryable = False
@@ -220,10 +220,10 @@ class EnvironmentBuildError(ThawdError):
 
 
 def unexpected(error: BaseException) -> str:
-    """One line for an error that nobody raised on purpose: its kind, its message, and the line of thawd it passed.
+    """One line for an error that thawd did not raise on purpose: its class, its message and thawd's line.
 
     Args:
-        error: as it was caught; of a group, its first error is described.
+        error: the error as caught; of an exception group, the first error is described.
     """
     while isinstance(error, BaseExceptionGroup):
         error = error.exceptions[0]
@@ -250,8 +250,8 @@ class Problem:
     Attributes:
         file: path of the file, as given by the user.
         key: dotted key path, for example ``functions.classify.memory_mb``; empty for the file as a whole.
-        found: what stands there, in words, for example ``96``.
-        allowed: what may stand there, in words, for example ``a whole number from 128 to 10240``.
+        found: the value in the file, in words, for example ``96``.
+        allowed: the values that are allowed, in words, for example ``a whole number from 128 to 10240``.
     """
 
     file: str

@@ -1,4 +1,4 @@
-"""One request to a function and its answer, as they travel through the platform. Bodies stay bytes.
+"""One request to a function and its answer, as they pass through the platform. Bodies stay bytes.
 
 Deadlines are absolute, in ``time.monotonic()`` seconds.
 """
@@ -20,27 +20,27 @@ LOG_TAIL_BYTES = 4096
 
 
 class StartKind(enum.StrEnum):
-    """How the execution environment that served an invocation came to be."""
+    """How the execution environment that served an invocation was started."""
 
     COLD = "cold"
-    """A new process that ran the function's init phase for this environment."""
+    """A new process ran the function's init phase for this environment."""
     FORK = "fork"
-    """Forked from a template process of the version, which had run init already, or had been thawed."""
+    """The environment was forked from the version's template, a process that had run init or had been thawed."""
     THAW = "thaw"
-    """Thawed from the version's snapshot, an image of a process that had run init already."""
+    """The environment was thawed from the version's snapshot, the image of a process that had run init."""
     WARM = "warm"
-    """It had served before, or had been provisioned ahead."""
+    """The environment had served an invocation before, or was provisioned ahead."""
 
 
 def new_request_id() -> str:
-    """A request id as Lambda makes them: a random UUID, 36 characters."""
+    """A new request id in Lambda's form: a random UUID, 36 characters."""
     digits = os.urandom(16).hex()
     variant = "89ab"[int(digits[16], 16) & 3]
     return f"{digits[:8]}-{digits[8:12]}-4{digits[13:16]}-{variant}{digits[17:20]}-{digits[20:]}"
 
 
 def in_a_line(error: str) -> str:
-    """A function's error document as ``Type: message``; anything else as it is, without its line breaks."""
+    """A function's error document as ``Type: message``; any other text unchanged but for its line breaks."""
     try:
         document = json.loads(error)
         error = f"{document.get('errorType', 'Error')}: {document['errorMessage']}"
@@ -50,7 +50,7 @@ def in_a_line(error: str) -> str:
 
 
 def new_trace_header() -> str:
-    """A trace header for a request that came without one; nothing is recorded of it, as it says itself.
+    """A trace header for a request that came without one. ``Sampled=0`` says that no trace is recorded.
 
     Source: AWS X-Ray developer guide, "Tracing header": the time in seconds and 96 random bits, then 64 bits.
     """
@@ -65,14 +65,14 @@ class Invocation:
     Attributes:
         function: name of the function, already resolved.
         payload: the event, JSON text in UTF-8.
-        request_id: the same on every attempt of an asynchronous event.
-        queue_deadline: until when it may wait for an environment, ``time.monotonic()`` seconds.
+        queue_deadline: how long the request may wait for an environment, absolute, ``time.monotonic()`` seconds.
+        request_id: identifies the invocation; all attempts of an asynchronous event share it.
         client_context: JSON text of the caller's client context, or None.
-        trace_id: X-Ray trace header; None: one is made.
-        want_log_tail: whether the last 4 KiB of the log are wanted back.
-        asynchronous: whether it comes from the event queue.
-        stream: where the parts of the answer go as they come; None: it is wanted whole.
-        qualifier: version number or alias that was asked for; None: none, which means ``$LATEST``.
+        trace_id: X-Ray trace header; None: the platform makes one.
+        want_log_tail: whether the caller wants the last 4 KiB of the log.
+        asynchronous: whether the invocation comes from the event queue.
+        stream: receives the parts of the answer as the handler sends them; None: the answer is returned whole.
+        qualifier: version number or alias in the request; None stands for ``$LATEST``.
     """
 
     function: str
@@ -92,17 +92,17 @@ class Result:
     """The answer to an invocation that reached an execution environment.
 
     Attributes:
-        payload: what the handler returned, or the error document, JSON text in UTF-8; bytes of any kind where
-            `content_type` is set; empty when it went to `Invocation.stream`.
+        payload: the handler's answer, or the error document, JSON text in UTF-8; bytes of any kind where
+            `content_type` is set; empty when the answer was sent to `Invocation.stream`.
         function_error: ``Unhandled`` when the function failed, else None.
         executed_version: the version that ran.
-        start_kind: how its environment came to be, as seen by this invocation.
+        start_kind: how the environment was started, as seen by this invocation.
         duration_ms: time in the handler, milliseconds.
-        init_ms: time from spawning the environment to its being ready when this invocation was its first, else None;
-            for a thawed one that is the time of the restore.
-        prepare_ms: what of `init_ms` went by inside the process: init, fork or restore, with the after-restore hooks.
-        log_tail: last 4 KiB of this invocation's log, when wanted.
-        content_type: what a streaming handler said its answer is; None for ordinary handlers.
+        init_ms: milliseconds from spawning the environment until it was ready (for a thawed one, the restore); None
+            unless this invocation was the environment's first.
+        prepare_ms: the part of `init_ms` spent inside the process: init, fork or restore, with after-restore hooks.
+        log_tail: last 4 KiB of this invocation's log, when requested.
+        content_type: content type that a streaming handler set; None for ordinary handlers.
     """
 
     payload: bytes

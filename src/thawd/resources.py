@@ -1,7 +1,7 @@
-"""What a user declares: functions, buckets, tables, routes, destinations. Immutable.
+"""The resources that users declare: functions, buckets, tables, routes, destinations. Immutable.
 
-Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). Values here are valid:
-`thawd.config` has checked them.
+Names and units are AWS Lambda's where AWS has them (``MemorySize`` in MB is ``memory_mb``). These structs check
+nothing: `thawd.config` has checked values from the file, and `thawd.control` those from the Lambda API.
 """
 
 from __future__ import annotations
@@ -20,9 +20,9 @@ PYTHON_RUNTIMES = tuple(f"python3.{minor}" for minor in range(9, 15))
 NODE_RUNTIMES = ("nodejs18.x", "nodejs20.x", "nodejs22.x", "nodejs24.x")
 PROVIDED_RUNTIMES = ("provided", "provided.al2", "provided.al2023")
 RUNTIMES = (*PYTHON_RUNTIMES, *NODE_RUNTIMES, *PROVIDED_RUNTIMES)
-"""Lambda's names of the runtimes there are."""
+"""Lambda's names of all runtimes that thawd runs."""
 MAX_ENVIRONMENT_BYTES = 4096
-"""Of a function's variables, names and values together. Source: "Lambda quotas"."""
+"""Limit on a function's environment variables, names and values together. Source: "Lambda quotas"."""
 _RESERVED_VARIABLES = frozenset(
     {
         "_HANDLER",
@@ -54,15 +54,16 @@ class Destination(msgspec.Struct, frozen=True):
 
     Attributes:
         kind: ``table``, ``bucket``, ``s3``, ``function``, ``http``, ``sqs``, ``sns`` or ``events``.
-        name: which one: its name; of a function with ``:QUALIFIER`` where one was given; of ``http`` the address; of
-            ``sqs``, ``sns`` and ``events`` the ARN. ``s3`` is a bucket named as AWS does, with AWS's keys of objects.
+        name: name of the table, bucket or function (with ``:QUALIFIER`` where one was declared); the URL for ``http``;
+            the ARN for ``sqs``, ``sns`` and ``events``. ``s3`` is a bucket declared by ARN, whose objects get the
+            keys that AWS gives them.
     """
 
     kind: str
     name: str
 
     def __str__(self) -> str:
-        """As it may stand in a log: an address without what may be a secret, its path and what follows."""
+        """The destination as logs may show it: of a URL only scheme and host, as path and query may hold secrets."""
         if self.kind == "http":
             scheme, _, rest = self.name.partition("://")
             authority = re.split(r"[/?#]", rest, maxsplit=1)[0].rpartition("@")[2]
@@ -79,36 +80,38 @@ class Function(msgspec.Struct, frozen=True, kw_only=True):
         name: 1-64 letters, digits, hyphens, underscores.
         handler: ``module.function``; the module may be dotted, or have slashes as on Lambda.
         code: folder with the code, absolute.
-        runtime: Lambda's name of what runs it, one of `RUNTIMES`; None: thawd's own Python runtime in `python`.
-        python: path of, or version number for, the interpreter; None: the one that runs thawd.
-        requirements: requirements file from which an environment is made, absolute; None: none is made.
+        runtime: Lambda's runtime identifier, one of `RUNTIMES`; None: thawd's own Python runtime in `python`.
+        python: path, command or version number of the interpreter; None: the interpreter that runs thawd.
+        requirements: requirements file whose packages are installed for the function, absolute; None: no packages.
         memory_mb: memory limit of an environment, MiB, 128-10,240.
         timeout_s: longest run of one invocation, seconds, 1-900.
         init_timeout_s: longest init phase, seconds.
-        environment: environment variables given to the handler.
-        reserved_concurrency: most environments at once, set aside for this function; None: shared; 0: always throttled.
+        environment: environment variables of the handler.
+        reserved_concurrency: limit of environments at once, which other functions cannot use; None: the function shares
+            the rest with others; 0: every request is throttled.
         provisioned_concurrency: environments kept initialised.
         snapshot: start environments from the initialised function instead of initialising each.
-        snapshot_connections: ``drop``: a thawed environment finds connections that init opened ended; ``refuse``: a
-            function that opens some is not frozen.
+        snapshot_connections: ``drop``: connections that init opened are closed in a thawed environment; ``refuse``: a
+            function that opens connections in init is not frozen.
         snapshot_listeners: ``refuse``: a function whose init listens on a port of its choice is not frozen; ``close``:
-            nobody reaches that socket in a thawed environment.
-        prime: event to run before the function is frozen, so that what its first run loads is in the snapshot; JSON
-            text in UTF-8; None: none.
-        idle_timeout_s: an environment idle for so long is ended; seconds.
-        keep_alive: ``fixed``: that holds; ``histogram``: times learnt from arrivals, and that until they are known.
+            it is frozen, and that socket accepts no connections in a thawed environment.
+        prime: priming event, run before the function is frozen, so that the snapshot holds everything that the first
+            run loads; JSON text in UTF-8; None: the function is frozen after init.
+        idle_timeout_s: an environment that has been idle for this long is stopped; seconds.
+        keep_alive: ``fixed``: idle environments are stopped after `idle_timeout_s`; ``histogram``: after times learnt
+            from arrivals, and after `idle_timeout_s` until enough arrivals are recorded.
         maximum_retry_attempts: retries of a failed asynchronous event, 0-2.
         maximum_event_age_s: an asynchronous event older than this is not tried again, seconds, 60-21,600.
         on_success: destination of asynchronous results, or None.
-        on_failure: destination of events given up, or None.
-        dead_letter: queue or topic that gets the payloads of events given up, or None.
-        ephemeral_storage_mb: what an environment's temporary folder may hold, MiB, 512-10,240.
+        on_failure: destination of the records of dead-lettered events, or None.
+        dead_letter: queue or topic that gets the payloads of dead-lettered events, or None.
+        ephemeral_storage_mb: capacity of an environment's temporary folder, MiB, 512-10,240.
         freeze_idle: stop an environment's processes between invocations, as Lambda does.
         log_format: ``Text`` or ``JSON``: the form of the platform's lines and of ``logging`` records.
-        application_log_level: with JSON, the least level of ``logging`` records: ``TRACE``, ``DEBUG``, ``INFO``,
+        application_log_level: with JSON, the lowest level of ``logging`` records kept: ``TRACE``, ``DEBUG``, ``INFO``,
             ``WARN``, ``ERROR`` or ``FATAL``; None: ``INFO``.
-        system_log_level: with JSON, the least level of the platform's lines: ``DEBUG``, ``INFO`` or ``WARN``; None:
-            ``INFO``.
+        system_log_level: with JSON, the lowest level of the platform's lines kept: ``DEBUG``, ``INFO`` or ``WARN``;
+            None: ``INFO``.
         log_group: name of the log group, which functions may share; None: ``/aws/lambda/NAME``.
     """
 
@@ -157,10 +160,10 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     """Which object events of a bucket invoke which function.
 
     Attributes:
-        function: name of the function; its ARN where the S3 API names it.
+        function: name of the function; its ARN in notifications that came by the S3 API.
         events: S3 event types, for example ``s3:ObjectCreated:*``.
-        prefix: only keys that begin so.
-        suffix: only keys that end so.
+        prefix: only objects whose key begins with this text.
+        suffix: only objects whose key ends with this text.
     """
 
     function: str
@@ -169,9 +172,9 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
     suffix: str = ""
 
     def wants(self, event_name: str, key: bytes) -> bool:
-        """Whether it asks for an event of the name, for example ``ObjectCreated:Put``, of an object.
+        """Whether the notification covers an event, such as ``ObjectCreated:Put``, of the object `key`.
 
-        Prefix and suffix are compared with the key as it is, not URL-encoded.
+        Prefix and suffix are compared with the raw key, not with its URL-encoded form.
         """
         return (
             any(_covers(pattern.removeprefix("s3:"), event_name) for pattern in self.events)
@@ -189,8 +192,8 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: 3-63 lower-case letters, digits, dots, hyphens.
-        path: the folder, absolute; made when missing.
-        notify: its notifications.
+        path: the folder, absolute; created when missing.
+        notify: notifications of the bucket.
     """
 
     name: str
@@ -199,12 +202,12 @@ class Bucket(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """Where a store is. What is printed of it holds no secret.
+    """URL of a store. Its `str` and `repr` hold no secret.
 
     Attributes:
-        text: the URL, complete; it may hold a password.
-        shown: the same for people: passwords are left out, environment variables stand by name.
-        secrets: what may appear nowhere.
+        text: the complete URL; it may hold a password.
+        shown: the URL for people: without passwords, and with environment variables by name.
+        secrets: texts that may appear in no message.
     """
 
     text: str
@@ -213,14 +216,14 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def scheme(self) -> str:
-        """What stands before ``://``, in lower case."""
+        """Scheme of the URL, the part before ``://``, in lower case."""
         return self.text.partition("://")[0].lower()
 
-    def conceal(self, said: str) -> str:
-        """`said`, which others have worded, without the secrets."""
+    def conceal(self, message: str) -> str:
+        """`message`, such as a library's error text, with ``***`` in place of each secret."""
         for secret in self.secrets:
-            said = said.replace(secret, "***")
-        return said
+            message = message.replace(secret, "***")
+        return message
 
     def __str__(self) -> str:
         return self.shown
@@ -230,19 +233,20 @@ class StoreUrl(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
-    """A bucket in an object store elsewhere.
+    """A bucket of an object store elsewhere: S3, Google Cloud Storage or Azure.
 
     Attributes:
-        name: what it is called here, as `Bucket.name`.
-        url: where it is.
-        bucket: what it is called there; a container, in Azure.
-        prefix: keys of its objects begin so; empty, or with a slash at its end.
-        region: the region that its events name.
-        parameters: what the URL says besides.
-        notify: its notifications.
+        name: name of the bucket in thawd, as `Bucket.name`.
+        url: URL as declared.
+        bucket: name of the bucket in its store; in Azure, of the container.
+        prefix: keys of its objects begin with this text; empty, or it ends with a slash.
+        region: region that its events carry.
+        parameters: query parameters of the URL.
+        notify: notifications of the bucket.
         poll_s: seconds between two listings.
-        existing: ``notify``: what the first listing finds gives events; ``skip``: what is newer than that alone.
-        notifications: URL or ARN of an SQS queue that gets the bucket's own notifications; None: it is listed.
+        existing: ``notify``: objects of the first listing make events; ``skip``: only objects that appear later do.
+        notifications: URL or ARN of an SQS queue that receives the bucket's own notifications; None: the bucket is
+            listed instead.
     """
 
     name: str
@@ -258,7 +262,7 @@ class RemoteBucket(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def identity(self) -> str:
-        """Tells it from every other bucket, here and elsewhere; what is recorded of it goes by this name."""
+        """Key under which the state of this bucket is stored; no other bucket, local or remote, has the same."""
         place = f"{self.url.scheme}://{self.parameters.get('account', '')}{self.parameters.get('endpoint', '')}"
         return f"{self.name}={place}/{self.bucket}/{self.prefix}"
 
@@ -268,8 +272,8 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         name: 1-255 letters, digits, dots, hyphens, underscores.
-        path: the SQLite file behind it, absolute; None: it is elsewhere.
-        url: where it is, when it is no SQLite file.
+        path: SQLite file that holds the table, absolute; None: the table is at `url`.
+        url: URL of the PostgreSQL database or DynamoDB table; None: the table is the file at `path`.
     """
 
     name: str
@@ -278,7 +282,7 @@ class Table(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> str:
-        """Where it is, for people."""
+        """File or URL of the table, without secrets, for messages."""
         return str(self.path if self.url is None else self.url)
 
 
@@ -288,8 +292,8 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
     Attributes:
         key: the route key, ``METHOD /path/{parameter}/{rest+}``, ``ANY /path`` or ``$default``.
         function: name of the function that answers.
-        payload_format: of the event and the answer, ``1.0`` or ``2.0``.
-        asynchronous: whether requests are stored and answered with 202 at once, to be run later.
+        payload_format: payload format version of event and answer, ``1.0`` or ``2.0``.
+        asynchronous: whether requests are stored, answered 202 immediately, and run later.
     """
 
     key: str
@@ -299,15 +303,16 @@ class Route(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cors(msgspec.Struct, frozen=True, kw_only=True):
-    """Which pages of other origins may call, and what browsers are told of it.
+    """CORS: which origins may call from a browser, and with which methods and headers.
 
     Attributes:
         allow_origins: origins; ``*`` for all, ``https://*`` or ``http://*`` for all of a scheme.
         allow_methods: methods; ``*`` for all.
         allow_headers: headers that a request may carry; ``*`` for all.
         expose_headers: headers of an answer that the page may read; ``*`` for all.
-        max_age_s: how long a browser may remember the answer to a preflight request, seconds; 0: it is not told.
-        allow_credentials: whether cookies and authorization may be sent.
+        max_age_s: how long a browser may cache the answer to a preflight request, seconds; 0: answers carry no
+            ``Access-Control-Max-Age``.
+        allow_credentials: whether requests may carry cookies and authorization.
     """
 
     allow_origins: tuple[str, ...] = ()
@@ -319,11 +324,11 @@ class Cors(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class HttpApi(msgspec.Struct, frozen=True, kw_only=True):
-    """What all routes have in common: an HTTP API and its one stage, in API Gateway's terms.
+    """Settings that all routes share: an HTTP API and its one stage, in API Gateway's terms.
 
     Attributes:
-        stage_variables: given to handlers with each event.
-        cors: answered and enforced by the platform; None: handlers see to it.
+        stage_variables: variables that each event carries as ``stageVariables``.
+        cors: rules that the platform answers and enforces; None: CORS is left to the handlers.
     """
 
     stage_variables: dict[str, str] = {}
@@ -331,12 +336,12 @@ class HttpApi(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class FunctionUrl(msgspec.Struct, frozen=True, kw_only=True):
-    """A function's own HTTP address.
+    """A function URL: an HTTP endpoint of one function.
 
     Attributes:
-        auth_type: ``NONE``: anybody may call; ``AWS_IAM``: requests are signed (Signature Version 4).
-        invoke_mode: ``BUFFERED``: the answer is sent when it is whole; ``RESPONSE_STREAM``: as it comes.
-        cors: answered and enforced by the platform; None: the handler sees to it.
+        auth_type: ``NONE``: anybody may call; ``AWS_IAM``: requests must be signed (Signature Version 4).
+        invoke_mode: ``BUFFERED``: the answer is sent when it is complete; ``RESPONSE_STREAM``: part by part.
+        cors: rules that the platform answers and enforces; None: CORS is left to the handler.
     """
 
     auth_type: str
@@ -349,12 +354,13 @@ class SqsSource(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         sqs: ARN or URL of the queue.
-        batch_size: most messages of one invocation, 1-10,000, of a FIFO queue 1-10; over 10 only with a window.
-        window_s: how long a batch may gather messages, seconds, 0-300; 0: it goes as soon as there are any.
-        maximum_concurrency: most batches at once, 2-1,000; None: as many environments as the function may have.
-        filters: event patterns, JSON texts; messages that match none of them are deleted; empty: all are wanted.
+        batch_size: most messages in one invocation, 1-10,000, of a FIFO queue 1-10; over 10 only with a window.
+        window_s: how long a batch may gather messages, seconds, 0-300; 0: a batch is sent as soon as it has a message.
+        maximum_concurrency: most batches in flight, 2-1,000; None: as many as the function may have environments.
+        filters: event patterns, JSON texts; messages that match none of them are deleted; empty: every message is
+            passed on.
         report_batch_item_failures: whether the handler's answer names the messages that failed.
-        enabled: whether it is read.
+        enabled: whether the queue is read.
     """
 
     sqs: str
@@ -373,10 +379,11 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
         name: 1-64 letters, digits, dots, hyphens, underscores.
         function: name of the function.
         schedule: ``rate(…)``, ``cron(…)`` or ``at(…)``.
-        timezone: IANA name of the time zone that ``cron`` and ``at`` are of.
+        timezone: IANA name of the time zone of ``cron`` and ``at`` expressions.
         input: the event, JSON text; None: EventBridge's "Scheduled Event".
-        enabled: whether it runs.
-        missed: what becomes of runs that came due while no server ran: ``skip``, ``once`` (the last of them), ``all``.
+        enabled: whether the schedule runs.
+        missed: which runs are made up for that came due while no server ran: none (``skip``), the last one (``once``)
+            or each of them (``all``).
     """
 
     name: str
@@ -389,12 +396,12 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
-    """Times from which a function has another number of environments kept initialised.
+    """Times at which a function's provisioned concurrency changes.
 
     Attributes:
         schedule: ``cron(…)`` or ``at(…)``.
-        count: environments kept initialised from then on.
-        timezone: IANA name of the time zone that `schedule` is of.
+        count: environments kept initialised from that time on.
+        timezone: IANA name of the time zone of `schedule`.
     """
 
     schedule: str
@@ -403,8 +410,9 @@ class ProvisionedSchedule(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reserved_variables(names: Iterable[str]) -> list[str]:
-    """Those of `names` that a function's own variables may not have, in order: Lambda's fixed list, and ``THAWD_*``.
+    """Those of `names` that are reserved, sorted: Lambda's fixed list, and ``THAWD_*``.
 
-    Any other name is the function's to set, also one that begins with ``AWS_LAMBDA_``, as ``AWS_LAMBDA_EXEC_WRAPPER``.
+    A function may set any other variable, also one that begins with ``AWS_LAMBDA_``, such as
+    ``AWS_LAMBDA_EXEC_WRAPPER``.
     """
     return sorted(name for name in names if name in _RESERVED_VARIABLES or name.startswith(_OWN_PREFIX))

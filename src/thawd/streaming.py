@@ -1,4 +1,4 @@
-"""Answers that are sent while they are made. For handlers; standard library only, Python 3.9.
+"""Response streaming: handlers that send their answer part by part. Standard library only, Python 3.9.
 
 ::
 
@@ -14,7 +14,7 @@
     def handler(event, context):
         yield from words(event)
 
-Called as an ordinary handler, in a test or by a runtime that streams nothing, it returns the whole answer.
+Called like an ordinary handler, in a test or by a runtime without streaming, such a handler returns the whole answer.
 
 Source: AWS Lambda developer guide, "Response streaming for Lambda functions"; the prelude as AWS's runtimes write it.
 """
@@ -24,24 +24,25 @@ import threading
 from typing import Any, Callable, Dict, Iterable, List, Optional, Union
 
 HTTP_RESPONSE = "application/vnd.awslambda.http-integration-response"
-"""Type of an answer that begins with a prelude: status, headers, cookies as JSON, then `SEPARATOR`; then the body."""
+"""Content type of an answer with a prelude: status, headers, cookies as JSON, then `SEPARATOR`, then the body."""
 SEPARATOR = b"\0" * 8
 BYTES = "application/octet-stream"
-"""Type of an answer that does not say."""
+"""Content type of an answer whose handler sets none."""
 
 _PART_BYTES = 1 << 16
 Data = Union[str, bytes, bytearray, memoryview]
 
 
 class StreamError(Exception):
-    """A stream was used in a way that it cannot be; the message says what to do."""
+    """The handler called a method of its stream too late or in the wrong order; the message says what to do."""
 
 
 class Stream:
-    """What a streaming handler writes its answer to; any thread may, one at a time.
+    """The stream to which a streaming handler writes its answer. Any thread may write; a lock serialises the calls.
 
     Attributes:
-        content_type: of the answer; `HTTP_RESPONSE` once `set_status` was called.
+        content_type: content type of the answer; `HTTP_RESPONSE` after `set_status`.
+        prelude: status, headers and cookies as `set_status` got them; None before.
     """
 
     def __init__(self, send: Callable[[bytes], None]) -> None:
@@ -55,7 +56,7 @@ class Stream:
     def set_status(
         self, status: int, headers: Optional[Dict[str, str]] = None, cookies: Optional[Iterable[str]] = None
     ) -> None:
-        """Answer as HTTP: with this status, these headers and these ``Set-Cookie`` values. Before the first `write`.
+        """Set HTTP status, headers and ``Set-Cookie`` values of the answer. Call it before the first `write`.
 
         Args:
             status: 200 to 599.
@@ -63,9 +64,9 @@ class Stream:
             cookies: for example ``["a=1; Path=/"]``.
 
         Raises:
-            StreamError: something was written already.
+            StreamError: a part was written already.
             ValueError: `status` is out of range.
-            TypeError: something is not of the type it must be.
+            TypeError: an argument has the wrong type.
         """
         if not isinstance(status, int) or isinstance(status, bool):
             raise TypeError("a status is an int, not a %s" % type(status).__name__)
@@ -83,11 +84,11 @@ class Stream:
             self.content_type = HTTP_RESPONSE
 
     def set_content_type(self, content_type: str) -> None:
-        """The type of an answer without status and headers. Before the first `write`.
+        """Set the content type of an answer without status and headers. Call it before the first `write`.
 
         Raises:
-            StreamError: something was written already, or a status was set: put the type into its headers.
-            ValueError: it is not of 1 to 256 printable ASCII characters.
+            StreamError: a part was written already, or a status was set: put the type into its headers.
+            ValueError: `content_type` is not 1 to 256 printable ASCII characters.
         """
         if not 1 <= len(content_type) <= 256 or not (content_type.isascii() and content_type.isprintable()):
             raise ValueError("a content type is 1 to 256 printable ASCII characters, such as text/plain")
@@ -98,13 +99,14 @@ class Stream:
             self.content_type = content_type
 
     def write(self, data: Data) -> None:
-        """Send a part of the answer; waits while the client reads more slowly.
+        """Send a part of the answer; blocks while the client is behind with reading.
 
         Args:
-            data: bytes, or text, which goes out as UTF-8.
+            data: bytes, or text, which is sent as UTF-8.
 
         Raises:
             StreamError: the answer is complete.
+            TypeError: `data` is neither text nor bytes.
         """
         if not isinstance(data, (str, bytes, bytearray, memoryview)):
             raise TypeError("a part of an answer is str or bytes, not a %s" % type(data).__name__)
@@ -117,18 +119,18 @@ class Stream:
                 self._send(bytes(view[at : at + _PART_BYTES]))
 
     def flush(self) -> None:
-        """Send status and headers now; parts are sent by `write` at once anyway."""
+        """Send status and headers now. Parts need no flush: `write` sends them immediately."""
         self.write(b"")
 
     def close(self) -> None:
-        """The answer is complete. The runtime does it when the handler returns."""
+        """Complete the answer. The runtime calls this when the handler returns."""
         with self._lock:
             if not self._closed:
                 self._begin()
                 self._closed = True
 
     def abandon(self) -> None:
-        """Nothing more is sent: the handler has failed."""
+        """Send nothing more, because the handler has failed."""
         with self._lock:
             self._closed = True
 
@@ -150,10 +152,10 @@ def _texts(headers: Dict[str, str]) -> Dict[str, str]:
 
 
 class StreamingHandler:
-    """A handler whose answer is sent while it is made; made by `handler`.
+    """A handler that streams its answer. `handler` makes it.
 
     Attributes:
-        streams: marks it for the runtime.
+        streams: True; by this attribute the runtime recognises a streaming handler.
     """
 
     streams = True
@@ -165,7 +167,7 @@ class StreamingHandler:
         self._takes_stream = _positional(function) >= 3
 
     def run(self, event: Any, stream: Stream, context: Any) -> None:
-        """Run the function and write what it returns: nothing, one part, or an iterator of parts."""
+        """Run the function and write its return value: None, one part, or an iterator of parts."""
         function = self.__wrapped__
         answer = function(event, stream, context) if self._takes_stream else function(event, context)
         if answer is None:
@@ -182,7 +184,7 @@ class StreamingHandler:
             )
 
     def __call__(self, event: Any, context: Any) -> Any:
-        """The whole answer at once: text, or a response as HTTP integrations take it."""
+        """Run the handler and return the whole answer: text, or a response as Lambda's HTTP integrations take it."""
         parts: List[bytes] = []
         stream = Stream(parts.append)
         self.run(event, stream, context)
@@ -196,7 +198,7 @@ class StreamingHandler:
 
 
 def _positional(function: Callable[..., Any]) -> int:
-    """How many positional arguments it takes; what is no Python function takes all three."""
+    """Number of positional arguments of `function`; a callable without Python code counts as taking all three."""
     code = getattr(function, "__code__", None)
     if code is None:
         return 3
@@ -215,8 +217,9 @@ def _body(data: bytes) -> Dict[str, Any]:
 
 
 def handler(function: Callable[..., Any]) -> StreamingHandler:
-    """Make `function` a streaming handler, called with (event, stream, context), or (event, context) if it takes two.
+    """Make `function` a streaming handler. It is called with (event, stream, context), or with (event, context).
 
-    It writes to the stream, or returns an iterator of str or bytes, such as a generator.
+    A function of three parameters writes to the stream. One of two returns an iterator of str or bytes, such as a
+    generator. A function of three may do that too.
     """
     return StreamingHandler(function)

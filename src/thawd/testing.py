@@ -24,7 +24,7 @@ class FakeContext:
     """The attributes of Lambda's context object, with plausible values.
 
     Attributes:
-        remaining_ms: what `get_remaining_time_in_millis` answers.
+        remaining_ms: the value that `get_remaining_time_in_millis` returns, milliseconds.
     """
 
     function_name: str = "function"
@@ -54,7 +54,7 @@ def context(**changes: Any) -> FakeContext:
 
 
 class FakeTable:
-    """A table in memory; items must be what JSON can hold, as in the real one."""
+    """A table in memory. Like the real one it accepts only items that JSON can hold."""
 
     def __init__(self, items: dict[str, dict[str, Any]]) -> None:
         self._items = items
@@ -102,7 +102,12 @@ class FakeBucket:
 
 @dataclass
 class Stores:
-    """What handlers stored, by table and key, and by bucket and key."""
+    """The tables and buckets of one test.
+
+    Attributes:
+        tables: items by table and key.
+        buckets: bytes of the objects by bucket and key.
+    """
 
     tables: dict[str, dict[str, dict[str, Any]]] = field(default_factory=dict)
     buckets: dict[str, dict[str, bytes]] = field(default_factory=dict)
@@ -118,14 +123,14 @@ class Stores:
 
 @contextlib.contextmanager
 def stores(*, objects: Mapping[str, Mapping[str, bytes]] | None = None) -> Iterator[Stores]:
-    """While it lasts, ``thawd.table`` and ``thawd.bucket`` work in memory.
+    """Inside the ``with`` block, ``thawd.table`` and ``thawd.bucket`` work in memory.
 
     Args:
-        objects: objects to begin with, by bucket and key.
+        objects: objects that exist at the start, by bucket and key.
     """
-    made = Stores(buckets={name: dict(held) for name, held in (objects or {}).items()})
+    in_memory = Stores(buckets={name: dict(contents) for name, contents in (objects or {}).items()})
     with (
-        mock.patch.object(thawd, "table", made.table, create=True),
-        mock.patch.object(thawd, "bucket", made.bucket, create=True),
+        mock.patch.object(thawd, "table", in_memory.table, create=True),
+        mock.patch.object(thawd, "bucket", in_memory.bucket, create=True),
     ):
-        yield made
+        yield in_memory

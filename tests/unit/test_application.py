@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from thawd.errors import ResourceNotFoundException
-from thawd.gateway.application import Application, Parts
+from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.http import respond
 from thawd.gateway.routes.endpoint import RouteTable
 from thawd.resources import Cors, HttpApi, Route
@@ -71,7 +71,7 @@ def get(
     cors: Cors | None = None,
     **headers: str,
 ) -> tuple[int, bytes, dict[bytes, bytes]]:
-    parts = Parts(
+    parts = GatewayParts(
         invoke=Part("invoke"),  # type: ignore[arg-type]
         routes=Part("route", routes, cors),  # type: ignore[arg-type]
         objects=Part("objects"),  # type: ignore[arg-type]

@@ -233,13 +233,13 @@ def test_a_destination_is_read_by_its_form(tmp_path: Path, text: str, kind: str,
     ("text", "allowed"),
     [
         ("function:tow", '"function:two" (did you mean that?)'),
-        ("function:own", "another function: one is no destination for itself"),
-        ("function:own:live", "another function: one is no destination for itself"),
+        ("function:own", "another function: a function cannot be its own destination"),
+        ("function:own:live", "another function: a function cannot be its own destination"),
         ("arn:aws:lambda:us-east-1:000000000000:function:own", "another function"),
         ("http://example.com/hook", "https:// for other machines than this one, or webhooks_plain_http"),
-        ("https://me:secret@example.com/", "one without; requests are signed"),
-        ("https:///hook", "an address with the name of a host"),
-        ("https://example.com:99999/", "an address with the name of a host"),
+        ("https://me:secret@example.com/", "a URL without; requests are signed"),
+        ("https:///hook", "a URL with a host name"),
+        ("https://example.com:99999/", "a URL with a host name"),
         ("arn:aws:sqs:us-east-1:123456789012:q.fifo", "standard queues and topics, as on Lambda"),
         ("arn:aws:lambda:us-east-1:123456789012:function:one", '"table:NAME", "bucket:NAME"'),
         ("arn:aws:kinesis:us-east-1:123456789012:stream/s", '"table:NAME", "bucket:NAME"'),
@@ -379,7 +379,7 @@ def test_provisioned_environments_must_fit(tmp_path: Path) -> None:
     problems = mistakes(tmp_path, text)
 
     assert [(problem.key, problem.allowed) for problem in problems] == [
-        ("server.max_environments", "at least 4, as so many are reserved, provisioned or left for other functions"),
+        ("server.max_environments", "at least 4, which are reserved, provisioned or left for other functions"),
         ("functions.hello.provisioned_concurrency", "at most reserved_concurrency, which is 1"),
         ("functions.hello.memory_mb", "at most 256, which is server.memory_mb, the budget of all environments"),
     ]
@@ -605,9 +605,9 @@ def test_paths_that_are_not_what_they_must_be_are_told(tmp_path: Path, text: str
         ("[buckets.one]\npath='.thawd'", "a folder that holds the data folder"),
         ("[buckets.one]\npath='link'", "a folder that holds the code of function other"),
         ("[tables.t]\npath='one/t.db'\n[buckets.one]", "a folder that holds the file of table t"),
-        ("[buckets.one]\n[buckets.two]\npath='one'", "{0}/one, which meets {0}/one of bucket one"),
-        ("[buckets.one]\n[buckets.two]\npath='one/two'", "{0}/one/two, which meets {0}/one of bucket one"),
-        ("[buckets.one]\npath='a/b'\n[buckets.two]\npath='a'", "{0}/a, which meets {0}/a/b of bucket one"),
+        ("[buckets.one]\n[buckets.two]\npath='one'", "{0}/one, which overlaps {0}/one of bucket one"),
+        ("[buckets.one]\n[buckets.two]\npath='one/two'", "{0}/one/two, which overlaps {0}/one of bucket one"),
+        ("[buckets.one]\npath='a/b'\n[buckets.two]\npath='a'", "{0}/a, which overlaps {0}/a/b of bucket one"),
         ("[buckets.one]\npath='src/../src'", "a folder that holds the code of function other"),
     ],
 )

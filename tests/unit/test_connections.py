@@ -97,7 +97,7 @@ def test_what_comes_between_an_answer_and_the_request_that_waited_for_it_is_read
         assert transport.is_reading
         connection.data_received(b"\r\n")
         await until_answered(transport, 2)
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -117,7 +117,7 @@ def test_the_end_of_a_head_is_not_taken_from_the_request_before_it() -> None:
         for number in HEAD + b"\r\n":
             connection.data_received(bytes([number]))
         await until_answered(transport, 3)
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -136,7 +136,7 @@ def test_a_head_that_is_cut_anywhere_is_found_to_be_complete() -> None:
                 for part in (request[:first], request[first:second], request[second:]):
                     connection.data_received(part)
                 await until_answered(transport, 2)
-                connection.all.leave(connection)
+                connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -158,7 +158,7 @@ def test_an_answer_is_not_measured_by_what_was_unread_of_the_one_before_it() -> 
         transport.unsent_bytes = 2_000_000
         connection.expire(10 * connection.limits.unread_s)
         assert not transport.is_closed
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -186,7 +186,7 @@ def test_a_client_may_pause_while_it_reads_an_answer_but_not_in_the_middle_of_it
             assert not transport.is_closed
             connection.expire(1000.0 + longest_s)
             assert transport.is_closed
-            connection.all.leave(connection)
+            connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -227,7 +227,7 @@ def test_a_request_behind_which_more_was_sent_than_is_read_may_take_its_time() -
         may_answer.set()
         await until_answered(transport, 1)
         assert connection.deadline_s < math.inf
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -249,7 +249,7 @@ def test_a_request_that_fails_halfway_through_its_answer_is_not_waited_for() -> 
             assert connection.deadline_s < math.inf
             connection.expire(1000.0)
             assert transport.is_closed
-            connection.all.leave(connection)
+            connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -266,7 +266,7 @@ def test_a_request_that_was_answered_early_is_not_answered_again_for_its_body(bo
         connection.data_received(body)
         assert transport.written.count(b"HTTP/1.1") == 1
         assert transport.is_at_eof
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -283,7 +283,7 @@ def test_a_body_that_breaks_two_limits_at_once_is_refused_once() -> None:
         connection.data_received(CHUNKED)
         connection.data_received(extension + b"X: a\r\n" * 1000)
         assert transport.written.count(b"HTTP/1.1") == 1
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -296,7 +296,7 @@ def test_a_url_that_cannot_be_read_is_answered_400(before: int) -> None:
         await until_answered(transport, before)
         connection.data_received(b"GET http://localhost:99999/ HTTP/1.1\r\n\r\n")
         assert transport.written.count(b"HTTP/1.1 400") == 1
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario())
 
@@ -321,7 +321,7 @@ def test_what_was_held_is_not_begun_on_a_connection_that_was_closed_meanwhile() 
         assert connection.server_state.total_requests == 1
         assert connection.held_bytes == 0
         assert not connection.tasks
-        connection.all.leave(connection)
+        connection.server_connections.leave(connection)
 
     asyncio.run(scenario(is_lost=False))
     asyncio.run(scenario(is_lost=True))

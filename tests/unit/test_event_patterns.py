@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -71,6 +72,7 @@ CASES: list[tuple[str, str, bool]] = [
     ('{"a": [{"numeric": ["<", 0]}]}', '{"a": -0.5}', True),
     ('{"a": [{"numeric": ["<", 0]}]}', '{"a": "-1"}', False),
     ('{"a": [{"numeric": ["<", 0]}]}', '{"a": false}', False),
+    ('{"a": [{"numeric": [">=", -5.0e9, "<=", 5.0e9]}]}', '{"a": 5000000000}', True),
     # exists
     ('{"a": [{"exists": true}]}', '{"a": null}', True),
     ('{"a": [{"exists": true}]}', "{}", False),
@@ -88,7 +90,11 @@ CASES: list[tuple[str, str, bool]] = [
     ('{"a": [{"wildcard": "a.c"}]}', '{"a": "abc"}', False),
     (r'{"a": [{"wildcard": "1\\*2"}]}', '{"a": "1*2"}', True),
     (r'{"a": [{"wildcard": "1\\*2"}]}', '{"a": "1x2"}', False),
+    (r'{"a": [{"wildcard": "1\\\\2"}]}', r'{"a": "1\\2"}', True),
+    ('{"a": [{"wildcard": "ab*b*"}]}', '{"a": "ab"}', False),
+    ('{"a": [{"wildcard": "*a*b*"}]}', '{"a": "aba"}', True),
     # cidr
+    ('{"a": [{"cidr": "10.0.0.7/24"}]}', '{"a": "10.0.0.255"}', True),
     ('{"a": [{"cidr": "10.0.0.0/24"}]}', '{"a": "10.0.0.255"}', True),
     ('{"a": [{"cidr": "10.0.0.0/24"}]}', '{"a": "10.0.1.0"}', False),
     ('{"a": [{"cidr": "2001:db8::/32"}]}', '{"a": "2001:db8::1"}', True),
@@ -123,6 +129,8 @@ REFUSED = [
     '{"a": [{"anything-but": ["x", 5]}]}',
     '{"a": [{"anything-but": [true]}]}',
     '{"a": [{"anything-but": {"numeric": ["=", 1]}}]}',
+    '{"a": [{"anything-but": {"prefix": "a", "suffix": "b"}}]}',
+    '{"a": [{"anything-but": {}}]}',
     '{"a": [{"numeric": []}]}',
     '{"a": [{"numeric": [">"]}]}',
     '{"a": [{"numeric": [">", "5"]}]}',
@@ -154,6 +162,50 @@ def test_a_pattern_matches_what_it_says(pattern: str, event: str, expected: bool
 def test_what_is_no_pattern_is_refused_when_it_is_made(text: str) -> None:
     with pytest.raises(PatternError):
         Pattern(text)
+
+
+def nested(levels: int) -> str:
+    return '{"a":' * (levels - 1) + '{"a": [1]}' + "}" * (levels - 1)
+
+
+def nested_choices(levels: int) -> str:
+    return '{"$or": [{"b": [1]}, ' * (levels - 1) + '{"a": [1]}' + "]}" * (levels - 1)
+
+
+@pytest.mark.parametrize("make", [nested, nested_choices])
+def test_a_pattern_is_nested_to_65_levels_at_most(make: Callable[[int], str]) -> None:
+    Pattern(make(65))
+    with pytest.raises(PatternError, match="nested too deeply"):
+        Pattern(make(66))
+
+
+def test_a_pattern_has_4096_characters_at_most() -> None:
+    text = '{"a": ["' + "x" * (4096 - 11) + '"]}'
+    assert len(text) == 4096
+    assert Pattern(text).matches({"a": "x" * (4096 - 11)})
+    with pytest.raises(PatternError, match=r"^it has 4097 characters; 4096 are allowed$"):
+        Pattern(text + " ")
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ('{"a": 5}', "a must be an object or a list of what may stand there, such as [5]"),
+        ('{"a": {"b": {"c": "x"}}}', 'a.b.c must be an object or a list of what may stand there, such as ["x"]'),
+        ('{"a": {"b": {}}}', "a.b is an empty object, which matches nothing"),
+        ("{}", "it is an empty object, which matches nothing"),
+        ('{"a": {"$or": [{"b": [1]}]}}', "a.$or must be a list of at least two objects"),
+        ('{"$or": [{"b": [1]}, {"c": []}]}', "c is an empty list, which matches nothing"),
+        ('{"a": [{"wildcard": 3.0e2}]}', "a: wildcard takes a text, found 3.0e2"),
+        ('{"a": [{"cidr": 5}]}', "a: cidr takes a text, found 5"),
+        ('{"a": [{"exists": "' + "y" * 58 + '"}]}', 'a: exists takes true or false, found "' + "y" * 58 + '"'),
+        ('{"a": [{"exists": "' + "y" * 59 + '"}]}', 'a: exists takes true or false, found "' + "y" * 59 + "…"),
+    ],
+)
+def test_what_is_no_pattern_is_told_with_its_place_and_what_was_found(pattern: str, said: str) -> None:
+    with pytest.raises(PatternError) as error:
+        Pattern(pattern)
+    assert str(error.value) == said
 
 
 SCALARS = st.none() | st.booleans() | st.integers(-1000, 1000) | st.text(max_size=5)
@@ -233,6 +285,7 @@ def test_no_text_fails_otherwise_than_as_a_pattern(text: str) -> None:
         ('{"messageAttributes": {"kind": {"stringValue": ["order"]}}}', "anything", True),
         ('{"messageAttributes": {"kind": {"stringValue": ["other"]}}}', "anything", False),
         ('{"$or": [{"body": {"kind": ["order"]}}, {"eventSource": ["aws:sqs"]}]}', '{"kind": "x"}', True),
+        ('{"$or": [{"body": {"kind": ["order"]}}, {"eventSource": ["x"]}]}', '{"kind": "order"}', True),
     ],
 )
 def test_a_body_is_looked_into_where_it_is_json_and_the_pattern_asks_for_that(

@@ -26,7 +26,7 @@ from thawd.gateway.routes.endpoint import RouteTable
 from thawd.gateway.s3 import read as object_read
 from thawd.gateway.s3.request import speaks_s3
 from thawd.gateway.s3.xml import S3Error
-from thawd.gateway.sigv4 import SignatureError, Signed, verify
+from thawd.gateway.sigv4 import SignatureError, SignedRequest, verify
 from thawd.grammar import log_filters
 from thawd.resources import Route
 
@@ -74,12 +74,14 @@ def _scope(text: str, where: str) -> dict[str, Any]:
 
 
 def _verify_header(text: str) -> None:
-    verify(Signed("GET", "/", "", [(b"authorization", text.encode("latin-1"))], b""), {"a": "s"}, now_s=time.time())
+    verify(
+        SignedRequest("GET", "/", "", [(b"authorization", text.encode("latin-1"))], b""), {"a": "s"}, now_s=time.time()
+    )
 
 
 def _verify_query(text: str) -> None:
     query = f"X-Amz-Algorithm=AWS4-HMAC-SHA256&{text}"
-    verify(Signed("GET", "/", query, [], b""), {"a": "s"}, now_s=time.time())
+    verify(SignedRequest("GET", "/", query, [], b""), {"a": "s"}, now_s=time.time())
 
 
 def _verify_many_headers(text: str) -> None:
@@ -93,7 +95,7 @@ def _verify_many_headers(text: str) -> None:
     )
     headers += [(b"authorization", authorization.encode()), (b"x-amz-date", date.encode())]
     path = "/a" * count + "/.." * count
-    verify(Signed("GET", path, text, [*headers], b""), {"a": "s"}, now_s=time.time())
+    verify(SignedRequest("GET", path, text, [*headers], b""), {"a": "s"}, now_s=time.time())
 
 
 def _read_members(text: str) -> None:

@@ -7,7 +7,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from thawd.cost.keep_warm import Arrival, SimulationResult, simulate
-from thawd.scheduling.keep_alive import FixedPolicy, HistogramParameters, HistogramPolicy, Keeper, Policy, Windows
+from thawd.scheduling.keep_alive import (
+    FixedPolicy,
+    HistogramParameters,
+    HistogramPolicy,
+    Keeper,
+    Policy,
+    Windows,
+    policy_of,
+)
 
 FALLBACK_S = 300.0
 
@@ -208,3 +216,23 @@ def test_every_request_is_counted_and_time_adds_up(trace: list[tuple[float, floa
     expected = sum(duration_s for _, duration_s in trace) + found.starts + found.started_ahead
     assert expected - found.started_ahead - 1e-6 <= found.busy_s <= expected + 1e-6
     assert found.idle_s >= 0
+
+
+@pytest.mark.parametrize(("bins", "variation"), [(2, 1.0), (5, 2.0), (17, 4.0)])
+def test_the_variation_of_one_full_bin_among_n_is_the_root_of_n_minus_1(bins: int, variation: float) -> None:
+    policy = HistogramPolicy(300.0, HistogramParameters(bins=bins))
+    for _ in range(20):
+        policy.observe(60.0)
+    assert policy.variation() == pytest.approx(variation)
+    assert policy.is_representative() is (variation >= 2.0)  # 2.0 itself is enough
+
+
+def test_without_any_observation_there_is_no_variation() -> None:
+    assert HistogramPolicy(300.0).variation() == 0.0
+
+
+def test_each_policy_is_made_by_its_name_with_the_fixed_time() -> None:
+    fixed, histogram = policy_of("fixed", 120.0), policy_of("histogram", 120.0)
+    assert isinstance(fixed, FixedPolicy)
+    assert isinstance(histogram, HistogramPolicy)
+    assert fixed.windows() == histogram.windows() == Windows(0.0, 120.0)

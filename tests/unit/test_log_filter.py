@@ -7,7 +7,7 @@ import time
 
 import pytest
 
-from thawd.grammar.log_filters import FilterPatternError, parse
+from thawd.grammar.log_filters import _MAX_DEPTH, FilterPatternError, parse
 
 LINES = ["[ERROR] ARGUMENTS bad", "[WARN] arguments bad", "[ERROR] timeout after 3 s", "all is well"]
 
@@ -138,3 +138,86 @@ def test_many_stars_take_no_longer_than_the_message_is_long() -> None:
     begun_s = time.process_time()
     assert not holds(json.dumps({"a": "a" * 200_000}))
     assert time.process_time() - begun_s < 1.0
+
+
+def test_a_quoted_phrase_may_hold_quotes_and_backslashes() -> None:
+    holds = parse(r'"say \"yes\" \\ no"')
+    assert holds('they say "yes" \\ no more')
+    assert not holds("they say yes no more")
+    assert parse(r'{ $.a = "say \"yes\" \\" }')(json.dumps({"a": 'say "yes" \\'}))
+
+
+def test_a_json_message_may_begin_with_white_space() -> None:
+    assert parse("{ $.a = 1 }")('  \t{"a": 1}')
+
+
+@pytest.mark.parametrize(("depth", "allowed"), [(1, True), (_MAX_DEPTH, True), (_MAX_DEPTH + 1, False)])
+def test_parentheses_are_nested_to_a_limit(depth: int, allowed: bool) -> None:
+    pattern = "{ " + "(" * depth + "$.a = 1" + ")" * depth + " }"
+    if allowed:
+        assert parse(pattern)('{"a": 1}')
+    else:
+        with pytest.raises(FilterPatternError, match="nested too deep"):
+            parse(pattern)
+
+
+def test_parentheses_side_by_side_are_not_nested_in_each_other() -> None:
+    pattern = "{ " + " && ".join(["($.a = 1)"] * 60) + " }"
+    assert len(pattern) <= 1024
+    assert parse(pattern)('{"a": 1}')
+
+
+def test_a_pattern_has_1024_characters_at_most() -> None:
+    assert parse("x" * 1024)("x" * 1024)
+    with pytest.raises(FilterPatternError, match="it has 1025 characters; at most 1024 are allowed"):
+        parse("x" * 1025)
+
+
+@pytest.mark.parametrize(
+    ("comparison", "values"),
+    [("=", {5}), ("!=", {4, 6}), (">", {6}), ("<", {4}), (">=", {5, 6}), ("<=", {4, 5})],
+)
+def test_numbers_are_compared_up_to_and_including_the_bound_where_it_says_so(comparison: str, values: set[int]) -> None:
+    holds = parse(f"{{ $.a {comparison} 5 }}")
+    assert {value for value in (4, 5, 6) if holds(json.dumps({"a": value}))} == values
+
+
+@pytest.mark.parametrize("value", ["x", True, None, [5]])
+def test_what_is_no_number_differs_from_one_and_is_neither_more_nor_less(value: object) -> None:
+    message = json.dumps({"a": value})
+    assert parse("{ $.a != 5 }")(message)
+    assert not any(parse(f"{{ $.a {comparison} 5 }}")(message) for comparison in ("=", ">", "<", ">=", "<="))
+    assert not parse("{ $.a != 5 }")("{}")
+
+
+@pytest.mark.parametrize(
+    ("wanted", "text", "matches"),
+    [
+        ("ab*ba", "abba", True),
+        ("ab*ba", "aba", False),  # the two ends do not share a letter
+        ("ab*b*", "ab", False),  # a piece is sought after the one before it
+        ("*a*b*", "aba", True),  # and as near to it as can be
+        ("x*a*a*y", "xay", False),
+        ("x*a*a*y", "xaay", True),
+        ("x*xa*y", "xay", False),
+        ("a*bc*c", "abc", False),  # a piece may not reach into the end
+        ("*b*", "b", True),
+        ("*", "", True),
+    ],
+)
+def test_stars_stand_for_anything_between_pieces_that_do_not_overlap(wanted: str, text: str, matches: bool) -> None:
+    assert parse(f'{{ $.a = "{wanted}" }}')(json.dumps({"a": text})) is matches
+
+
+@pytest.mark.parametrize(
+    ("pattern", "said"),
+    [
+        ("[a, b]", "patterns for space-delimited fields are not supported"),
+        ("%ERR%", "regular expressions"),
+        ("{ $.a = %x% }", "regular expressions"),
+        ("foo:bar", "Invalid character"),
+    ],
+)
+def test_what_is_not_supported_is_told_as_that(pattern: str, said: str) -> None:
+    with pytest.raises(FilterPatternError, match=said):
+        parse(pattern)

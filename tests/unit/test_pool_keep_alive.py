@@ -12,6 +12,7 @@ import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, turns, version_of
 from thawd.cost.keep_warm import Arrival, simulate
+from thawd.environments.init_phase import InitError
 from thawd.scheduling import pool as pool_module
 from thawd.scheduling.keep_alive import FixedPolicy, HistogramParameters, HistogramPolicy, Policy, Windows
 from thawd.scheduling.pool import Pool
@@ -205,3 +206,72 @@ def test_the_pool_does_what_the_simulation_says(kind: str, monkeypatch: pytest.M
     with asyncio.Runner(loop_factory=lambda: loop) as runner:
         assert runner.run(main()) == simulated.starts
     assert (simulated.started_ahead > 0) is (kind == "histogram")
+
+
+@scenario
+async def test_an_environment_that_becomes_idle_while_another_works_is_reaped_in_its_time() -> None:
+    house = House(immediate=True)
+    pool = pool_with(house, FixedPolicy(300), idle_timeout_s=300)
+    long, _ = await asyncio.gather(ask(pool, wait_s=1e9), serve(pool, 1))
+    await asyncio.sleep(301)
+    assert pool.counts() == {"idle": 0, "busy": 1, "starting": 0}
+    pool.release(long)
+
+
+@scenario
+async def test_of_three_that_a_burst_left_each_is_reaped_in_its_own_time() -> None:
+    house = House(immediate=True)
+    pool = pool_with(house, Told(0, 1000), idle_timeout_s=300)
+    await asyncio.gather(serve(pool, 1), serve(pool, 11), serve(pool, 21))
+    for left in (2, 1):
+        await asyncio.sleep(281 if left == 2 else 10)
+        assert pool.counts()["idle"] == left
+
+
+@scenario
+async def test_a_function_is_not_idle_while_a_request_waits_for_the_next_environment() -> None:
+    """Else the policy would learn the time that the request took as idle time."""
+    house = House(immediate=True)
+    policy = Told(0, 1000)
+    pool = pool_with(house, policy)
+    house.room.max_environments = 1
+    first = await ask(pool, wait_s=1e9)
+    waiting = ask(pool, wait_s=1e9)
+    await turns()
+    assert isinstance(first.environment, FakeEnvironment)
+    first.environment.die()
+    lease = await waiting
+    await asyncio.sleep(100)
+    pool.release(lease)
+    await asyncio.sleep(50)
+    await serve(pool)
+    assert policy.observed == [pytest.approx(50)]
+
+
+@scenario
+async def test_nothing_is_started_ahead_while_the_pool_backs_off() -> None:
+    house = House()
+    pool = pool_with(house, Told(0.5, 60))
+    house.spawner.failure = InitError("broken", b"{}")
+    with pytest.raises(InitError):
+        await ask(pool)
+    await asyncio.sleep(0.9)
+    assert len(house.spawner.begun) == 1
+
+
+@scenario
+async def test_nothing_is_started_ahead_beside_a_start_that_is_under_way() -> None:
+    house = House(immediate=True)
+    pool = pool_with(house, Told(600, 60))
+    await serve(pool)
+    house.spawner.immediate = False
+    await asyncio.sleep(599)
+    pool.set_provisioned(1)
+    await asyncio.sleep(2)
+    assert pool.counts()["starting"] == 1
+
+
+@scenario
+async def test_the_windows_are_reported_in_seconds_to_the_millisecond() -> None:
+    pool = pool_with(House(), Told(600.12345, 60.5004))
+    assert pool.keeping() == {"prewarm_s": 600.123, "keep_alive_s": 60.5}

@@ -56,6 +56,18 @@ def test_of_two_entries_for_the_same_time_the_later_one_of_the_file_holds() -> N
     assert ProvisionedPlan(entries, otherwise=0).count(at("2026-11-20T09:00:00", "UTC")) == 5
 
 
+@pytest.mark.parametrize(("moment", "count"), [("08:04:59", 2), ("08:05:00", 1), ("08:06:59", 1), ("08:07:00", 2)])
+def test_of_entries_that_take_turns_the_one_whose_time_has_just_come_holds(moment: str, count: int) -> None:
+    plan = ProvisionedPlan(
+        [
+            ProvisionedSchedule(schedule="cron(0/5 * * * ? *)", count=1),
+            ProvisionedSchedule(schedule="cron(2/5 * * * ? *)", count=2),
+        ],
+        otherwise=0,
+    )
+    assert plan.count(at(f"2026-11-20T{moment}", "UTC")) == count
+
+
 def test_a_time_that_comes_once_in_four_years_is_found() -> None:
     plan = ProvisionedPlan([ProvisionedSchedule(schedule="cron(0 0 29 2 ? *)", count=7)], otherwise=0)
     assert plan.count(at("2026-11-20T00:00:00", "UTC")) == 7

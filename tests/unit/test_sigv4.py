@@ -17,7 +17,7 @@ from botocore.credentials import Credentials
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, claimed_service, is_signed, sign, verify
+from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, claimed_service, is_signed, sign, verify
 
 KEYS = {"AKIALOCAL": "secret/+key", "other": "another"}
 HOST = "abc.lambda-url.us-east-1.localhost:8350"
@@ -34,7 +34,7 @@ def signed(
     service: str = "lambda",
     presigned_s: int | None = None,
     headers: dict[str, str] | None = None,
-) -> Signed:
+) -> SignedRequest:
     """A request as botocore's signer and an HTTP client make it."""
     url = f"http://{HOST}{path}{'?' + query if query else ''}"
     request = AWSRequest(method=method, url=url, data=body, headers=headers or {})
@@ -49,19 +49,21 @@ def signed(
     for name, value in prepared.headers.items():
         data = value if isinstance(value, bytes) else value.encode()
         sent.append((name.lower().encode(), data))
-    return Signed(method, parts.path, parts.query, sent, body)
+    return SignedRequest(method, parts.path, parts.query, sent, body)
 
 
-def changed(request: Signed, **fields: Any) -> Signed:
+def changed(request: SignedRequest, **fields: Any) -> SignedRequest:
     whole = {name: getattr(request, name) for name in ("method", "raw_path", "query", "headers", "body")}
-    return Signed(**{**whole, **fields})
+    return SignedRequest(**{**whole, **fields})
 
 
-def with_header(request: Signed, name: bytes, value: bytes) -> Signed:
+def with_header(request: SignedRequest, name: bytes, value: bytes) -> SignedRequest:
     return changed(request, headers=[(key, value if key == name else old) for key, old in request.headers])
 
 
-def code_of(request: Signed, *, now_s: float | None = None, keys: dict[str, str] | None = None) -> tuple[str, str]:
+def code_of(
+    request: SignedRequest, *, now_s: float | None = None, keys: dict[str, str] | None = None
+) -> tuple[str, str]:
     with pytest.raises(SignatureError) as error:
         verify(request, KEYS if keys is None else keys, now_s=time.time() if now_s is None else now_s)
     return error.value.code, error.value.message
@@ -76,6 +78,8 @@ def code_of(request: Signed, *, now_s: float | None = None, keys: dict[str, str]
         ("/a/b/", "x=1"),
         ("/a%20b/%C3%BC", "b=2&a=1&a=0"),
         ("/a//b/../c/./d", "x=%20&y=a%2Bb&z"),
+        ("/a/b/c/../../d", ""),
+        ("/a//b/", ""),
         ("/2015-03-31/functions/f%3A1/invocations", "Qualifier=%24LATEST"),
         ("/~x-y_z.w", "name=%E2%82%AC&empty="),
     ],
@@ -145,12 +149,9 @@ def test_a_signature_is_good_for_five_minutes_each_way() -> None:
     signed_s = calendar.timegm(time.strptime(date, "%Y%m%dT%H%M%SZ"))
     for off_s in (-300, 0, 300):
         assert verify(request, KEYS, now_s=signed_s + off_s) == "AKIALOCAL"
-    code, message = code_of(request, now_s=signed_s + 301)
-    assert (code, message.startswith(f"Signature expired: {date} is now earlier than ")) == (
-        "InvalidSignatureException",
-        True,
-    )
-    assert message.endswith(" - 5 min.)")
+    now, limit = (time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(signed_s + after_s)) for after_s in (301, 1))
+    message = f"Signature expired: {date} is now earlier than {limit} ({now} - 5 min.)"
+    assert code_of(request, now_s=signed_s + 301) == ("InvalidSignatureException", message)
     assert code_of(request, now_s=signed_s - 301)[1].startswith(f"Signature not yet current: {date} is still later")
 
 
@@ -163,6 +164,72 @@ def test_a_presigned_request_is_good_as_long_as_it_says() -> None:
     assert code_of(longer)[0] == "IncompleteSignatureException"
 
 
+def presigned_at(request: SignedRequest) -> int:
+    values = dict(pair.split("=", 1) for pair in request.query.split("&"))
+    return calendar.timegm(time.strptime(values["X-Amz-Date"], "%Y%m%dT%H%M%SZ"))
+
+
+@pytest.mark.parametrize("valid_s", [1, 604_800])
+def test_a_presigned_request_may_be_good_for_a_second_or_a_week_and_is_to_the_last_second(valid_s: int) -> None:
+    request = signed("GET", presigned_s=valid_s)
+    signed_s = presigned_at(request)
+    assert verify(request, KEYS, now_s=signed_s + valid_s) == "AKIALOCAL"
+    assert code_of(request, now_s=signed_s + valid_s + 1)[0] == "InvalidSignatureException"
+
+
+@pytest.mark.parametrize("expires", ["0", "-5", "1.5", "604801", "%D9%A3", "9" * 5000])
+def test_a_presigned_request_that_is_good_for_no_time_or_too_long_is_refused(expires: str) -> None:
+    request = signed("GET", presigned_s=60)
+    other = changed(request, query=request.query.replace("X-Amz-Expires=60", f"X-Amz-Expires={expires}"))
+    code, message = code_of(other)
+    assert (code, message) == ("IncompleteSignatureException", "X-Amz-Expires must be from 1 to 604800 seconds.")
+
+
+@pytest.mark.parametrize("name", ["Signature", "SignedHeaders", "Credential"])
+def test_a_presigned_request_with_letters_beyond_latin_1_is_refused_as_any_other(name: str) -> None:
+    request = signed("GET", presigned_s=60)
+    query = "&".join(
+        f"{pair}%3B%E2%82%AC" if pair.startswith(f"X-Amz-{name}=") else pair for pair in request.query.split("&")
+    )
+    assert code_of(changed(request, query=query))[0] == "InvalidSignatureException"
+
+
+@pytest.mark.parametrize("left_out", ["Credential", "Signature", "SignedHeaders"])
+def test_what_a_signature_lacks_is_named(left_out: str) -> None:
+    fields = [part for part in GOOD.split(", ") if not part.startswith(f"{left_out}=")]
+    headers = [(b"host", b"x"), (b"authorization", f"AWS4-HMAC-SHA256 {','.join(fields)}".encode())]
+    message = f"Authorization header requires '{left_out}' parameter."
+    assert code_of(SignedRequest("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
+    request = signed("GET", presigned_s=60)
+    query = "&".join(pair for pair in request.query.split("&") if not pair.startswith(f"X-Amz-{left_out}="))
+    message = f"AWS query-string parameters must include 'X-Amz-{left_out}'."
+    assert code_of(changed(request, query=query)) == ("IncompleteSignatureException", message)
+
+
+def test_a_signature_without_a_date_is_told_so() -> None:
+    headers = [(b"host", b"x"), (b"authorization", b"AWS4-HMAC-SHA256 " + GOOD.encode())]
+    message = "Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header."
+    assert code_of(SignedRequest("GET", "/", "", headers, b"")) == ("IncompleteSignatureException", message)
+
+
+def test_an_access_key_id_may_have_slashes() -> None:
+    keys = {"team/a/key": "secret"}
+    request = signed(key="team/a/key", secret="secret")
+    assert verify(request, keys, now_s=time.time()) == "team/a/key"
+
+
+def test_a_header_that_comes_twice_is_signed_with_both_values() -> None:
+    request = signed(headers={"X-Amz-Meta-A": "one,two"})
+    twice = [(key, value) for key, value in request.headers if key != b"x-amz-meta-a"]
+    twice += [(b"x-amz-meta-a", b"one"), (b"x-amz-meta-a", b"two")]
+    assert verify(changed(request, headers=twice), KEYS, now_s=time.time()) == "AKIALOCAL"
+
+
+def test_a_sender_may_encode_less_than_it_signed() -> None:
+    request = signed(query="x=a%2Fb")
+    assert verify(changed(request, query="x=a/b"), KEYS, now_s=time.time()) == "AKIALOCAL"
+
+
 def test_a_signature_for_another_service_is_refused() -> None:
     message = "Credential should be scoped to correct service: 'lambda'."
     assert code_of(signed(service="s3")) == ("InvalidSignatureException", message)
@@ -170,7 +237,7 @@ def test_a_signature_for_another_service_is_refused() -> None:
 
 
 def test_an_unsigned_request_is_told_what_is_missing() -> None:
-    plain = Signed("GET", "/", "", [(b"host", b"x")], b"")
+    plain = SignedRequest("GET", "/", "", [(b"host", b"x")], b"")
     assert not is_signed(plain)
     assert code_of(plain) == ("MissingAuthenticationTokenException", "Missing Authentication Token")
 
@@ -202,14 +269,14 @@ def test_a_malformed_signature_is_refused_as_such(authorization: str, code: str)
         (b"authorization", authorization.encode("latin-1")),
     ]
     now_s = calendar.timegm((2026, 1, 1, 0, 0, 0))
-    assert code_of(Signed("GET", "/", "", headers, b""), now_s=now_s)[0] == code
+    assert code_of(SignedRequest("GET", "/", "", headers, b""), now_s=now_s)[0] == code
 
 
 @pytest.mark.parametrize("date", [b"yesterday", b"2026-01-01T00:00:00Z", b"20261301T000000Z"])
 def test_a_date_that_is_none_is_refused(date: bytes) -> None:
     headers = [(b"host", b"x"), (b"x-amz-date", date), (b"authorization", b"AWS4-HMAC-SHA256 " + GOOD.encode())]
     headers[2] = (b"authorization", headers[2][1].replace(b"20260101", date[:8]))
-    assert code_of(Signed("GET", "/", "", headers, b""))[0] == "IncompleteSignatureException"
+    assert code_of(SignedRequest("GET", "/", "", headers, b""))[0] == "IncompleteSignatureException"
 
 
 @pytest.mark.parametrize(
@@ -217,7 +284,7 @@ def test_a_date_that_is_none_is_refused(date: bytes) -> None:
     ["X-Amz-Algorithm=AWS4-HMAC-SHA256", "zX-Amz-Algorithm=1", "X-Amz-Algorithm=AWS4-HMAC-SHA256&X-Amz-Expires=-1"],
 )
 def test_a_half_presigned_request_is_refused(query: str) -> None:
-    assert code_of(Signed("GET", "/", query, [(b"host", b"x")], b""))[0] == "IncompleteSignatureException"
+    assert code_of(SignedRequest("GET", "/", query, [(b"host", b"x")], b""))[0] == "IncompleteSignatureException"
 
 
 @given(st.binary(max_size=60), st.binary(max_size=60))
@@ -226,7 +293,7 @@ def test_rubbish_is_refused_and_breaks_nothing(rest: bytes, query: bytes) -> Non
     headers = [(b"host", b"x"), (b"authorization", b"AWS4-HMAC-SHA256 " + rest), (b"x-amz-date", rest[:16])]
     for text in ("", "X-Amz-Algorithm=AWS4-HMAC-SHA256&" + query.decode("latin-1")):
         with pytest.raises(SignatureError):
-            verify(Signed("GET", "/", text, headers, b""), KEYS, now_s=0.0)
+            verify(SignedRequest("GET", "/", text, headers, b""), KEYS, now_s=0.0)
 
 
 def test_what_we_sign_is_what_botocore_signs() -> None:
@@ -235,6 +302,8 @@ def test_what_we_sign_is_what_botocore_signs() -> None:
     plain = changed(theirs, headers=[(b"host", HOST.encode())])
     headers = sign(plain, "AKIALOCAL", KEYS["AKIALOCAL"], now_s=now_s, scope=("us-east-1", "lambda"))
     assert headers["Authorization"].encode() == theirs.header(b"authorization")
+    assert headers["X-Amz-Date"].encode() == theirs.header(b"x-amz-date")
+    assert len(headers) == 2
 
 
 def test_a_claim_is_checked_without_the_body() -> None:
@@ -271,9 +340,13 @@ def test_a_header_is_signed_once() -> None:
     [
         ("AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1/s3/aws4_request, SignedHeaders=host", "", "s3"),
         ("AWS4-HMAC-SHA256 SignedHeaders=host,Credential=a/b/20260101/eu-west-1/sqs/aws4_request", "", "sqs"),
+        ("AWS4-HMAC-SHA256 Credential=a=b/20260101/eu-west-1/s3/aws4_request", "", "s3"),
         ("AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1/s3/other", "", None),
+        ("AWS4-HMAC-SHA256 Credential=a/20260101/eu-west-1//aws4_request", "", None),
         ("Bearer Credential=a/20260101/eu-west-1/s3/aws4_request", "", None),
         ("", "X-Amz-Credential=a%2F20260101%2Feu-west-1%2Fdynamodb%2Faws4_request&x=1", "dynamodb"),
+        ("", "X-Amz-Credential=a=b/20260101/eu-west-1/sns/aws4_request", "sns"),
+        ("", "zX-Amz-Credential=a%2F20260101%2Feu-west-1%2Fs3%2Faws4_request", None),
         ("", "x=1", None),
     ],
 )

@@ -60,7 +60,7 @@ def signature(
     """Headers that sign a request, and those of its `headers` that must be signed, with the first of the keys."""
     import time
 
-    from thawd.gateway.sigv4 import Signed, sign
+    from thawd.gateway.sigv4 import SignedRequest, sign
     from thawd.resources import REGION
 
     host, port = address
@@ -69,7 +69,7 @@ def signature(
     raw_path, _, query = path.partition("?")
     signed = {"host": host, **{name.lower(): value for name, value in headers.items()}}
     sent = [(name.encode(), value.encode("latin-1")) for name, value in signed.items() if _must_be_signed(name)]
-    made = Signed("GET" if body is None else "POST", raw_path, query, sent, body or b"")
+    made = SignedRequest("GET" if body is None else "POST", raw_path, query, sent, body or b"")
     return {"Host": host, **sign(made, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
 
 

@@ -226,7 +226,7 @@ def logs(function: str, follow: bool, lines: int, raw: bool, config_path: Path) 
     """
     import time
 
-    from thawd.config.options import FUNCTION_NAME, LOG_GROUP
+    from thawd.config.options.functions import FUNCTION_NAME, LOG_GROUP
     from thawd.telemetry.logs.groups import DEFAULT_PREFIX, path_of_group
     from thawd.telemetry.logs.reader import LogReader
 

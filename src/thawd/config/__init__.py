@@ -1,9 +1,9 @@
 """``thawd.toml`` and the process environment, read into frozen structs.
 
-Owns what may stand in the file, its defaults, and the words in which mistakes are told. The only part of the
-platform that reads ``os.environ``. Makes no folder and starts nothing: it looks, and tells all that is wrong.
+Owns the options of the file, their defaults, and the texts of the mistakes that it reports. No other part of the
+platform reads ``os.environ``. Reading creates no folder and starts nothing.
 
-`load` is all that most callers need. `describe_options` serves the documentation.
+Most callers need only `load`. `describe_options` serves the documentation.
 """
 
 from __future__ import annotations
@@ -12,14 +12,17 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from thawd.config import http_sections, sections, source_sections
 from thawd.config.document import read_document
 from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON, is_loopback
-from thawd.config.options import ENVIRONMENT_VARIABLES, SECTIONS, OptionDescription, describe_options
+from thawd.config.options import SECTIONS, OptionDescription, describe_options
+from thawd.config.options.server import ENVIRONMENT_VARIABLES
 from thawd.config.places import check_places
 from thawd.config.references import check_references, required_environments
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
+from thawd.config.sections import functions, http, sources, stores
+from thawd.config.sections.reader import Reader
+from thawd.config.sections.server import read_server
 from thawd.config.settings import ServerSettings, Settings
 from thawd.errors import ConfigurationError
 
@@ -41,19 +44,19 @@ __all__ = [
 
 
 def process_environment() -> Mapping[str, str]:
-    """A copy of this process's environment variables, for those who start other programs."""
+    """A copy of this process's environment variables, for callers that start other programs."""
     return dict(os.environ)
 
 
 def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
-    """The configuration in a file, checked.
+    """Read a configuration file and check it.
 
     Args:
-        path: the file, ``thawd.toml`` by habit; relative paths in it are taken from its folder.
+        path: the file, usually ``thawd.toml``; relative paths in it are relative to its folder.
         environ: environment variables; None: those of this process.
 
     Raises:
-        ConfigurationError: the file cannot be used; ``problems`` holds every mistake, in the file's order.
+        ConfigurationError: the file cannot be used; ``problems`` holds every mistake, in the order of the file.
     """
     environ = process_environment() if environ is None else environ
     document = read_document(path)
@@ -63,26 +66,26 @@ def load(path: Path, *, environ: Mapping[str, str] | None = None) -> Settings:
             allowed = one_of(section, SECTIONS, what="sections")
             findings.add((section,), found="an unknown section", allowed=allowed)
     absolute = path.absolute()
-    reader = sections.Reader(absolute.parent, environ.get("HOME"), findings)
-    server = sections.read_server(document, reader, environ=environ)
-    buckets, remote_buckets = sections.read_buckets(document, reader, environ=environ)
+    reader = Reader(absolute.parent, environ.get("HOME"), findings)
+    server = read_server(document, reader, environ=environ)
+    buckets, remote_buckets = stores.read_buckets(document, reader, environ=environ)
     settings = Settings(
         path=absolute,
         server=server,
-        functions=sections.read_functions(document, reader),
+        functions=functions.read_functions(document, reader),
         buckets=buckets,
         remote_buckets=remote_buckets,
-        tables=sections.read_tables(document, reader, data=server.data, environ=environ),
-        routes=http_sections.read_routes(document, reader),
-        http=http_sections.read_http(document, reader),
-        urls=http_sections.read_urls(document, reader),
-        runtimes=sections.read_runtimes(document, reader),
-        sources=source_sections.read_sources(document, reader),
-        schedules=source_sections.read_schedules(document, reader),
-        provisioned_schedules=source_sections.read_provisioned_schedules(document, reader),
+        tables=stores.read_tables(document, reader, data=server.data, environ=environ),
+        routes=http.read_routes(document, reader),
+        http=http.read_http(document, reader),
+        urls=http.read_urls(document, reader),
+        runtimes=functions.read_runtimes(document, reader),
+        sources=sources.read_sources(document, reader),
+        schedules=sources.read_schedules(document, reader),
+        provisioned_schedules=sources.read_provisioned_schedules(document, reader),
     )
     check_references(settings, findings, document=document)
-    source_sections.check_schedules(settings, findings, document=document)
+    sources.check_schedules(settings, findings, document=document)
     check_places(settings, findings)
     if problems := findings.problems():
         raise ConfigurationError(problems)

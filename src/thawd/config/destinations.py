@@ -1,4 +1,4 @@
-"""What destinations of functions must be besides well-formed: there, another function, safe to send to."""
+"""Checks of destinations beyond their form: they exist, lead to another function and are safe to send to."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ _OPTIONS = ("on_success", "on_failure", "dead_letter")
 
 
 def check_destinations(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Note every destination that cannot work, by what the file says.
+    """Note every destination that cannot work, as far as the file shows.
 
-    Functions and tables made through the Lambda API are not in the file: an ARN names them, and is not looked up.
+    Functions made through the Lambda API are not in the file. An ARN may name one, and is not looked up.
     """
     checks = _Checks(settings, findings, document)
     for name, function in settings.functions.items():
@@ -28,35 +28,35 @@ def check_destinations(settings: Settings, findings: Findings, *, document: Mapp
 
 
 def _check_circles(settings: Settings, findings: Findings) -> None:
-    """Note destinations whose objects invoke, by way of notifications, the function again that they are of.
+    """Note destinations whose objects would, through notifications, invoke the same function again.
 
-    Nobody counts the rounds of such a circle, as a file does not say where it comes from.
+    Such a circle has no end: unlike an event, an object in a bucket does not carry the invocations that led to it.
     """
     for name, function in settings.functions.items():
         for option in ("on_success", "on_failure"):
             destination = getattr(function, option)
             if destination is None or destination.kind == "function":
                 continue
-            if name in _reached(settings, set(_told(settings, name, destination))):
+            if name in _reached(settings, set(_invoked_by(settings, name, destination))):
                 allowed = f'a bucket or keys whose notifications do not lead back to "{name}"; it would run for ever'
                 findings.add(("functions", name, option), found=f'"{destination}"', allowed=allowed)
 
 
 def _reached(settings: Settings, reached: set[str]) -> set[str]:
-    """These functions, and those that their outcomes invoke."""
+    """The functions in `reached`, and all functions that their outcomes invoke in turn."""
     new = list(reached)
     while new:
         name = new.pop()
         function = settings.functions.get(name)
         for destination in (function.on_success, function.on_failure) if function is not None else ():
-            following = set(_told(settings, name, destination)) - reached if destination is not None else set()
+            following = set(_invoked_by(settings, name, destination)) - reached if destination is not None else set()
             reached |= following
             new += following
     return reached
 
 
-def _told(settings: Settings, name: str, destination: Destination) -> Iterator[str]:
-    """The functions that an outcome of the function `name` invokes for sure, told by this destination."""
+def _invoked_by(settings: Settings, name: str, destination: Destination) -> Iterator[str]:
+    """The functions that every outcome of the function `name` invokes when it is sent to `destination`."""
     if destination.kind == "function":
         yield function_of(destination)[0]
     if destination.kind not in ("bucket", "s3"):
@@ -111,7 +111,7 @@ class _Checks:
     def _check_function(self, destination: Destination, path: KeyPath) -> None:
         name, _ = function_of(destination)
         if name == path[1]:
-            allowed = "another function: one is no destination for itself"
+            allowed = "another function: a function cannot be its own destination"
             self._findings.add(path, found=f'"{destination}"', allowed=allowed)
         elif name not in self._names("functions") and not self._is_arn(path):
             existing = [f"function:{one}" for one in self._names("functions") if one != path[1]]
@@ -121,13 +121,13 @@ class _Checks:
     def _check_address(self, destination: Destination, path: KeyPath) -> None:
         address = address_of(destination)
         if address is None:
-            self._findings.add(path, found=f'"{destination}"', allowed="an address with the name of a host")
+            self._findings.add(path, found=f'"{destination}"', allowed="a URL with a host name")
         elif address.username is not None or address.password is not None:
-            allowed = "one without; requests are signed with server.webhook_secret instead"
-            self._findings.add(path, found="an address with a user's name or password (not shown)", allowed=allowed)
+            allowed = "a URL without; requests are signed with server.webhook_secret instead"
+            self._findings.add(path, found="a URL with a user name or password (not shown)", allowed=allowed)
         elif address.scheme == "http" and not self._plain_http and not is_loopback(address.hostname or ""):
             allowed = (
-                "https:// for other machines than this one, or webhooks_plain_http = true in [server] where nobody "
-                "between them can listen"
+                "https:// for other machines than this one, or webhooks_plain_http = true in [server] if nobody can "
+                "listen on the network between them"
             )
             self._findings.add(path, found=f'"{destination}"', allowed=allowed)

@@ -1,4 +1,4 @@
-"""From a file to a parsed TOML document, with every way in which that can fail told in the user's terms."""
+"""Parses the file as TOML. Every failure becomes an error in the user's terms."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def read_document(path: Path) -> dict[str, object]:
     """The parsed contents of ``thawd.toml``.
 
     Raises:
-        ConfigurationError: the file cannot be read or is not TOML; its one problem says where and why.
+        ConfigurationError: the file cannot be read or is not TOML; its only problem says where and why.
     """
     text = _read_text(path)
     try:
@@ -30,7 +30,7 @@ def read_document(path: Path) -> dict[str, object]:
 def _broken(message: str, text: str) -> str:
     position = _POSITION.search(message)
     if position is None:
-        # Not of the grammar's making, such as a number of thousands of digits.
+        # The grammar allows it but Python does not, such as a number of thousands of digits.
         return f"broken TOML: {message}"
     where = f"line {position[1]}, column {position[2]}" if position[1] else f"its end (line {text.count(chr(10)) + 1})"
     return f"broken TOML at {where}: {message[: position.start()]}"

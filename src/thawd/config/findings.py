@@ -1,4 +1,4 @@
-"""The mistakes found in one configuration file, collected so that users see all of them, in file order."""
+"""Collects the mistakes in one configuration file, so that users see all of them, in the order of the file."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator
 from thawd.errors import Problem
 
 KeyPath = tuple[str | int, ...]
-"""Where a value stands: keys of tables and positions in lists, from the top of the file."""
+"""Path of a value: keys of tables and positions in lists, from the top of the file."""
 
 ENVIRONMENT = "environment"
-"""What stands in the place of the file's name for a mistake in an environment variable."""
+"""Shown in place of the file's name for a mistake in an environment variable."""
 
 _LISTED = 20
 _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
@@ -22,8 +22,8 @@ class Findings:
     """Mistakes found so far.
 
     Args:
-        file: path of the file as the user gave it.
-        document: the parsed file, which gives the order of its keys.
+        file: path of the file as the user wrote it.
+        document: the parsed file; mistakes are reported in the order of its keys.
     """
 
     def __init__(self, file: str, *, document: object) -> None:
@@ -37,15 +37,15 @@ class Findings:
         self._found.append((self._place(path), problem))
 
     def add_environment(self, variable: str, *, found: str, allowed: str) -> None:
-        """Note a mistake in an environment variable; such come last."""
+        """Note a mistake in an environment variable; these are reported last."""
         self._found.append((len(self._places), Problem(ENVIRONMENT, variable, found, allowed)))
 
     def problems(self) -> list[Problem]:
-        """All mistakes, in the order of the file's keys; those of one key in the order of their finding."""
+        """All mistakes, in the order of the file's keys; those of one key in the order in which they were noted."""
         return [problem for _, problem in sorted(self._found, key=lambda entry: entry[0])]
 
     def _place(self, path: KeyPath) -> int:
-        # A missing key is reported where its table stands.
+        # A missing key is reported at the place of its table.
         while path not in self._places:
             path = path[:-1]
         return self._places[path]
@@ -75,12 +75,12 @@ def spell_key(path: KeyPath) -> str:
 
 
 def one_of(name: str, names: Iterable[str], *, what: str) -> str:
-    """The sentence of what is allowed where one of `names` must stand, with the closest one to `name` first.
+    """Text for `Problem.allowed` where one of `names` is allowed, with the one most like `name` first.
 
     Args:
-        name: what stands there.
-        names: what may stand there, in the order to be shown.
-        what: what the names are, in the plural.
+        name: the name in the file.
+        names: the names that are allowed, in the order to be shown.
+        what: noun for the names, in the plural.
     """
     choices = list(names)
     if not choices:

@@ -1,7 +1,7 @@
-"""Kinds of value: what an option accepts and, beside it, the sentence that says so.
+"""Kinds of value: a check of an option's value and the sentence that describes it.
 
-The sentence is what a user reads in an error and in the documentation, so each kind builds both from the same
-numbers. Knows no option by name and no file.
+Users read the sentence in errors and in the documentation, so each kind builds check and sentence from the same
+numbers. This module knows no option by name and no file.
 """
 
 from __future__ import annotations
@@ -21,9 +21,9 @@ _HANDLER = re.compile(r"\S{1,128}")
 _VERSION = re.compile(r"\d+(\.\d+)*")
 
 OLDEST_PYTHON = (3, 9)
-"""The oldest version of Python whose interpreters thawd.runtime is written for."""
+"""Oldest Python version that `thawd.runtime` supports."""
 NEWEST_PYTHON = (3, 14)
-"""The newest one."""
+"""Newest Python version that `thawd.runtime` supports."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +33,7 @@ class Kind:
     Attributes:
         allowed: completes the sentence "allowed: ...".
         accepts: whether a value, as TOML gives it, is allowed.
-        textual: whether allowed values are text; only what is refused for being something else is named so.
+        textual: whether allowed values are texts; an error names the type of a value only where it is the mistake.
         secret: whether values must never be shown.
     """
 
@@ -43,7 +43,7 @@ class Kind:
     secret: bool = False
 
     def describe(self, value: object) -> str:
-        """`value`, which was refused, in words for the user."""
+        """A refused value, in words for the user."""
         if self.secret:
             return _type_words(value) + " (not shown)"
         if isinstance(value, str) and not self.textual:
@@ -54,7 +54,7 @@ class Kind:
 
 
 def spell(value: object) -> str:
-    """A value as it would stand in TOML, or what it is where that would be long."""
+    """A value as TOML writes it; long values are shortened or described."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -82,7 +82,7 @@ def _type_words(value: object) -> str:
 
 
 def whole(low: int, high: int) -> Kind:
-    """Whole numbers from `low` to `high`; TOML's booleans are none."""
+    """Whole numbers from `low` to `high`; booleans do not count as numbers."""
     return Kind(
         f"a whole number from {low} to {high}",
         lambda value: isinstance(value, int) and not isinstance(value, bool) and low <= value <= high,
@@ -90,7 +90,7 @@ def whole(low: int, high: int) -> Kind:
 
 
 def number(low: int, high: int) -> Kind:
-    """Numbers from `low` to `high`, with or without decimals; ``nan`` and ``inf`` are none."""
+    """Numbers from `low` to `high`, with or without decimals; ``nan`` and ``inf`` are refused."""
     return Kind(
         f"a number from {low} to {high}",
         lambda value: isinstance(value, int | float) and not isinstance(value, bool) and low <= value <= high,
@@ -103,17 +103,17 @@ def flag() -> Kind:
 
 
 def table(allowed: str, *, secret: bool = False) -> Kind:
-    """TOML tables, whatever is in them."""
+    """TOML tables with any contents."""
     return Kind(allowed, lambda value: isinstance(value, dict), secret=secret)
 
 
 def list_of(allowed: str, *, least: int = 0) -> Kind:
-    """Lists of at least `least` values, whatever these are."""
+    """Lists of at least `least` values of any kind."""
     return Kind(allowed, lambda value: isinstance(value, list) and len(value) >= least)
 
 
 def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, secret: bool = False) -> Kind:
-    """Texts that `matches` accepts; no option may hold a NUL character, as no path or variable can."""
+    """Texts that `matches` accepts. NUL characters are refused, because no path or variable can hold one."""
     return Kind(
         allowed,
         lambda value: isinstance(value, str) and "\0" not in value and bool(matches(value)),
@@ -123,17 +123,27 @@ def text(allowed: str, matches: Callable[[str], object] = lambda _: True, *, sec
 
 
 def pattern(allowed: str, regular_expression: str) -> Kind:
-    """Texts that match `regular_expression` as a whole."""
+    """Texts that `regular_expression` matches completely."""
     return text(allowed, re.compile(regular_expression).fullmatch)
 
 
 def choice(*texts: str) -> Kind:
-    """Some texts and no other."""
+    """One of some fixed texts."""
     return text(" or ".join(map(spell, texts)), lambda value: value in texts)
 
 
+def folder() -> Kind:
+    """Paths of folders."""
+    return text("a path of a folder", len)
+
+
+def file() -> Kind:
+    """Paths of files."""
+    return text("a path of a file", len)
+
+
 def event() -> Kind:
-    """Events: written as a table, or in a file."""
+    """Events: a table, or the path of a JSON file."""
     return Kind(
         "a table, or a path of a JSON file",
         lambda value: isinstance(value, dict) or (isinstance(value, str) and value != "" and "\0" not in value),
@@ -142,7 +152,7 @@ def event() -> Kind:
 
 
 def route() -> Kind:
-    """What answers a route: the name of a function, or a table that says more."""
+    """Targets of a route: the name of a function, or a table with further options."""
     return Kind(
         'the name of a function of this file, or a table such as { function = "classify", payload_format = "1.0" }',
         lambda value: isinstance(value, str | dict),
@@ -151,14 +161,14 @@ def route() -> Kind:
 
 
 def queue() -> Kind:
-    """SQS queues."""
+    """SQS queues, by ARN or URL."""
     return text(
         'an ARN such as "arn:aws:sqs:eu-west-1:123456789012:orders", or the URL of an SQS queue', queue_names.parse
     )
 
 
 def time_zone() -> Kind:
-    """Time zones of the IANA database that this machine has."""
+    """Time zones in this machine's IANA database."""
     return text('an IANA name such as "Europe/Berlin" or "UTC"', _is_time_zone)
 
 
@@ -171,7 +181,7 @@ def _is_time_zone(value: str) -> bool:
 
 
 def host() -> Kind:
-    """Addresses and names to listen on."""
+    """IP addresses and host names to listen on."""
     return text('an IP address or a host name, for example "127.0.0.1"', _is_host)
 
 
@@ -185,7 +195,7 @@ def _is_host(value: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
-    """Whether only this machine can reach what listens on `address`."""
+    """Whether only this machine can reach a server that listens on `address`."""
     if address == "localhost":
         return True
     try:
@@ -195,7 +205,7 @@ def is_loopback(address: str) -> bool:
 
 
 def handler() -> Kind:
-    """Handlers as Lambda writes them; what is wrong for the runtime only is found by `thawd.config.references`."""
+    """Handlers in Lambda's form; `thawd.config.references` checks the rules of each runtime."""
     allowed = 'a text "module.function" of at most 128 characters (dots or slashes within module)'
     return text(f'{allowed}, for example "classify.handler"', _HANDLER.fullmatch)
 
@@ -203,13 +213,13 @@ def handler() -> Kind:
 def is_python_handler(value: str) -> bool:
     """Whether `value` names a function of a Python module."""
     module, dot, function = value.rpartition(".")
-    # A hyphen cannot be typed in an import statement, but Lambda and importlib load such a file all the same.
+    # An import statement cannot name a module with a hyphen, but Lambda and importlib load it.
     parts = re.split(r"[./]", module.replace("-", "_"))
     return bool(dot) and len(value) <= 128 and function.isidentifier() and all(part.isidentifier() for part in parts)
 
 
 def interpreter() -> Kind:
-    """Interpreters: a version number, a command or a path."""
+    """Python interpreters: a version number, a command or a path."""
     oldest, newest = (".".join(map(str, version)) for version in (OLDEST_PYTHON, NEWEST_PYTHON))
     allowed = (
         f'a version from "{oldest}" to "{newest}" in quotes, a command, or a path of an interpreter or a venv folder'

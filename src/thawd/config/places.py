@@ -1,6 +1,6 @@
-"""Paths of a configuration against the disk: what must be there, and what must not be mixed up.
+"""Checks the paths of a configuration on the disk: they exist where they must, and folders do not overlap.
 
-Only looks; the server makes the folders that are missing.
+Creates nothing; the server creates missing folders.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ _NOTHING = "nothing"
 
 
 def check_places(settings: Settings, findings: Findings) -> None:
-    """Note every path that is not what it must be, and any two that may not meet."""
+    """Note every path of the wrong kind, and every two folders that may not overlap."""
     _check_sources(settings, findings)
     _check_data(settings, findings)
     _check_buckets(settings, findings)
@@ -40,23 +40,23 @@ def _check_data(settings: Settings, findings: Findings) -> None:
 
 
 def _check_buckets(settings: Settings, findings: Findings) -> None:
-    kept_out = {settings.path: "this configuration", settings.server.data: "the data folder"}
+    forbidden = {settings.path: "this configuration", settings.server.data: "the data folder"}
     for name, function in settings.functions.items():
-        kept_out.setdefault(function.code, f"the code of function {name}")
+        forbidden.setdefault(function.code, f"the code of function {name}")
     for name, table in settings.tables.items():
         if table.path is not None and not _holds(settings.server.data, table.path):
-            kept_out[table.path] = f"the file of table {name}"
+            forbidden[table.path] = f"the file of table {name}"
     seen: list[Bucket] = []
     for name, bucket in settings.buckets.items():
         path = ("buckets", name, "path")
         _check_place(path, bucket.path, findings, wanted="a folder")
-        held = [what for place, what in kept_out.items() if _holds(bucket.path, place)]
+        held = [what for place, what in forbidden.items() if _holds(bucket.path, place)]
         if held:
-            allowed = f"a folder of its own (all that lies in {bucket.path} is objects of the bucket)"
+            allowed = f"a folder of its own (every file in {bucket.path} is an object of the bucket)"
             findings.add(path, found=f"a folder that holds {' and '.join(held)}", allowed=allowed)
         for other in seen:
             if _holds(bucket.path, other.path) or _holds(other.path, bucket.path):
-                found = f"{bucket.path}, which meets {other.path} of bucket {other.name}"
+                found = f"{bucket.path}, which overlaps {other.path} of bucket {other.name}"
                 allowed = "a folder that neither is, nor holds, nor lies in another bucket's"
                 findings.add(path, found=found, allowed=allowed)
         seen.append(bucket)
@@ -81,7 +81,7 @@ def _check_place(path: KeyPath, place: Path, findings: Findings, *, wanted: str)
 
 
 def _kind_of(path: Path) -> str:
-    """What stands at a path, in words."""
+    """What exists at a path, in words."""
     try:
         if path.is_dir():
             return "a folder"
@@ -89,7 +89,7 @@ def _kind_of(path: Path) -> str:
             return "a file"
         return "something that is neither file nor folder" if path.exists() else _NOTHING
     except OSError as error:
-        return f"a path that cannot be looked at ({error.strerror})"
+        return f"a path that cannot be read ({error.strerror})"
 
 
 def _holds(folder: Path, place: Path) -> bool:
@@ -100,5 +100,5 @@ def _real(path: Path) -> Path:
     try:
         return path.resolve()
     except (OSError, RuntimeError):
-        # A loop of links, or a folder that may not be entered: _kind_of tells the user of it.
+        # A loop of links, or a folder without permission to enter: _kind_of reports it.
         return path.absolute()

@@ -1,7 +1,7 @@
-"""What the tables of a configuration say of each other: names that must exist, numbers that must fit.
+"""Checks between the tables of a configuration: names that must exist, numbers that must fit.
 
-A mistake is noted once: empty names stand for missing ones, which have been noted, and to refer to a table
-that is in the file but has mistakes of its own is no second one.
+Each mistake is noted once. An empty name stands for a missing one, which has been noted already; and a reference to
+a table that is in the file is right even where that table has mistakes of its own.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thawd.resources import PYTHON_RUNTIMES, Function
 
 @dataclass(frozen=True, slots=True)
 class Declared:
-    """Names that stand in the file, those of tables with mistakes too."""
+    """Names in the file, including those of tables with mistakes."""
 
     functions: Iterable[str]
     buckets: Iterable[str]
@@ -30,11 +30,11 @@ class Declared:
 
 
 def check_references(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Note every mistake that shows only when tables are looked at together."""
+    """Note every mistake that shows only when tables are compared."""
     declared = Declared(*(_names(document.get(section)) for section in ("functions", "buckets", "tables")))
     if not document:
         allowed = (
-            f"tables; the smallest file holds {SMALLEST_FILE}, or [server] where functions are made by the Lambda API"
+            f"tables; the smallest file holds {SMALLEST_FILE}, or [server] if functions are made by the Lambda API"
         )
         findings.add((), found="nothing", allowed=allowed)
     _check_functions(settings, findings, declared)
@@ -76,7 +76,7 @@ def _check_functions(settings: Settings, findings: Findings, declared: Declared)
 
 
 def _check_runtime(name: str, function: Function, findings: Findings) -> None:
-    """The options that mean something for some runtimes only."""
+    """Check the options that apply to some runtimes only."""
     path = ("functions", name)
     if function.runtime is None or function.runtime in PYTHON_RUNTIMES:
         if function.handler and not is_python_handler(function.handler):
@@ -88,7 +88,7 @@ def _check_runtime(name: str, function: Function, findings: Findings) -> None:
         return
     for option in ("python", "requirements", "prime"):
         if getattr(function, option) is not None:
-            allowed = f'nothing: it is for Python functions, and the runtime is "{function.runtime}"'
+            allowed = f'nothing: the option is for Python functions, and the runtime is "{function.runtime}"'
             findings.add((*path, option), found=f"{option}", allowed=allowed)
 
 
@@ -141,11 +141,11 @@ def _check_routes(settings: Settings, findings: Findings, declared: Declared) ->
             allowed = f"other first segments: {', '.join(RESERVED_SEGMENTS)} are Lambda's API and thawd's own"
             findings.add(path, found=f"a path under /{first}", allowed=allowed)
         elif first in declared.buckets:
-            allowed = f"first segments other than names of buckets: /{first}/KEY is an object of bucket {first}"
+            allowed = f"first segments that are no bucket's name: /{first}/KEY is an object of bucket {first}"
             findings.add(path, found=f"a path under /{first}", allowed=allowed)
         same = first_with.setdefault(shape_of(method, segments), route.key)
         if same != route.key:
-            allowed = "one route for the same requests, whatever its parameters are called"
+            allowed = "one route for the same requests; the names of parameters make no difference"
             findings.add(path, found=f'the same requests as "{same}"', allowed=allowed)
 
 
@@ -159,7 +159,7 @@ def _check_urls(settings: Settings, findings: Findings) -> None:
 
 
 def required_environments(settings: Settings) -> int:
-    """The fewest environments at once that honour what is reserved and provisioned and leave one for the others."""
+    """Fewest environments at once that cover all that is reserved and provisioned and leave one for other functions."""
     functions = settings.functions.values()
     shared = [function for function in functions if function.reserved_concurrency is None]
     aside = sum(
@@ -172,7 +172,7 @@ def _check_budget(settings: Settings, findings: Findings) -> None:
     server = settings.server
     required = required_environments(settings)
     if server.max_environments is not None and required > server.max_environments:
-        allowed = f"at least {required}, as so many are reserved, provisioned or left for other functions"
+        allowed = f"at least {required}, which are reserved, provisioned or left for other functions"
         findings.add(("server", "max_environments"), found=str(server.max_environments), allowed=allowed)
     for name, function in settings.functions.items():
         if server.memory_mb is not None and function.memory_mb > server.memory_mb:

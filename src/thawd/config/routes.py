@@ -1,4 +1,4 @@
-"""Route keys in API Gateway's terms: their grammar, and which of them mean the same requests."""
+"""Route keys in API Gateway's terms: their grammar, and which of them match the same requests."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import re
 
 from thawd.config.findings import one_of
 from thawd.config.kinds import spell
-from thawd.config.options import METHODS, ROUTE_KEY
+from thawd.config.options.http import METHODS, ROUTE_KEY
 
 RESERVED_SEGMENTS = ("2015-03-31", "2018-06-01", "2021-11-15", "_thawd", "_urls")
-"""First path segments that belong to Lambda's API and to thawd."""
+"""First path segments that Lambda's API and thawd use themselves."""
 
 _LITERAL = re.compile(r"[A-Za-z0-9._~!$&'()*,;=:@-]+")
 _PARAMETER = re.compile(r"\{([A-Za-z0-9._-]+)(\+?)\}")
@@ -19,7 +19,7 @@ class RouteKeyError(Exception):
     """A route key that does not parse.
 
     Attributes:
-        allowed: what may stand in its place, in words.
+        allowed: the form that is allowed, in words.
     """
 
     def __init__(self, found: str, *, allowed: str) -> None:
@@ -28,7 +28,7 @@ class RouteKeyError(Exception):
 
 
 def parse_route_key(key: str) -> tuple[str, tuple[str, ...]]:
-    """Method and path segments of a route key other than ``$default``; ``/`` has no segments.
+    """Method and path segments of any route key but ``$default``; ``/`` has no segments.
 
     Raises:
         RouteKeyError: the key does not parse.
@@ -66,5 +66,5 @@ def _parameter_names(segment: str, *, is_last: bool) -> list[str]:
 
 
 def shape_of(method: str, segments: tuple[str, ...]) -> tuple[str, ...]:
-    """The same for two routes that match the same requests: names of parameters make no difference."""
+    """A value that is equal for two routes that match the same requests: it leaves out the names of parameters."""
     return (method, *(_PARAMETER.sub(r"{\2}", segment) for segment in segments))

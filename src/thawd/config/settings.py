@@ -1,7 +1,7 @@
-"""What `thawd.config.load` returns: the whole configuration as frozen structs, valid and with absolute paths.
+"""The whole configuration as frozen structs, valid and with absolute paths, as `thawd.config.load` returns it.
 
-Owns the settings of the server itself; what users declare (functions, buckets, ...) is in `thawd.resources`.
-The defaults of the server's options stand here and nowhere else.
+Owns the settings of the server itself and their defaults. The resources that users declare (functions, buckets, ...)
+are in `thawd.resources`.
 """
 
 from __future__ import annotations
@@ -30,30 +30,30 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The server's own settings.
 
     Attributes:
-        data: folder for everything thawd stores, absolute; made when missing.
+        data: folder for everything that thawd stores, absolute; created when missing.
         host: address to listen on.
         port: TCP port to listen on, 0-65,535; 0: any free one.
-        key: what callers must present; None: nothing, and then the host is a loopback address.
-        grace_s: how long invocations in flight may go on at a stop, seconds, 0-3,600.
-        max_environments: most execution environments at once; None: derived from the machine.
+        key: secret that callers must send; None: no secret, and then the host is a loopback address.
+        grace_s: how long a stopping server waits for invocations in flight, seconds, 0-3,600.
+        max_environments: limit of execution environments at once; None: derived from the machine.
         memory_mb: memory budget of all environments together, MiB; None: derived from the machine.
-        max_waiting: most requests of one function that wait for an environment, 1-100,000.
+        max_waiting: limit of requests that wait for an environment of one function, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
-        retry_wait_s: wait before the first retry of an asynchronous event, seconds; the second's is twice it.
-        max_queued: with so many asynchronous events waiting, no more are accepted, 1-1,000,000,000.
-        dead_letter_retention_s: how long an event that was given up is kept, seconds, 60-315,360,000.
-        private_tmp: give each environment a ``/tmp`` of its own and read-only code, where this machine lets us.
-        capabilities: leave functions the capabilities that this process has, root's for one.
-        user: whom a server that root starts becomes; None: it stays root.
-        cpu_limits: hold environments to the CPU share that goes with their memory, where this machine lets us.
+        retry_wait_s: wait before the first retry of an asynchronous event, seconds; before the second, twice that.
+        max_queued: limit of asynchronous events that wait; at the limit none is accepted, 1-1,000,000,000.
+        dead_letter_retention_s: how long a dead letter is kept, seconds, 60-315,360,000.
+        private_tmp: give each environment its own ``/tmp`` and read-only code, where the kernel allows that.
+        capabilities: let functions keep the capabilities of this process, such as root's.
+        user: user to which a server started by root switches; None: it stays root.
+        cpu_limits: limit environments to the CPU share that belongs to their memory, where there is a cgroup.
         log_max_mb: size at which a log file is rotated, MiB, 1-1,024.
-        snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: make and use none.
-        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; those in use stay even beyond it.
-        snapshots_max_age_s: a snapshot unused for so long is removed, seconds, 0-31,536,000.
-        webhook_secret: what records for destinations at an address are signed with; None: they are not.
-        webhooks_plain_http: whether addresses of other machines may begin with ``http://``.
-        names: host names by which requests are served, besides those of this machine, while there is no key.
-        access_keys: secret of each access key id that requests may be signed with; empty: ``test``, ``test``.
+        snapshots: ``auto``: thaw functions from snapshots where that is possible; ``off``: take and use none.
+        snapshots_max_mb: disk space for snapshots, MiB, 0-16,777,216; snapshots in use are kept even above it.
+        snapshots_max_age_s: age without use after which a snapshot is removed, seconds, 0-31,536,000.
+        webhook_secret: secret with which requests to webhook destinations are signed; None: they are not signed.
+        webhooks_plain_http: whether webhooks on other machines may have ``http://`` addresses.
+        names: further host names under which the server answers while it has no key.
+        access_keys: secret by access key id, for signed requests; empty: only the pair ``test``, ``test``.
     """
 
     data: Path
@@ -91,20 +91,20 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     """A whole configuration.
 
     Attributes:
-        path: the file it was read from, absolute; relative paths in it were taken from this file's folder.
+        path: the configuration file, absolute; relative paths in it are relative to its folder.
         server: the server's own settings.
         functions: by name, in file order.
         buckets: by name, in file order.
-        remote_buckets: those of the buckets that are elsewhere, by name, in file order.
+        remote_buckets: buckets of object stores elsewhere, by name, in file order.
         tables: by name, in file order.
         routes: in file order.
-        http: what the routes have in common.
+        http: settings that all routes share.
         urls: function URLs, by name of the function.
         runtimes: interpreters, paths or commands, by Lambda's names of runtimes.
         sources: queues that functions read, by name of the function.
         schedules: by name, in file order.
         provisioned_schedules: in file order, by name of the function.
-        set_aside: further paths that belong to no function's code.
+        set_aside: further paths that are left out of every function's code.
     """
 
     path: Path
@@ -123,15 +123,15 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     set_aside: tuple[Path, ...] = ()
 
     def most_provisioned(self, name: str) -> int:
-        """The most environments that a function has kept initialised at any time."""
+        """Highest provisioned concurrency that a function has at any time."""
         counts = (entry.count for entry in self.provisioned_schedules.get(name, ()))
         return max([self.functions[name].provisioned_concurrency, *counts])
 
     def not_code(self) -> frozenset[Path]:
-        """Paths that belong to no function's code even where they lie in its folder: data, buckets, tables.
+        """Paths left out of a function's code even where they lie in its folder: configuration, data, buckets, tables.
 
-        What a running server writes would otherwise be copied with the code, and pass for a change of it; and the
-        configuration may hold the server's keys, which no function may see.
+        Files that a running server writes would otherwise be copied with the code and count as a change of it; and
+        the configuration may hold the server's keys, which no function may see.
         """
         written = {self.path, self.server.data, *self.set_aside, *(bucket.path for bucket in self.buckets.values())}
         for file in (table.path for table in self.tables.values() if table.path is not None):

@@ -1,4 +1,4 @@
-"""URLs of stores: environment variables put in, mistakes told, and what is secret in them kept out of sight."""
+"""Reads the URLs of stores: inserts environment variables, notes mistakes, and hides the secrets."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.resources import REGION, StoreUrl
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
-# As much as may belong to the password: one with an unencoded slash or @ in it must not be shown in part.
+# Greedy on purpose: a password with an unencoded slash or @ in it must not be shown in part.
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*:)(.*)(@)", re.DOTALL)
 _PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)([^&#]*)", re.IGNORECASE)
 _HIDDEN = "***"
@@ -21,7 +21,7 @@ _TABLE_SCHEMES = (*_POSTGRESQL, "dynamodb")
 _DYNAMODB_PARAMETERS = ("region", "endpoint", "profile")
 # Source: DynamoDB API reference, CreateTable: TableName.
 _DYNAMODB_NAME = re.compile(r"[A-Za-z0-9_.-]{3,255}")
-# Source: PostgreSQL documentation, "Identifiers and Key Words": longer names are cut, and could then meet.
+# Source: PostgreSQL documentation, "Identifiers and Key Words": longer names are cut, so two could become one.
 _LONGEST_IDENTIFIER_BYTES = 63
 _BUCKET_PARAMETERS = {
     "s3": ("region", "endpoint", "path_style", "profile", "anonymous"),
@@ -34,14 +34,14 @@ _BUCKET_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,221}")
 def read_table_url(
     written: str, findings: Findings, *, path: KeyPath, table: str, environ: Mapping[str, str]
 ) -> StoreUrl | None:
-    """The URL of a table; None where it is none, and that is noted.
+    """The URL of a table; None after a mistake was noted.
 
     Args:
-        written: what stands in the file.
-        findings: where mistakes go.
-        path: where it stands.
+        written: text of the option in the file.
+        findings: collects the mistakes.
+        path: key path of the option.
         table: name of the table.
-        environ: environment variables that it may name.
+        environ: environment variables that the text may name.
     """
     url = read_url(written, findings, path=path, schemes=_TABLE_SCHEMES, environ=environ)
     if url is None:
@@ -56,7 +56,7 @@ def read_table_url(
     for what in ("table", "schema"):
         name = given.get(what, table if what == "table" else "public")
         if not 1 <= len(name.encode()) <= _LONGEST_IDENTIFIER_BYTES or "\0" in name:
-            allowed = f"a name of 1 to {_LONGEST_IDENTIFIER_BYTES} bytes; the URL may give one by ?{what}=NAME"
+            allowed = f"a name of 1 to {_LONGEST_IDENTIFIER_BYTES} bytes; the URL can set one with ?{what}=NAME"
             findings.add(path, found=f"a {what} with a name of {len(name.encode())} bytes", allowed=allowed)
             return None
     return url
@@ -65,7 +65,7 @@ def read_table_url(
 def read_bucket_url(
     written: str, findings: Findings, *, path: KeyPath, environ: Mapping[str, str]
 ) -> dict[str, Any] | None:
-    """The fields of `thawd.resources.RemoteBucket` that a URL gives; None where it is none, and that is noted."""
+    """The fields of `thawd.resources.RemoteBucket` that are in its URL; None after a mistake was noted."""
     url = read_url(written, findings, path=path, schemes=tuple(_BUCKET_PARAMETERS), environ=environ)
     if url is None:
         return None
@@ -98,7 +98,7 @@ def read_bucket_url(
 def read_url(
     written: str, findings: Findings, *, path: KeyPath, schemes: tuple[str, ...], environ: Mapping[str, str]
 ) -> StoreUrl | None:
-    """A URL with its variables put in, of one of `schemes`; None where it is none, and that is noted."""
+    """A URL of one of `schemes`, with its variables inserted; None after a mistake was noted."""
     missing = [name for name in _VARIABLE.findall(written) if not environ.get(name)]
     if missing:
         found = f"{', '.join(f'${{{name}}}' for name in missing)}, which the environment does not have"
@@ -125,14 +125,14 @@ def read_url(
     except ValueError:
         is_url = False
     if not is_url:
-        allowed = "a URL; characters such as # / @ in a password are written %23 %2F %40, or come in by ${NAME}"
+        allowed = "a URL; characters such as # / @ in a password are written %23 %2F %40, or inserted with ${NAME}"
         findings.add(path, found=f'"{shown}"', allowed=allowed)
         return None
     return url
 
 
 def check_parameters(given: Mapping[str, str], findings: Findings, *, path: KeyPath, known: tuple[str, ...]) -> bool:
-    """Whether all parameters of a URL are known; where not, that is noted."""
+    """Whether all parameters of a URL are known; a mistake is noted."""
     for name in given:
         if name not in known:
             findings.add(path, found=f'the parameter "{name}"', allowed=one_of(name, known, what="parameters"))
@@ -151,7 +151,7 @@ def _without_passwords(text: str) -> str:
 
 
 def _secrets(text: str, written: str, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What must not be shown, as it is written and as it is meant; the longest first."""
+    """The secrets in a URL, both percent-encoded and decoded; the longest first."""
     found = {match[2] for pattern in (_PASSWORD, _PASSWORD_PARAMETER) for match in pattern.finditer(text)}
     if not _VARIABLE.fullmatch(written):
         found |= {environ[name] for name in _VARIABLE.findall(written)}

@@ -1,4 +1,4 @@
 """HTTP in, `Invocation` out, and back: the Invoke API, routes, objects, status.
 
-`application` decides which of them a request is for.
+`application` decides which part of the gateway serves a request.
 """

@@ -1,4 +1,4 @@
-"""The ASGI application: checks the key, decides by path which part of the gateway serves a request.
+"""The ASGI application: checks the key and decides by path which part of the gateway serves a request.
 
 Order: function URLs, the Invoke APIs, the control plane, thawd's own pages under ``/_thawd``, the Logs API, requests
 that say they are meant for S3, declared routes, buckets, the ``$default`` route.
@@ -51,8 +51,8 @@ _INVOKING = (InvokeApi.prefix, InvokeStreamApi.prefix)
 
 
 @dataclass(slots=True)
-class Parts:
-    """What the application hands requests to; replaced as a whole when the configuration is read anew.
+class GatewayParts:
+    """The APIs that the application hands requests to; a reload of the configuration replaces them all together.
 
     Attributes:
         invoke: the Invoke API.
@@ -63,13 +63,14 @@ class Parts:
         count_table: number of items in a table.
         metrics: makes the text for ``/metrics``.
         control: the control plane of the Lambda API.
-        key: what clients must present, None when the server listens on loopback only.
-        urls: function URLs, which say themselves who may call.
+        key: the key that clients must present; None when the server listens on loopback only.
+        urls: function URLs; each has its own rule on who may call it.
         invoke_stream: InvokeWithResponseStream.
         sources: thawd's own operations on sources.
-        gate: lets signed requests to AWS's APIs in; None: they need not be signed.
-        hosts: the names by which requests are served; None: a key says who may ask.
-        queue: what operators ask of the queue and of dead letters.
+        aws: passes requests for other AWS services on to the emulator; None without ``--aws``.
+        gate: checks the signatures of requests to AWS's APIs; None: these need no signature.
+        hosts: the host names that requests may name; None where a key protects the server instead.
+        queue: the operators' API for the queue and for dead letters.
     """
 
     invoke: InvokeApi
@@ -93,7 +94,7 @@ class Parts:
 class Application:
     """The whole of the HTTP port."""
 
-    def __init__(self, parts: Parts) -> None:
+    def __init__(self, parts: GatewayParts) -> None:
         self.parts = parts
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -103,7 +104,7 @@ class Application:
         try:
             await self._serve(scope, receive, send)
         except asyncio.CancelledError:
-            return  # the server stops, and gives up those who have not sent their request
+            return  # the server stops and does not wait for requests that are incomplete
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
@@ -116,7 +117,7 @@ class Application:
             await parts.urls(scope, receive, send, identifier=addressed)
             return
         if path.startswith(CODE_PREFIX):
-            await parts.control.code(scope, send)  # whose links are signed
+            await parts.control.code(scope, send)  # the link itself is signed, so no key is needed
             return
         admitted = await self._admit(scope, receive, send)
         if admitted is None:
@@ -140,7 +141,7 @@ class Application:
             await self._declared(scope, receive, send)
 
     async def _admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """What the body of a request that may pass is received by; None: it was answered."""
+        """Check the request; returns what its body is read from, or None after answering a request that is refused."""
         parts = self.parts
         if parts.gate is not None and self._is_api(scope) and not _has_key(scope, parts.key):
             return await parts.gate.admit(scope, receive, send)
@@ -155,10 +156,10 @@ class Application:
         return receive
 
     def _authorize(self, scope: Scope) -> None:
-        """Let the request pass, or say why not.
+        """Raise unless the request may be served.
 
-        Without a key (loopback only), a page from elsewhere that a browser on this machine shows must not be able to
-        run functions.
+        Without a key (loopback only), a page of another site that is open in a browser on this machine must not be
+        able to run functions.
 
         Raises:
             AccessDeniedException: no key, a wrong key, or a foreign page (403).
@@ -181,7 +182,7 @@ class Application:
         return shared is not None and allows(shared, origin)
 
     def _is_api(self, scope: Scope) -> bool:
-        """Whether it is a request that clients sign: for one of AWS's APIs, but for S3's, or for dead letters."""
+        """Whether clients sign this request: it is for one of AWS's APIs other than S3, or for the queue's own API."""
         path: str = scope["path"]
         if self.parts.queue is not None and self.parts.queue.claims(path):
             return True
@@ -189,20 +190,20 @@ class Application:
         return is_lambda or is_logs_request(scope)
 
     def _shared(self, scope: Scope) -> Cors | None:
-        """What pages of other origins may do, if the request is one for the routes."""
+        """The CORS rules for the request; None when it is not for a declared route, or there are no rules."""
         cors = self.parts.routes.http.cors
         path: str = scope["path"]
         if cors is None or path.startswith((*_INVOKING, "/_thawd/")) or path == "/metrics":
             return None
         parts, objects = self.parts, self.parts.objects
-        is_others = (
+        is_of_other_api = (
             parts.control.claims(path)
             or header(scope, b"x-amz-target") is not None
             or (parts.aws is not None and parts.aws.claims(scope))
             or objects.claims(scope)
             or objects.owns(path)
         )
-        return None if is_others else cors
+        return None if is_of_other_api else cors
 
     async def _declared(self, scope: Scope, receive: Receive, send: Send) -> None:
         parts = self.parts
@@ -218,7 +219,7 @@ class Application:
             body = msgspec.json.encode({"message": f"Method Not Allowed; this path takes {', '.join(allowed)}"})
             await respond(send, 405, [(b"content-type", b"application/json"), allow], body)
         else:
-            # A known error type, so that SDKs show it instead of stumbling over the body.
+            # An error type that SDKs know: they show its message instead of failing to parse the body.
             error = ResourceNotFoundException(f"Nothing is served at {scope['path']}; see `thawd up` for what is.")
             await respond_error(send, error, request_id=new_request_id())
 
@@ -247,10 +248,10 @@ class Application:
 
 
 def _has_key(scope: Scope, key: str | None) -> bool:
-    """Whether there is a key, and the request presents it."""
+    """Whether the server has a key and the request presents it."""
     if key is None:
         return False
-    given = header(scope, b"x-api-key")
-    if given is None:
-        given = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
-    return hmac.compare_digest(given, key.encode())
+    presented = header(scope, b"x-api-key")
+    if presented is None:
+        presented = (header(scope, b"authorization") or b"").removeprefix(b"Bearer ")
+    return hmac.compare_digest(presented, key.encode())

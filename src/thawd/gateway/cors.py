@@ -1,7 +1,8 @@
-"""Cross-origin requests by the platform's own rules: the answer to a preflight request, headers on all others. Pure.
+"""CORS by the platform's own rules: answers to preflight requests, headers on the answers to all others. Pure.
 
-API Gateway and function URLs do the same but for a status: a preflight request (``OPTIONS`` with ``Origin`` and
-``Access-Control-Request-Method``) never reaches the function, and what a handler says of CORS is replaced.
+API Gateway and function URLs work alike and differ in one status only: a preflight request (``OPTIONS`` with
+``Origin`` and ``Access-Control-Request-Method``) never reaches the function, and a handler's own CORS headers are
+replaced.
 
 Source: API Gateway developer guide, "Configure CORS for HTTP APIs in API Gateway"; Lambda developer guide,
 "Creating and managing Lambda function URLs", Cross-origin resource sharing (CORS).
@@ -19,7 +20,7 @@ _LOOPBACK_NAMES = ("localhost", "127.0.0.1", "::1")
 
 
 def is_this_machine(origin: str) -> bool:
-    """Whether a page of `origin` comes from this machine."""
+    """Whether pages of `origin` are served by this machine."""
     try:
         return urlsplit(origin).hostname in _LOOPBACK_NAMES
     except ValueError:
@@ -38,7 +39,7 @@ def allows(cors: Cors, origin: str) -> bool:
 
 
 def is_preflight(scope: Scope) -> bool:
-    """Whether a browser asks if it may."""
+    """Whether the request is a browser's preflight request."""
     return (
         scope["method"] == "OPTIONS"
         and header(scope, b"origin") is not None
@@ -47,7 +48,7 @@ def is_preflight(scope: Scope) -> bool:
 
 
 def preflight_headers(cors: Cors, scope: Scope) -> Headers:
-    """The headers that answer a preflight request; none that allow anything for an origin that is not allowed."""
+    """The headers that answer a preflight request; empty for an origin that is not allowed."""
     origin = (header(scope, b"origin") or b"").decode("latin-1")
     if not allows(cors, origin):
         return []
@@ -63,7 +64,7 @@ def preflight_headers(cors: Cors, scope: Scope) -> Headers:
 
 
 def _listed(values: tuple[str, ...], asked: str, cors: Cors) -> bytes:
-    # Source: Fetch standard: to a request with credentials, "*" is a name like any other, and allows nothing.
+    # Source: Fetch standard: for a request with credentials, "*" is a literal name and not a wildcard.
     if "*" in values and cors.allow_credentials:
         return asked.encode("latin-1", "replace")
     return ",".join(values).encode("latin-1", "replace")
@@ -80,7 +81,7 @@ def _origin_headers(cors: Cors, origin: str) -> Headers:
 
 
 def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
-    """The headers of an answer to a request from `origin`: those of the handler but for its own words on CORS."""
+    """The handler's headers for a request from `origin`, with its CORS headers replaced by those of `cors`."""
     kept = [(name, value) for name, value in headers if not name.lower().startswith(_PREFIX)]
     if not allows(cors, origin):
         return kept
@@ -91,7 +92,7 @@ def answer_headers(cors: Cors, origin: str, headers: Headers) -> Headers:
 
 
 def adding(send: Send, cors: Cors | None, scope: Scope) -> Send:
-    """`send`, which puts the headers of `cors` into the answer; `send` itself where the request has no origin."""
+    """Wrap `send` so that answers carry the headers of `cors`; returns `send` itself for a request without origin."""
     origin = header(scope, b"origin")
     if cors is None or origin is None:
         return send

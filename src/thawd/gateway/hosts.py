@@ -1,12 +1,12 @@
-"""Who may ask while nobody has to show a key: by which name, and from which page. Pure.
+"""Which requests a server without a key accepts, by host name and by the page that sends them. Pure.
 
-Without a key thawd listens on loopback, and whoever runs programs on this machine may call it. A page in a browser on
-this machine is somebody else's program, and is told by two things that it cannot change:
+Without a key thawd listens on loopback, and every program of this machine's users may call it. A page of another site,
+open in a browser on this machine, may not. Two headers that the page cannot change identify its requests:
 
-- The name in ``Host``. A page of a name that its owner lets resolve to 127.0.0.1 (DNS rebinding) is of the same origin
-  as what it calls, so that nothing but the name is foreign. Names under ``localhost`` are of this machine alone.
-- ``Origin`` and ``Sec-Fetch-Site``. A request without ``Origin``, which an image or a link sends, says by the latter
-  that a page of another site makes it.
+- ``Host``. In a DNS rebinding attack the owner of a name lets it resolve to 127.0.0.1. The browser then takes the page
+  and thawd for one origin, and only the name shows the attack. Names under ``localhost`` always mean this machine.
+- ``Origin`` and ``Sec-Fetch-Site``. An image or a link sends no ``Origin``; ``Sec-Fetch-Site`` then shows that the
+  page belongs to another site.
 
 Source: Fetch Metadata Request Headers, 2.3; Fetch standard, "Origin" header; RFC 6761, 6.3, "localhost".
 """
@@ -25,10 +25,11 @@ _MOST_REMEMBERED = 256
 
 
 class Hosts:
-    """The names by which requests are served.
+    """The host names that requests may name.
 
     Args:
-        names: besides those of loopback and of function URLs: where thawd listens, and what else is configured.
+        names: the address thawd listens on and the configured names. Loopback names and the host names of function
+            URLs are always accepted.
     """
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -36,7 +37,7 @@ class Hosts:
         self._known: set[bytes] = set()
 
     def serves(self, scope: Scope) -> bool:
-        """Whether a request says a name by which it may be served, or, as no browser does, none."""
+        """Whether the request's ``Host`` is accepted. One without ``Host`` is, since no browser sends that."""
         host = header(scope, b"host")
         if host is None or host in self._known:
             return True
@@ -50,7 +51,7 @@ class Hosts:
 
 
 def is_loopback_name(name: str) -> bool:
-    """Whether a host is this machine whatever resolves it."""
+    """Whether `name` means this machine for every resolver."""
     if name == "localhost" or name.endswith(".localhost"):
         return True
     try:
@@ -60,7 +61,7 @@ def is_loopback_name(name: str) -> bool:
 
 
 def refusal(host: str) -> str:
-    """What a request is told that says a name by which nothing is served."""
+    """The error text for a request with a host name that is not accepted."""
     return (
         f"Nothing is served by the name {_name_in(host)[:100]!r} while there is no server.key: a page in a browser "
         "here could call this machine by it. Call 127.0.0.1 or localhost, name it in server.names, or set a key"
@@ -68,11 +69,11 @@ def refusal(host: str) -> str:
 
 
 def may_ask(scope: Scope, *, allows: Callable[[str], bool]) -> bool:
-    """Whether the page that makes a request, if it is one that does, may make it.
+    """Whether the request may be made: no page sends it, or a page of this machine, of the same origin or allowed.
 
     Args:
         scope: the request.
-        allows: whether CORS options name an origin; asked with an empty one where the page does not say its own.
+        allows: whether CORS options allow an origin; called with "" for a page that does not send its origin.
     """
     origin = header(scope, b"origin")
     if origin is not None:

@@ -1,6 +1,6 @@
 """Reading a request's body and writing an answer, on the bare ASGI interface.
 
-The invoke path goes without Starlette's request and response objects, which cost it a quarter of its rate.
+Request and response objects of a web framework would cost the invoke path a quarter of its rate.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ Receive = Callable[[], Awaitable[Message]]
 Send = Callable[[Message], Awaitable[None]]
 Headers = list[tuple[bytes, bytes]]
 
-# A body that comes in pieces has to be there after so long: what is half read holds memory.
+# A body that comes in pieces must be complete after this time, since an incomplete body holds memory.
 _BODY_S = 60.0
 _SMALL_BYTES = 1 << 16
-# Bodies under way at once, all requests together: some forty of the largest. Small ones have a budget of their own, so
-# that large ones do not keep them out.
+# Memory for the bodies of all open requests together: some forty of the largest. Small bodies have a budget of their
+# own, so that large ones cannot keep them out.
 BUDGET_BYTES = 256 << 20
 _SMALL_BUDGET_BYTES = 32 << 20
-# Of bodies that are not complete: beyond that those go whose senders are slow, the one that is behind longest first.
+# Memory for incomplete bodies. Beyond it the slow senders are refused, the one that stalled longest ago first.
 _SLOW_BUDGET_BYTES = 24 << 20
 _SLOW_S = 1.0
 
@@ -39,7 +39,7 @@ JSON: tuple[bytes, bytes] = (b"content-type", b"application/json")
 
 
 class ClientGoneError(Exception):
-    """The client closed the connection before it had sent its request."""
+    """The client closed the connection before it had sent the whole request."""
 
 
 def header(scope: Scope, name: bytes) -> bytes | None:
@@ -62,7 +62,7 @@ def trace_of(scope: Scope) -> str:
 
 
 class _Incomplete:
-    """Bodies that are being received, those first to which 64 KiB came least recently."""
+    """Bodies that are being received, ordered by when each last received 64 KiB, the longest ago first."""
 
     def __init__(self) -> None:
         self._bodies: OrderedDict[asyncio.Timeout, tuple[int, int, float]] = OrderedDict()
@@ -70,7 +70,7 @@ class _Incomplete:
         self._is_waiting = False
 
     def add(self, body: asyncio.Timeout, size: int) -> None:
-        """`size` more bytes of a body came."""
+        """Count `size` more bytes of a body."""
         now_s = asyncio.get_running_loop().time()
         held, recent, since_s = self._bodies.get(body, (0, 0, now_s))
         recent += size
@@ -80,7 +80,7 @@ class _Incomplete:
             self._bodies[body] = (held + size, 0, now_s)
             self._bodies.move_to_end(body)
         if self._held_bytes > _SLOW_BUDGET_BYTES and not self._is_waiting:
-            self._look_later()  # never at once: of the others there may be some to read that came in the same turn
+            self._look_later()  # not now: data of other bodies may have arrived in this loop turn and be unread
 
     def _look_later(self) -> None:
         loop = asyncio.get_running_loop()
@@ -88,11 +88,11 @@ class _Incomplete:
         loop.call_later(_SLOW_S / 4, self._give_up_slow, loop.time() + _SLOW_S / 4)
 
     def _give_up_slow(self, due_s: float) -> None:
-        """Give up what is slow until the others hold no more than they may; look again as long as they do."""
+        """Refuse slow bodies until the rest fits the budget; schedule another look while it does not fit."""
         now_s = asyncio.get_running_loop().time()
         self._is_waiting = False
         if now_s - due_s > _SLOW_S / 4:
-            self._look_later()  # it is we who were slow: what came meanwhile has not been read yet
+            self._look_later()  # this loop was late, not the senders: data may have arrived that is unread
             return
         while self._held_bytes > _SLOW_BUDGET_BYTES:
             slowest = next(iter(self._bodies))
@@ -100,11 +100,11 @@ class _Incomplete:
                 self._look_later()
                 return
             self.remove(slowest)
-            with contextlib.suppress(RuntimeError):  # it is over its time at this moment
+            with contextlib.suppress(RuntimeError):  # its time limit expires at this moment
                 slowest.reschedule(now_s)
 
     def remove(self, body: asyncio.Timeout) -> None:
-        """The body is complete, or given up."""
+        """Stop counting a body that is complete or was refused."""
         held, _, _ = self._bodies.pop(body, (0, 0, 0.0))
         self._held_bytes -= held
 
@@ -113,7 +113,7 @@ _of_loops: weakref.WeakKeyDictionary[asyncio.AbstractEventLoop, _Incomplete] = w
 
 
 def _incomplete_bodies() -> _Incomplete:
-    """Those of the running loop: of one server."""
+    """The incomplete bodies of the running loop, that is of one server."""
     loop = asyncio.get_running_loop()
     found = _of_loops.get(loop)
     if found is None:
@@ -131,14 +131,14 @@ class Budget:
 
     @contextlib.contextmanager
     def hold(self, scope: Scope, *, most_bytes: int) -> Iterator[None]:
-        """Set memory for the request's body aside while it is dealt with.
+        """Reserve memory for the request's body until the request is answered.
 
         Args:
             scope: the request.
-            most_bytes: the largest body taken, which one of unknown length is counted as.
+            most_bytes: the largest body accepted; a body of unknown length counts as this many bytes.
 
         Raises:
-            TooManyRequestsException: others hold all of it (429).
+            TooManyRequestsException: other requests hold all of the budget (429).
         """
         announced = header(scope, b"content-length")
         size = int(announced) if announced is not None and announced.isdigit() else most_bytes
@@ -169,11 +169,11 @@ def _too_many(used_bytes: int) -> TooManyRequestsException:
 
 
 async def read_body(scope: Scope, receive: Receive, *, limit_bytes: int, operation: str) -> bytes:
-    """The request's body, whole.
+    """The whole body of the request.
 
     Raises:
-        RequestTooLargeException: it is over `limit_bytes` (413); what is left of it is not read.
-        RequestTimeoutException: it was not there after `_BODY_S`, or slow while memory was short (408).
+        RequestTooLargeException: the body is over `limit_bytes` (413); the rest of it is not read.
+        RequestTimeoutException: the body was not complete after `_BODY_S`, or slow while memory was short (408).
         ClientGoneError: the client went away.
     """
     announced = header(scope, b"content-length")
@@ -219,7 +219,7 @@ async def _read_rest(
             more = message.get("more_body", False)
         return b"".join(parts)
     finally:
-        parts.clear()  # which the traceback of an error would keep until the next garbage collection
+        parts.clear()  # an error's traceback would keep the parts alive until the next garbage collection
 
 
 def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:

@@ -1,4 +1,4 @@
-"""Signed requests to AWS's APIs, where access keys are configured: who is let in, and what others are told.
+"""Signed requests to AWS's APIs, where access keys are configured: checks signatures, answers those it refuses.
 
 Source: AWS Lambda API reference, "Common Errors".
 """
@@ -27,12 +27,12 @@ from thawd.gateway.http import (
 )
 from thawd.gateway.lambda_api.control import MAX_BODY_BYTES
 from thawd.gateway.logs.endpoint import is_logs_request
-from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, verify
+from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, verify
 from thawd.invocation import new_request_id
 
 
 class Gate:
-    """Lets signed requests in.
+    """Admits signed requests and refuses all others.
 
     Args:
         keys: secret of each access key id.
@@ -44,10 +44,10 @@ class Gate:
         self._budget = budget
 
     async def admit(self, scope: Scope, receive: Receive, send: Send) -> Receive | None:
-        """What the request's body is to be received by from now on; None: it was refused, and is answered."""
+        """Check a request's signature; returns what the body is read from, or None after answering a refusal."""
         request_id = new_request_id()
         service = "logs" if is_logs_request(scope) else "lambda"
-        request = Signed(
+        request = SignedRequest(
             method=scope["method"],
             raw_path=raw_path_of(scope),
             query=scope["query_string"].decode("latin-1"),
@@ -55,7 +55,7 @@ class Gate:
             body=b"",
         )
         try:
-            # Before the body is read: strangers must not fill the memory.
+            # Before the body is read: callers without a valid key must not fill the memory.
             check_claim(request, self._keys, now_s=time.time(), service=service)
             with self._budget.hold(scope, most_bytes=MAX_BODY_BYTES):
                 body = await read_body(scope, receive, limit_bytes=MAX_BODY_BYTES, operation="signed")

@@ -1,4 +1,4 @@
-"""AWS Signature Version 4: is a request signed with one of our keys, and fresh? And signing one of our own. Pure.
+"""AWS Signature Version 4: checks whether a request is signed with a known key and recent; signs requests. Pure.
 
 Source: AWS Identity and Access Management user guide, "Create a signed AWS API request" and "Authenticating requests
 (AWS Signature Version 4)"; wording of the errors as AWS's services answer.
@@ -26,11 +26,11 @@ _UNSIGNED_HEADERS = "There were headers present in the request which were not si
 
 
 class SignatureError(Exception):
-    """The request is not let in (403).
+    """The request is refused (403).
 
     Attributes:
         code: AWS's error code.
-        message: what is wrong, without secrets.
+        message: the reason, without secrets.
     """
 
     def __init__(self, code: str, message: str) -> None:
@@ -40,8 +40,8 @@ class SignatureError(Exception):
 
 
 @dataclass(frozen=True, slots=True)
-class Signed:
-    """A request as it came.
+class SignedRequest:
+    """The parts of a request that a signature covers, as received or as they will be sent.
 
     Attributes:
         method: in capitals.
@@ -64,15 +64,15 @@ class Signed:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """What a request says of its signature.
+    """A request's signature and the fields that describe it.
 
     Attributes:
-        access_key: whose.
+        access_key: access key id of the signer.
         scope: date, region and service.
-        signed_headers: names, in order.
+        signed_headers: names of the headers that are signed, in order.
         signature: hexadecimal.
         date: ``20260101T000000Z``.
-        valid_s: how long after `date`, seconds; None: as long as clocks may differ.
+        valid_s: seconds after `date` for which the signature is valid; None: `SKEW_S`, by which clocks may differ.
     """
 
     access_key: str
@@ -83,14 +83,14 @@ class _Claim:
     valid_s: int | None
 
 
-def is_signed(request: Signed) -> bool:
-    """Whether the request carries a signature, good or not."""
+def is_signed(request: SignedRequest) -> bool:
+    """Whether the request carries a signature, valid or not."""
     authorization = request.header(b"authorization") or b""
     return authorization.startswith(b"AWS4-") or "X-Amz-Algorithm=" in request.query
 
 
 def claimed_service(authorization: str, query: str) -> str | None:
-    """The service in the scope of the signature that a request carries, good or not; None: it carries none.
+    """The service in the scope of the request's signature, valid or not; None when the request carries none.
 
     Args:
         authorization: the header.
@@ -107,17 +107,18 @@ def claimed_service(authorization: str, query: str) -> str | None:
     return parts[3] if len(parts) == 5 and parts[4] == "aws4_request" and parts[3] else None
 
 
-def verify(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> str:
+def verify(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> str:
     """The access key id that `request` is signed with.
 
     Args:
-        request: as it came.
+        request: as received.
         keys: secret of each access key id.
         now_s: seconds since the epoch.
-        service: for which the signature must be made.
+        service: the service that the signature must name.
 
     Raises:
-        SignatureError: it is not signed, by nobody known, for something else, too long ago, or not rightly (403).
+        SignatureError: the request has no signature, or its signature names an unknown key or another service, has
+            expired, or is wrong (403).
     """
     claim, secret = _check(request, keys, now_s=now_s, service=service)
     payload_hash = _payload_hash(request)
@@ -129,8 +130,8 @@ def verify(request: Signed, keys: Mapping[str, str], *, now_s: float, service: s
     raise SignatureError("InvalidSignatureException", _MISMATCH)
 
 
-def check_claim(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> None:
-    """What can be known before the body is read: the request names a key of ours, the service and a time that is now.
+def check_claim(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str = "lambda") -> None:
+    """Check what can be checked before the body is read: a known key, the right service and the current time.
 
     Raises:
         SignatureError: as `verify` (403).
@@ -138,7 +139,7 @@ def check_claim(request: Signed, keys: Mapping[str, str], *, now_s: float, servi
     _check(request, keys, now_s=now_s, service=service)
 
 
-def _check(request: Signed, keys: Mapping[str, str], *, now_s: float, service: str) -> tuple[_Claim, str]:
+def _check(request: SignedRequest, keys: Mapping[str, str], *, now_s: float, service: str) -> tuple[_Claim, str]:
     claim = _presigned(request) if "X-Amz-Algorithm=" in request.query else _in_header(request)
     secret = keys.get(claim.access_key)
     if secret is None:
@@ -149,13 +150,15 @@ def _check(request: Signed, keys: Mapping[str, str], *, now_s: float, service: s
     return claim, secret
 
 
-def sign(request: Signed, access_key: str, secret: str, *, now_s: float, scope: tuple[str, str]) -> dict[str, str]:
-    """Headers that sign `request`, whose headers must be those that are sent, ``host`` among them.
+def sign(
+    request: SignedRequest, access_key: str, secret: str, *, now_s: float, scope: tuple[str, str]
+) -> dict[str, str]:
+    """The headers to add to `request` so that it is signed.
 
     Args:
-        request: what is to be sent.
-        access_key: whose signature.
-        secret: of the key.
+        request: the request to send; its headers must be the ones that are sent, ``host`` among them.
+        access_key: access key id of the signer.
+        secret: the secret of the key.
         now_s: seconds since the epoch.
         scope: region and service.
     """
@@ -177,36 +180,36 @@ def sign(request: Signed, access_key: str, secret: str, *, now_s: float, scope: 
 
 
 def _fields(text: str) -> dict[str, str]:
-    """``Name=value`` pairs between commas, in one pass: whoever sends them has shown no key yet."""
+    """``Name=value`` pairs between commas, read in one pass: the sender is not authenticated yet."""
     pairs = (part.strip().partition("=") for part in text.split(","))
     return {name: value for name, equals, value in pairs if equals}
 
 
-def _in_header(request: Signed) -> _Claim:
+def _in_header(request: SignedRequest) -> _Claim:
     authorization = (request.header(b"authorization") or b"").decode("latin-1")
     if not authorization.startswith("AWS4-"):
         raise SignatureError("MissingAuthenticationTokenException", "Missing Authentication Token")
     algorithm, _, rest = authorization.partition(" ")
     parts = _fields(rest)
-    wanting = [name for name in ("Credential", "Signature", "SignedHeaders") if not parts.get(name)]
+    absent = [name for name in ("Credential", "Signature", "SignedHeaders") if not parts.get(name)]
     date = (request.header(b"x-amz-date") or b"").decode("latin-1")
-    if algorithm != ALGORITHM or wanting:
-        missing = " ".join(f"Authorization header requires '{name}' parameter." for name in wanting)
+    if algorithm != ALGORITHM or absent:
+        missing = " ".join(f"Authorization header requires '{name}' parameter." for name in absent)
         raise _incomplete(missing or f"Unsupported AWS 'algorithm': '{algorithm}'.")
     if not date:
         raise _incomplete("Authorization header requires existence of either a 'X-Amz-Date' or a 'Date' header.")
     return _claim(parts["Credential"], parts["SignedHeaders"], parts["Signature"], date, valid_s=None)
 
 
-def _presigned(request: Signed) -> _Claim:
+def _presigned(request: SignedRequest) -> _Claim:
     values: dict[str, str] = {}
     for pair in request.query.split("&"):
         name, _, value = pair.partition("=")
         values.setdefault(unquote(name), unquote(value))
     names = ("X-Amz-Credential", "X-Amz-Signature", "X-Amz-SignedHeaders", "X-Amz-Date", "X-Amz-Expires")
-    wanting = [name for name in names if not values.get(name)]
-    if values.get("X-Amz-Algorithm") != ALGORITHM or wanting:
-        missing = " ".join(f"AWS query-string parameters must include '{name}'." for name in wanting)
+    absent = [name for name in names if not values.get(name)]
+    if values.get("X-Amz-Algorithm") != ALGORITHM or absent:
+        missing = " ".join(f"AWS query-string parameters must include '{name}'." for name in absent)
         raise _incomplete(missing or "Unsupported 'X-Amz-Algorithm'.")
     valid = values["X-Amz-Expires"]
     if not (valid.isascii() and valid.isdigit()) or not 1 <= int(valid[:9]) <= _LONGEST_PRESIGNED_S:
@@ -272,8 +275,8 @@ def _check_time(claim: _Claim, now_s: float) -> None:
         raise _invalid(f"Signature not yet current: {claim.date} is still later than {limit}")
 
 
-def _check_headers(claim: _Claim, request: Signed) -> None:
-    """What says how the request is meant must be signed, or whoever passes it on could change the meaning.
+def _check_headers(claim: _Claim, request: SignedRequest) -> None:
+    """Refuse a request with unsigned ``x-amz-*`` headers: a proxy on the way could change what they ask for.
 
     Source: IAM user guide, "Create a signed AWS API request": ``host`` and all ``x-amz-*`` headers must be signed.
     """
@@ -287,23 +290,23 @@ def _stamp(time_s: float) -> str:
     return time.strftime("%Y%m%dT%H%M%SZ", time.gmtime(time_s))
 
 
-def _payload_hash(request: Signed) -> bytes:
-    """What stands for the body in the canonical request.
+def _payload_hash(request: SignedRequest) -> bytes:
+    """The hash of the body as the canonical request has it.
 
     Raises:
         SignatureError: the body is not the one whose hash the request carries.
     """
     actual = hashlib.sha256(request.body).hexdigest().encode()
-    told = request.header(b"x-amz-content-sha256")
-    if told is None or told == _UNSIGNED:
-        return told or actual
-    if not hmac.compare_digest(told, actual):
+    announced = request.header(b"x-amz-content-sha256")
+    if announced is None or announced == _UNSIGNED:
+        return announced or actual
+    if not hmac.compare_digest(announced, actual):
         raise _invalid(_MISMATCH)
-    return told
+    return announced
 
 
 def _canonical_paths(raw_path: str) -> list[str]:
-    """Encoded once more than it is sent, as all services but S3 do it; with and without dots resolved."""
+    """The path encoded a second time, as for all services but S3; with dot segments resolved, and as sent."""
     segments: list[str] = []
     for segment in raw_path.split("/"):
         if segment == "..":
@@ -315,7 +318,7 @@ def _canonical_paths(raw_path: str) -> list[str]:
 
 
 def _canonical_queries(query: str) -> list[str]:
-    """Sorted by name and value: as it was sent, and encoded anew for senders that encode less than signers do."""
+    """The query sorted by name and value: as sent, and encoded again for senders that encode less than signers do."""
     pairs = []
     for pair in query.split("&") if query else []:
         name, _, value = pair.partition("=")
@@ -325,14 +328,14 @@ def _canonical_queries(query: str) -> list[str]:
     return list(dict.fromkeys("&".join(f"{name}={value}" for name, value in sorted(side)) for side in (pairs, again)))
 
 
-def _canonical_request(request: Signed, claim: _Claim, *, path: str, query: str, payload_hash: bytes) -> bytes:
+def _canonical_request(request: SignedRequest, claim: _Claim, *, path: str, query: str, payload_hash: bytes) -> bytes:
     lines = [request.method.encode(), path.encode("latin-1"), query.encode("latin-1", "replace")]
-    given: dict[bytes, list[bytes]] = {}
+    values: dict[bytes, list[bytes]] = {}
     for key, value in request.headers:
-        given.setdefault(key, []).append(b" ".join(value.split()))
+        values.setdefault(key, []).append(b" ".join(value.split()))
     for name in claim.signed_headers:
         encoded = name.encode("latin-1", "replace")
-        lines.append(encoded + b":" + b",".join(given.get(encoded, [])))
+        lines.append(encoded + b":" + b",".join(values.get(encoded, [])))
     return b"\n".join([*lines, b"", ";".join(claim.signed_headers).encode("latin-1", "replace"), payload_hash])
 
 

@@ -1,7 +1,7 @@
-"""An invocation whose answer is passed on while the function makes it.
+"""An invocation whose answer is sent to the client while the function produces it.
 
-The client's reading sets the pace: what it has not read stays in the function (`thawd.wire.response_stream`). A
-client that goes away does not end the function, as on Lambda: what follows is dropped.
+The client's reading sets the pace: data that it has not read stays in the function (`thawd.wire.response_stream`). A
+client that disconnects does not end the function, as on Lambda: the rest of the answer is dropped.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ class Streamed:
             self.stream.end()
 
     async def begun(self) -> bool:
-        """Wait for the answer's first part; False: there is none, and all there is is in `result`.
+        """Wait for the answer's first part; False: the answer has no parts, and `result` holds all of it.
 
         Raises:
-            ThawdError: the function could not be run; only where there is no part.
+            ThawdError: the function could not be run. Never raised once a part has arrived.
         """
         if await self.stream.begun():
             return True
@@ -48,7 +48,7 @@ class Streamed:
         return False
 
     async def result(self) -> Result:
-        """What became of the invocation, once it is over.
+        """Wait for the end of the invocation and return its result.
 
         Raises:
             ThawdError: the function could not be run.
@@ -56,7 +56,7 @@ class Streamed:
         return await self._running
 
     async def drop(self) -> Result:
-        """Let the function end; nobody wants the rest of its answer."""
+        """Read and drop the rest of the answer, until the function ends."""
         while await self.stream.take() is not None:
             pass
         return await self._running
@@ -66,5 +66,5 @@ class Streamed:
     ) -> None:
         if not self._running.done():
             self._running.cancel()
-        # Whatever it ended with was told by `result`, or nobody is there to be told.
+        # `result` has raised the error already, or the client is gone and no caller is left to raise it to.
         await asyncio.gather(self._running, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""What an answer says of how it came about, for who asks with ``X-Thawd-Timing``: the header ``Server-Timing``.
+"""The header ``Server-Timing`` on answers to requests with ``X-Thawd-Timing``: where an invocation spent its time.
 
 Source: W3C, "Server Timing": metrics by name, each with a duration in milliseconds and a description.
 """
@@ -12,15 +12,15 @@ ASKED_BY = b"x-thawd-timing"
 
 
 def timing(scope: Scope, result: Result) -> list[tuple[bytes, bytes]]:
-    """The header, where the request asks for it, else none.
+    """The header in a list; an empty list when the request does not ask for it.
 
-    ``start`` tells by its description how the environment came to be (`StartKind`) and, unless it was warm, how long
-    that took from spawning it to its being ready; ``prepare`` what of this was init, fork or restore inside the
-    process; ``handler`` the time in the handler.
+    The description of ``start`` is how the environment was started (`StartKind`). Unless it was warm, the duration of
+    ``start`` is the time from the spawn until the environment was ready, and ``prepare`` is the part of it spent in
+    init, fork or restore inside the process. ``handler`` is the time in the handler.
     """
     if header(scope, ASKED_BY) is None:
         return []
-    told = f"start;desc={result.start_kind.value}"
+    metrics = f"start;desc={result.start_kind.value}"
     if result.init_ms is not None:
-        told += f";dur={result.init_ms:.3f}, prepare;dur={result.prepare_ms:.3f}"
-    return [(b"server-timing", f"{told}, handler;dur={result.duration_ms:.3f}".encode())]
+        metrics += f";dur={result.init_ms:.3f}, prepare;dur={result.prepare_ms:.3f}"
+    return [(b"server-timing", f"{metrics}, handler;dur={result.duration_ms:.3f}".encode())]

@@ -245,8 +245,9 @@ def _is_like(pieces: list[str], value: str) -> bool:
 
 
 def _cidr(operand: Any, at: str) -> Test:
+    text = _text(operand, "cidr", at)
     try:
-        network = ipaddress.ip_network(_text(operand, "cidr", at), strict=False)
+        network = ipaddress.ip_network(text, strict=False)
     except ValueError as error:
         raise PatternError(f"{at}: {error}") from None
 

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, Dict, NoReturn
 
-from thawd.runtime import aws_guard, faults, logs, loop, process, sdk
+from thawd.runtime import aws_guard, faults, invoking, logs, loop, process, sdk
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import load
 from thawd.snapshot import hooks
@@ -42,7 +42,7 @@ def run() -> NoReturn:
     owner = os.getpid()
     while True:
         head, event = api.next()
-        body, failed = loop.invoke(handler, head, event, now_s=time.monotonic())
+        body, failed = invoking.invoke(handler, head, event, now_s=time.monotonic())
         process.flush_output()
         if os.getpid() != owner:
             os._exit(0)  # a child that the handler forked has come back from it too
@@ -57,7 +57,7 @@ class _Api:
         self._connection = http.client.HTTPConnection(address)
 
     def next(self) -> "tuple[Dict[str, Any], bytes]":
-        """The next invocation: what `loop.invoke` wants to know of it, and its event."""
+        """The next invocation: what `invoking.invoke` wants to know of it, and its event."""
         self._connection.request("GET", _BASE + "/invocation/next")
         answer = self._connection.getresponse()
         event = answer.read()

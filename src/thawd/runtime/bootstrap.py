@@ -32,7 +32,7 @@ def load_own_package() -> None:
 
 if __name__ == "__main__":
     load_own_package()
-    from thawd.runtime.loop import main
+    from thawd.runtime.modes import main
 
     # As a client of the Runtime API, mode `api`, it has no descriptors.
     main(sys.argv[1], *map(int, sys.argv[2:5] or (-1, -1, -1)))

@@ -1,64 +1,16 @@
 """The invoke phase: one frame in, the handler, one frame out, until the platform closes the channel."""
 
-import json
 import os
-import sys
 import time
-from typing import Any, Callable, NoReturn, Optional, Tuple
+from typing import Any, NoReturn, Optional
 
-from thawd.runtime import aws_guard, faults, logs, process, sdk, services
+from thawd.runtime import faults, invoking, process
 from thawd.runtime.channel import Channel
-from thawd.runtime.context import LambdaContext
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler, load
-from thawd.snapshot import hooks
 from thawd.wire import frames
 
-# Source: Lambda quotas, "Invocation payload (request and response)".
-MAX_RESPONSE_BYTES = 6_291_556
 INIT_FAILED = 1
-
-
-def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
-    """Run the init phase, then serve as an environment, fork environments as a template or be frozen; never returns."""
-    started_s = time.monotonic()
-    if mode == "api":
-        from thawd.runtime import api_client
-
-        api_client.run()
-    if mode == "snapshot":
-        process.settle_descriptors([control, service, lifeline])
-        control, service, lifeline = frames.DESCRIPTORS
-    process.die_with_platform(lifeline)
-    process.keep_private([control, service, lifeline])
-    process.limit_descriptors()
-    process.set_up_output()
-    logs.install()
-    hooks.install()
-    sdk.install()
-    aws_guard.install()
-    channel = Channel(control)
-    services.connect(service)
-    if mode == "lint":
-        from thawd.runtime import linting
-
-        linting.run(channel, own_fds=[control, service, lifeline])
-    if mode == "snapshot":
-        from thawd.runtime import freezing
-
-        channel, handler, head = freezing.run(channel, started_s=started_s)
-        # From here on this is a thawed environment, or one forked from a process that was thawed or frozen.
-    else:
-        handler = init(channel)
-        head = {"init_ms": (time.monotonic() - started_s) * 1000}
-    if mode == "template":
-        from thawd.runtime import template
-
-        channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
-        # From here on this is a forked environment.
-    channel.send(frames.READY, {"pid": os.getpid(), **head})
-    serve(channel, handler)
-    raise AssertionError("serve returns only where it is told when")
 
 
 def give_up(channel: Channel, told: faults.Report, *, status: int) -> NoReturn:
@@ -108,7 +60,7 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
             os._exit(0)
         started_s = time.monotonic()
         if streams is None:
-            body, failed = invoke(handler, frame.head, frame.body, now_s=started_s)
+            body, failed = invoking.invoke(handler, frame.head, frame.body, now_s=started_s)
         else:
             body, failed = streams.invoke(frame.head, frame.body, now_s=started_s)
         process.flush_output()
@@ -136,88 +88,3 @@ def streams_of(handler: Handler, channel: Optional[Channel]) -> Any:
     from thawd.runtime.streams import Streams
 
     return Streams(handler, channel)
-
-
-def invoke(
-    handler: Handler, head: Any, event: bytes, *, now_s: float, marshal: Optional[Callable[[Any], bytes]] = None
-) -> Tuple[bytes, bool]:
-    """Run the handler on one event: the answer as JSON text, and whether it is an error document.
-
-    Args:
-        handler: the function's.
-        head: of the INVOKE frame: ``id``, ``arn``, ``left_ms`` and perhaps ``trace`` and ``client``.
-        event: JSON text.
-        now_s: when the invocation began, ``time.monotonic()`` seconds.
-        marshal: makes the answer's bytes of what the handler returned; None: as JSON text.
-
-    Raises:
-        SystemExit: the handler wants the process to end.
-    """
-    request_id = head["id"]
-    logs.set_request_id(request_id)
-    trace_id = head.get("trace")
-    if trace_id:
-        os.environ["_X_AMZN_TRACE_ID"] = trace_id
-    else:
-        os.environ.pop("_X_AMZN_TRACE_ID", None)
-    try:
-        context = LambdaContext(
-            request_id,
-            arn=head["arn"],
-            deadline_s=now_s + head["left_ms"] / 1000,
-            client_context=head.get("client"),
-        )
-        return (marshal or _marshal)(handler(_unmarshal(event), context)), False
-    except SystemExit as error:
-        process.flush_output()
-        _log(Fault("Runtime.ExitError", "the handler called sys.exit(%r)" % error.code, error), request_id)
-        raise
-    except BaseException as error:  # the border to user code: nothing it raises may end the loop
-        return _log(error, request_id), True
-
-
-def _log(error: BaseException, request_id: str) -> bytes:
-    told = faults.report(error, request_id)
-    process.flush_output()
-    faults.write_log(told.text)
-    if hint := sdk.hint(error):
-        faults.write_log("thawd: %s\n" % hint)
-    return told.document
-
-
-def _unmarshal(event: bytes) -> Any:
-    try:
-        return json.loads(event.decode())
-    except ValueError as error:
-        raise Fault("Runtime.UnmarshalError", "Unable to unmarshal input: %s" % error) from None
-
-
-def _marshal(response: Any) -> bytes:
-    try:
-        body = _encode(response)
-    except (TypeError, ValueError, RecursionError) as error:
-        raise Fault("Runtime.MarshalError", "Unable to marshal response: %s" % error) from None
-    if len(body) > MAX_RESPONSE_BYTES:
-        raise Fault(
-            "Function.ResponseSizeTooLarge",
-            "Response payload size exceeded maximum allowed payload size (%d bytes)." % MAX_RESPONSE_BYTES,
-        )
-    return body
-
-
-def _encode(response: Any) -> bytes:
-    # Source: AWS Lambda's runtimes escape characters beyond ASCII up to Python 3.11, and no more from 3.12 on.
-    if sys.version_info >= (3, 12):
-        try:
-            return json.dumps(response, default=_plain, ensure_ascii=False).encode()
-        except UnicodeEncodeError:
-            pass  # half of a surrogate pair has no UTF-8, but an escape
-    return json.dumps(response, default=_plain).encode()
-
-
-def _plain(value: Any) -> Any:
-    """Lambda's runtime accepts Decimal, which DynamoDB returns, and nothing else beyond JSON."""
-    decimal = sys.modules.get("decimal")
-    if decimal is not None and isinstance(value, decimal.Decimal):
-        return float(value)
-    raise TypeError("Object of type %s is not JSON serializable" % type(value).__name__)

@@ -9,7 +9,7 @@ import os
 import time
 from typing import Any, Dict, NamedTuple, Optional
 
-from thawd.runtime import faults, loop, process
+from thawd.runtime import faults, invoking, loop, process
 from thawd.runtime.handler import Handler
 from thawd.wire import frames
 
@@ -45,7 +45,7 @@ def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> Primed:
         try:
             invoke_head = {**head, "id": request_id}
             if streams is None:
-                body, failed = loop.invoke(handler, invoke_head, event, now_s=started_s)
+                body, failed = invoking.invoke(handler, invoke_head, event, now_s=started_s)
             else:
                 body, failed = streams.invoke(invoke_head, event, now_s=started_s)
         except SystemExit as error:

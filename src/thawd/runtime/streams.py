@@ -4,7 +4,7 @@ import os
 from typing import Any, Dict, List, Optional, Tuple
 
 from thawd import streaming
-from thawd.runtime import loop
+from thawd.runtime import invoking
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.wire import frames
@@ -23,7 +23,7 @@ class Streams:
         self._channel = channel
 
     def invoke(self, head: Any, event: bytes, *, now_s: float) -> Tuple[bytes, bool]:
-        """As `loop.invoke`; the body is empty where the answer was sent in parts, and the whole answer else.
+        """As `invoking.invoke`; the body is empty where the answer was sent in parts, and the whole answer else.
 
         Args:
             head: of the INVOKE frame; ``stream``: the answer is wanted in parts, of so many bytes at most.
@@ -31,7 +31,7 @@ class Streams:
             now_s: when the invocation began, ``time.monotonic()`` seconds.
         """
         limit_bytes = head.get("stream")
-        sender = _Sender(self._channel if limit_bytes else None, limit_bytes or loop.MAX_RESPONSE_BYTES)
+        sender = _Sender(self._channel if limit_bytes else None, limit_bytes or invoking.MAX_RESPONSE_BYTES)
         stream = streaming.Stream(sender.send)
         sender.stream = stream
 
@@ -45,7 +45,7 @@ class Streams:
             return b"".join(sender.kept)
 
         try:
-            body, failed = loop.invoke(answer, head, event, now_s=now_s, marshal=whole)
+            body, failed = invoking.invoke(answer, head, event, now_s=now_s, marshal=whole)
         finally:
             stream.abandon()
         self.told = {} if failed else {"type": stream.content_type}

@@ -1,1 +1,1 @@
-"""Other AWS services on the one port: requests passed on to the emulator, notifications of its buckets."""
+"""Other AWS services on the same port: passes requests on to the emulator, fires its buckets' notifications."""

@@ -1,7 +1,7 @@
 """S3 event notifications of the emulator's buckets: configured by PutBucketNotificationConfiguration, fired from here.
 
-What a configuration says of functions is kept here; what it says of queues and topics is passed on, as the emulator
-serves those itself. It is kept in a file beside what the emulator keeps.
+The part of a configuration that names functions is kept here, in a file beside the emulator's own state. The part that
+names queues and topics is passed on: the emulator serves those itself.
 
 Source: Amazon S3 API reference, "PutBucketNotificationConfiguration".
 """
@@ -35,16 +35,16 @@ MAX_BYTES = 1 << 20
 
 PassOn = Callable[[Scope, bytes, Send], Awaitable[int]]
 Head = Callable[[str, Scope], Awaitable[tuple[int, str] | None]]
-Encode = Callable[["ObjectHappening"], bytes]
+Encode = Callable[["EmulatedObjectEvent"], bytes]
 Find = Callable[[str], tuple[str, str | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class NotificationRule:
-    """What happens for which objects.
+    """A rule of a notification configuration: which function runs for which events of which objects.
 
     Attributes:
-        identifier: of the configuration.
+        identifier: the configuration's id.
         notification: which events invoke which function, by its ARN.
     """
 
@@ -53,23 +53,23 @@ class NotificationRule:
 
     @property
     def arn(self) -> str:
-        """Of the function."""
+        """The function's ARN."""
         return self.notification.function
 
 
 @dataclass(frozen=True, slots=True)
-class ObjectHappening:
-    """Something that happened to an object of the emulator's.
+class EmulatedObjectEvent:
+    """An event of an object in one of the emulator's buckets.
 
     Attributes:
         name: event name, for example ``ObjectCreated:Put``.
         bucket: name of the bucket.
-        key: of the object.
+        key: the object's key.
         size: bytes; None when it was removed.
         etag: MD5 in hexadecimal digits; None when it was removed.
         sequencer: grows with every event.
-        request_id: of the invocation it causes.
-        configuration_id: of the notification that asked for it.
+        request_id: request id of the invocation that the event causes.
+        configuration_id: id of the notification configuration that matched.
     """
 
     name: str
@@ -94,8 +94,8 @@ class BucketNotifications:
     Args:
         accept: stores an asynchronous invocation.
         find: name and qualifier of the function that an ARN names; raises when there is none.
-        encode: makes the event.
-        complain: told what an operator should know.
+        encode: makes the invocation's payload from an event.
+        complain: reports a problem to the operator.
     """
 
     def __init__(self, *, accept: Accept, find: Find, encode: Encode, complain: Callable[[str], None]) -> None:
@@ -110,12 +110,12 @@ class BucketNotifications:
         self.head: Head
 
     def keep_in(self, file: Path) -> None:
-        """Take over the configurations that are in a file, and keep them there from now on.
+        """Load the configurations from a file, and write every change to it from now on.
 
         Raises:
-            OSError: it cannot be read.
-            ValueError: it is not JSON, or not ours.
-            S3Error: what it holds is no configuration.
+            OSError: the file cannot be read.
+            ValueError: the file is not JSON, or was not written by thawd.
+            S3Error: an entry of the file is not a notification configuration.
         """
         self._file = file
         try:
@@ -126,11 +126,11 @@ class BucketNotifications:
             self._by_bucket[bucket] = _Configuration(document.encode("latin-1"), parse(document.encode("latin-1"))[0])
 
     async def _keep(self) -> None:
-        """Have all configurations on the disk; where that fails they are in force until the server ends."""
+        """Write all configurations to the file; when that fails they stay in force until the server ends."""
         if self._file is None:
             return
-        async with self._writing:  # one after the other: an older state must not take the place of a newer one
-            # A document says itself how it is encoded: its bytes are kept.
+        async with self._writing:  # one write after the other: an older state must not replace a newer one
+            # An XML document declares its own encoding, so its bytes are kept as they are.
             documents = {bucket: one.document.decode("latin-1") for bucket, one in self._by_bucket.items()}
             try:
                 await asyncio.to_thread(_replace, self._file, msgspec.json.encode(documents))
@@ -138,7 +138,7 @@ class BucketNotifications:
                 self._complain(f"thawd: notifications of buckets could not be written to {self._file}: {error}")
 
     async def serve(self, scope: Scope, receive: Receive, send: Send, pass_on: PassOn) -> bool:
-        """Serve a request for a bucket's notification configuration; False: it is for something else."""
+        """Serve a request for a bucket's notification configuration; False when the request is for something else."""
         bucket, key = _place(scope)
         if "notification" not in _query(scope) or key or not bucket:
             return False
@@ -177,8 +177,8 @@ class BucketNotifications:
                 f"Unable to validate the following destination configurations: {rule.arn}: {error.message}",
             ) from None
 
-    async def happened(self, scope: Scope) -> None:
-        """A request for S3 has succeeded: fire what asks for it."""
+    async def request_succeeded(self, scope: Scope) -> None:
+        """Fire the notifications that match an S3 request that has just succeeded."""
         bucket, key = _place(scope)
         removes = scope["method"] == "DELETE" and not key and bucket and not _query(scope)
         if removes and self._by_bucket.pop(bucket, None) is not None:
@@ -196,8 +196,8 @@ class BucketNotifications:
         for rule in wanted:
             await self._fire(rule, name, bucket, key, found)
 
-    async def removed(self, scope: Scope, answer: bytes) -> None:
-        """A request to delete several objects was answered so."""
+    async def objects_deleted(self, scope: Scope, answer: bytes) -> None:
+        """Fire the notifications for the objects that a DeleteObjects answer lists as deleted."""
         bucket, _ = _place(scope)
         configuration = self._by_bucket.get(bucket)
         if configuration is None:
@@ -216,7 +216,7 @@ class BucketNotifications:
         size, etag = found or (None, None)
         request_id = new_request_id()
         event = self._encode(
-            ObjectHappening(name, bucket, key, size, etag, next(self._sequence), request_id, rule.identifier)
+            EmulatedObjectEvent(name, bucket, key, size, etag, next(self._sequence), request_id, rule.identifier)
         )
         try:
             function, qualifier = self._find(rule.arn)
@@ -235,7 +235,7 @@ class BucketNotifications:
 
 
 def event_name(scope: Scope) -> str | None:
-    """The event that a successful request of an object was; None for none."""
+    """The event name of a successful request for an object; None for a request that causes no event."""
     _, key = _place(scope)
     query = _query(scope)
     if not key:
@@ -254,7 +254,7 @@ def parse(document: bytes) -> tuple[list[NotificationRule], bytes]:
     """The rules for functions, and the document without them.
 
     Raises:
-        S3Error: it is no notification configuration (400).
+        S3Error: the document is not a notification configuration (400).
     """
     if b"<!" in document:
         raise S3Error(400, "MalformedXML", "A configuration has no document type and no comments")
@@ -304,12 +304,12 @@ def _local(tag: str) -> str:
 
 
 def _query(scope: Scope) -> dict[str, list[str]]:
-    """Parameters, without those of a presigned URL."""
+    """The query parameters, without those of a presigned URL."""
     given = parse_qs(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     return {name: value for name, value in given.items() if not re.match("x-amz-", name, re.IGNORECASE)}
 
 
 def _place(scope: Scope) -> tuple[str, str]:
-    """Bucket and key, path style."""
+    """Bucket and key of a path-style request."""
     bucket, _, key = raw_path_of(scope).lstrip("/").partition("/")
     return unquote(bucket), unquote(key)

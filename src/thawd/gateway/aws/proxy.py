@@ -1,7 +1,7 @@
 """Requests for other AWS services than Lambda and its logs: passed on to the emulator, on the one port.
 
-Which service a request is for stands in the scope of its signature. S3 requests for thawd's own buckets stay here; what
-S3 requests change in the emulator's buckets fires functions, as notifications configured through S3's API ask.
+The scope of a request's signature names its service. S3 requests for thawd's own buckets are not passed on. Changes in
+the emulator's buckets fire functions, as the notifications configured through S3's API ask.
 """
 
 from __future__ import annotations
@@ -29,11 +29,11 @@ if TYPE_CHECKING:
     import httpx
 
 _OWN = ("lambda", "logs")
-# Source: RFC 9110, 7.6.1: what belongs to one connection.
+# Source: RFC 9110, 7.6.1: headers that belong to one connection.
 _OF_CONNECTION = {b"connection", b"keep-alive", b"te", b"trailer", b"transfer-encoding", b"upgrade", b"expect"}
 _ANSWER_S = 60.0
 _MOST_CODE_BYTES = 262_144_000
-# The emulator looks for the service in it, and checks nothing.
+# The emulator reads the service from the scope and does not check the signature.
 _UNSIGNED = b"AWS4-HMAC-SHA256 Credential=test/20260101/us-east-1/s3/aws4_request, SignedHeaders=host, Signature=0"
 
 
@@ -42,16 +42,16 @@ def service_of(scope: Scope) -> str | None:
     authorization = (header(scope, b"authorization") or b"").decode("latin-1")
     service = claimed_service(authorization, scope["query_string"].decode("latin-1"))
     if service is None and b"AWSAccessKeyId=" in scope["query_string"] and b"Signature=" in scope["query_string"]:
-        return "s3"  # which presigned URLs of the older kind are for
+        return "s3"  # presigned URLs of signature version 2 are for S3 only
     return service
 
 
 class AwsProxy:
-    """Passes requests on.
+    """Passes requests on to the emulator.
 
     Args:
-        url: of the emulator.
-        owns: whether a path is of one of thawd's own buckets.
+        url: the emulator's URL.
+        owns: whether a path belongs to one of thawd's own buckets.
         notifications: fires functions for what happens in the emulator's buckets.
     """
 
@@ -92,12 +92,12 @@ class AwsProxy:
             await respond_json(send, 502, {"message": f"the emulator of --aws does not answer: {error!r}"})
             return
         if service_of(scope) == "s3" and 200 <= status < 300:
-            await self._notifications.happened(scope)
+            await self._notifications.request_succeeded(scope)
             if is_bulk:
-                await self._notifications.removed(scope, b"".join(answered))
+                await self._notifications.objects_deleted(scope, b"".join(answered))
 
     async def read(self, bucket: str, key: str) -> bytes | None:
-        """The contents of an object of the emulator's; None when it is not there, or larger than code may be."""
+        """The contents of an object in the emulator; None when it does not exist or is larger than code may be."""
         path = f"/{quote(bucket)}/{quote(key)}"
         headers = [(b"host", b"localhost"), (b"authorization", _UNSIGNED)]
         response = await self._client.send(
@@ -119,7 +119,7 @@ class AwsProxy:
         return await self._pass_on(changed, whole(), send)
 
     async def _pass_on(self, scope: Scope, body: AsyncIterator[bytes], send: Send) -> int:
-        """The status of the answer, once it has been sent on."""
+        """Pass a request on and send its answer; returns the answer's status."""
         raw_path = raw_path_of(scope).encode("latin-1")
         query = scope["query_string"]
         target = self._url.copy_with(raw_path=raw_path + (b"?" + query if query else b""))
@@ -137,7 +137,7 @@ class AwsProxy:
         return response.status_code
 
     async def _head(self, path: str, scope: Scope) -> tuple[int, str] | None:
-        """Size and ETag of an object; None when it is not there."""
+        """Size and ETag of an object; None when it does not exist."""
         headers = [(b"host", header(scope, b"host") or b""), (b"authorization", header(scope, b"authorization") or b"")]
         response = await self._client.head(self._url.copy_with(raw_path=path.encode("latin-1")), headers=headers)
         if response.status_code != 200:
@@ -146,7 +146,7 @@ class AwsProxy:
 
 
 def _listening(send: Send, answered: list[bytes]) -> Send:
-    """`send`, with the body of the answer kept, too."""
+    """Wrap `send` so that the body of the answer is also appended to `answered`."""
 
     async def both(message: Message) -> None:
         answered.append(message.get("body", b""))

@@ -1,7 +1,7 @@
 """Function URLs: a function's own HTTP address, open to all or to signed requests.
 
-Requests are events of payload format 2.0. What differs from routes is in `function_url_event`; the URL itself, not
-`server.key`, says who may call.
+Requests become events of payload format 2.0; `event` has the differences from routes. The URL's own settings, not
+`server.key`, decide who may call.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs", "Invoking Lambda function URLs",
 "Control access to Lambda function URLs".
@@ -39,24 +39,24 @@ from thawd.gateway.http import (
 from thawd.gateway.routes.endpoint import MAX_BODY_BYTES, request_of
 from thawd.gateway.routes.integration import WITHOUT_BODY, MalformedResponseError
 from thawd.gateway.routes.prelude import Prelude, whole
-from thawd.gateway.sigv4 import SignatureError, Signed, check_claim, is_signed, verify
+from thawd.gateway.sigv4 import SignatureError, SignedRequest, check_claim, is_signed, verify
 from thawd.gateway.streamed import Streamed
 from thawd.invocation import Invocation, new_request_id
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.streaming import HTTP_RESPONSE
 
 LOCAL_KEYS: Mapping[str, str] = {"test": "test"}
-"""What requests may be signed with where no keys are configured and nobody else reaches the port."""
+"""Keys for signing where none are configured and only this machine reaches the port."""
 
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """Who may call.
+    """Who may call function URLs.
 
     Attributes:
         keys: secret of each access key id.
-        is_local: whether nobody but this machine is meant to call; then pages of other origins must not make it call.
-        key: the server's, which need not be shown here, and is in no event; None: it has none.
+        is_local: whether only this machine is meant to call; pages of other origins are then refused.
+        key: the server's key. Function URLs do not require it, and it is removed from events; None: there is none.
     """
 
     keys: Mapping[str, str]
@@ -68,7 +68,7 @@ class FunctionUrlApi:
     """Serves function URLs.
 
     Args:
-        table: which there are.
+        table: the function URLs that exist.
         dispatcher: runs invocations.
         access: who may call.
         queue_timeout_s: how long a request may wait for an environment, seconds.
@@ -85,7 +85,7 @@ class FunctionUrlApi:
         self._budget = budget
 
     def addressed(self, scope: Scope) -> str | None:
-        """The identifier in the request's path or host, whether or not there is such a URL; None: it is not for us."""
+        """The identifier in the request's path or host, whether or not it exists; None: the request names no URL."""
         path: str = scope["path"]
         if path.startswith(PATH_PREFIX):
             return id_in(path) or ""
@@ -128,17 +128,17 @@ class FunctionUrlApi:
             return
 
     def _caller(self, scope: Scope, url: Url, body: bytes) -> Caller | None:
-        """Who has signed the request; None where nobody needs to.
+        """The signer of the request; None when the URL requires no signature.
 
         Raises:
-            SignatureError: it is not signed as it must be (403).
+            SignatureError: the signature is missing or wrong (403).
         """
         if url.settings.auth_type == "NONE":
             return None
         return Caller(verify(_signed(scope, body), self._access.keys, now_s=time.time()))
 
     def _check_claim(self, scope: Scope, url: Url) -> None:
-        """What can be known before the body is read: strangers must not fill the memory.
+        """Check what can be checked before the body is read: unauthenticated callers must not fill the memory.
 
         Raises:
             SignatureError: as `_caller` (403).
@@ -187,13 +187,13 @@ class FunctionUrlApi:
             if result.function_error is not None:
                 await _fail(send)
                 return
-            # A handler that does not stream: on Lambda, too, its answer is passed on as it is.
+            # The handler does not stream: as on Lambda, its answer is the body, unchanged.
             kind = JSON if result.content_type is None else (b"content-type", result.content_type.encode())
             await respond(send, 200, [kind], result.payload)
 
 
-def _signed(scope: Scope, body: bytes) -> Signed:
-    return Signed(
+def _signed(scope: Scope, body: bytes) -> SignedRequest:
+    return SignedRequest(
         method=scope["method"],
         raw_path=raw_path_of(scope),
         query=scope["query_string"].decode("latin-1"),
@@ -203,7 +203,7 @@ def _signed(scope: Scope, body: bytes) -> Signed:
 
 
 def _named(send: Send, request_id: str, trace_id: str) -> Send:
-    """`send`, which puts the names of the request into the answer."""
+    """Wrap `send` so that answers carry the request id and the trace id."""
     names = [
         (b"x-amzn-requestid", request_id.encode()),
         (b"x-amzn-trace-id", trace_id.partition(";")[0].encode("latin-1")),
@@ -218,7 +218,7 @@ def _named(send: Send, request_id: str, trace_id: str) -> Send:
 
 
 async def _pass_on(send: Send, answer: Streamed) -> None:
-    """Send an answer as it comes. One that breaks off is cut off: the client must not take it for whole."""
+    """Send an answer as it arrives. One that breaks off ends without a last chunk, so the client sees the failure."""
     stream = answer.stream
     prelude = Prelude()
     body: bytes | None = b""
@@ -241,7 +241,7 @@ async def _pass_on(send: Send, answer: Streamed) -> None:
 
 
 async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
-    """The beginning of the body after the prelude; None: there is no good prelude."""
+    """The beginning of the body after the prelude; None: the prelude is missing or malformed."""
     try:
         while (data := await answer.stream.take()) is not None:
             if (body := prelude.feed(data)) is not None:
@@ -252,7 +252,7 @@ async def _read_prelude(prelude: Prelude, answer: Streamed) -> bytes | None:
 
 
 def _from_here(scope: Scope, url: Url) -> bool:
-    """Whether the page that calls, if it is one, is of this machine, the URL's own, or of an origin that may call."""
+    """Whether the caller is no page, or a page of this machine, of the URL itself, or of an origin that CORS allows."""
     shared = url.settings.cors
     return may_ask(scope, allows=lambda origin: shared is not None and cors.allows(shared, origin))
 
@@ -262,5 +262,5 @@ async def _refuse(send: Send, code: str) -> None:
 
 
 async def _fail(send: Send) -> None:
-    """The function failed, or answered what is no response."""
+    """Answer 502: the function failed, or its answer is not a response."""
     await respond(send, 502, [JSON], b"Internal Server Error")

@@ -1,4 +1,4 @@
-"""The event of a function URL, and the response for a handler's answer: payload format 2.0, a little different. Pure.
+"""Events of function URLs and responses to them: payload format 2.0 with small differences. Pure.
 
 Source: AWS Lambda developer guide, "Invoking Lambda function URLs", request and response payload formats.
 """
@@ -16,7 +16,7 @@ from thawd.resources import ACCOUNT_ID
 
 @dataclass(frozen=True, slots=True)
 class Caller:
-    """Who has signed a request.
+    """The signer of a request.
 
     Attributes:
         access_key: access key id.
@@ -43,11 +43,11 @@ def event(
     """The event for `request` to `url`.
 
     Args:
-        request: as it came; a path under ``/_urls/ID`` is told without that.
-        url: which was called.
-        caller: who has signed the request; None: it did not need to be.
+        request: as received; the prefix ``/_urls/ID`` is removed from its path.
+        url: the URL that was called.
+        caller: the signer of the request; None when the URL requires no signature.
         now_s: seconds since the epoch.
-        request_id: of the invocation.
+        request_id: the invocation's request id.
     """
     prefix = PATH_PREFIX + url.identifier
     by_path = request.raw_path.startswith(prefix)
@@ -68,10 +68,10 @@ def event(
 
 
 def response(payload: bytes) -> Response:
-    """The HTTP response for a handler's answer: one with ``statusCode`` is taken as told, any other is a JSON body.
+    """The HTTP response for a handler's answer: the one it describes if it has ``statusCode``, else a JSON body.
 
     Raises:
-        MalformedResponseError: it has a ``statusCode`` but its fields are not what Lambda accepts.
+        MalformedResponseError: the answer has a ``statusCode`` but fields that Lambda does not accept.
     """
     answer = decode_answer(payload)
     if not isinstance(answer, dict) or "statusCode" not in answer:

@@ -1,8 +1,8 @@
 """Function URLs: which function an address belongs to. Knows nothing of HTTP beyond names and paths.
 
-An address is ``ID.lambda-url.REGION.localhost`` or ``ID.lambda-url.REGION.on.aws`` by host, or ``/_urls/ID/...`` by
-path for those whose resolver does not know names under ``localhost``. ``ID`` follows from function and qualifier, so
-that it is the same after a restart.
+An address is the host ``ID.lambda-url.REGION.localhost`` or ``ID.lambda-url.REGION.on.aws``, or, for clients whose
+resolver does not know names under ``localhost``, the path ``/_urls/ID/...``. ``ID`` is computed from function and
+qualifier, so it does not change with a restart.
 
 Source: AWS Lambda developer guide, "Creating and managing Lambda function URLs".
 """
@@ -42,7 +42,7 @@ class Url:
 
     @property
     def domain(self) -> str:
-        """Its host name on AWS."""
+        """The URL's host name on AWS."""
         return f"{self.identifier}.lambda-url.{REGION}.on.aws"
 
 
@@ -58,13 +58,13 @@ def url_id(function: str, qualifier: str = LATEST) -> str:
 
 
 def id_in(address: str) -> str | None:
-    """The identifier in a host (perhaps with a port) or a path, whether or not there is such a URL."""
+    """The identifier in a host (perhaps with a port) or a path, or None; the URL need not exist."""
     match = _PATH.match(address) if address.startswith("/") else _HOST.fullmatch(address)
     return match[1].lower() if match is not None else None
 
 
 def settings_of(config: Mapping[str, Any]) -> FunctionUrl:
-    """What a URL's configuration in the API's terms (AuthType, InvokeMode, Cors) says."""
+    """The settings in a URL configuration of the Lambda API (AuthType, InvokeMode, Cors)."""
     shared = config.get("Cors")
     return FunctionUrl(
         auth_type=config["AuthType"],
@@ -83,8 +83,8 @@ def settings_of(config: Mapping[str, Any]) -> FunctionUrl:
 
 
 def described(settings: FunctionUrl) -> dict[str, Any]:
-    """`settings` in the API's terms, as `settings_of` reads them."""
-    told: dict[str, Any] = {"AuthType": settings.auth_type, "InvokeMode": settings.invoke_mode}
+    """`settings` as a URL configuration of the Lambda API; the inverse of `settings_of`."""
+    config: dict[str, Any] = {"AuthType": settings.auth_type, "InvokeMode": settings.invoke_mode}
     shared = settings.cors
     if shared is not None:
         lists = {
@@ -93,16 +93,16 @@ def described(settings: FunctionUrl) -> dict[str, Any]:
             "AllowHeaders": shared.allow_headers,
             "ExposeHeaders": shared.expose_headers,
         }
-        told["Cors"] = {
+        config["Cors"] = {
             **{name: list(values) for name, values in lists.items() if values},
             "MaxAge": shared.max_age_s,
             "AllowCredentials": shared.allow_credentials,
         }
-    return told
+    return config
 
 
 class UrlTable:
-    """All function URLs: those of thawd.toml, and those that the API has made, which win."""
+    """All function URLs: those declared in thawd.toml and those made through the API, which take precedence."""
 
     def __init__(self) -> None:
         self._declared: dict[str, Url] = {}
@@ -118,18 +118,18 @@ class UrlTable:
         return iter((self._declared | self._set).values())
 
     def declare(self, urls: Mapping[str, FunctionUrl]) -> None:
-        """These are the URLs of thawd.toml from now on, by name of the function."""
+        """Replace the URLs declared in thawd.toml; `urls` has them by name of the function."""
         made = (Url(url_id(name), name, LATEST, settings) for name, settings in urls.items())
         self._declared = {url.identifier: url for url in made}
 
     def set(self, function: str, qualifier: str, settings: FunctionUrl) -> str:
-        """Make or change the URL of a function or of one of its aliases; its identifier."""
+        """Make or change the URL of a function or of one of its aliases; returns the identifier."""
         identifier = url_id(function, qualifier)
         self._set[identifier] = Url(identifier, function, qualifier, settings)
         return identifier
 
     def remove(self, function: str, qualifier: str) -> bool:
-        """Take away what `set` made; whether there was anything."""
+        """Remove a URL that `set` made; returns whether it existed."""
         return self._set.pop(url_id(function, qualifier), None) is not None
 
     def find(self, address: str) -> Url | None:

@@ -1,14 +1,14 @@
-"""One connection of the HTTP port: uvicorn's protocol with bounds on what a stranger may send, before any key is seen.
+"""One connection of the HTTP port: uvicorn's protocol, with limits on what a client without a key may send.
 
-uvicorn hands all that comes to the parser. This protocol stands between the two: it cuts what comes at the ends of
+uvicorn passes all received data to the parser. This protocol stands between the two: it cuts the data at the ends of
 heads and bodies and feeds the parser one request at a time, so that
 
 - no more than 64 KiB of a head are ever parsed or kept,
-- a pipelined request is kept as the bytes it is until the one before it is answered,
-- the pieces of a chunked body are gathered before uvicorn sees them,
-- an answer that is sent before the body was read reaches the client, which is still sending.
+- a pipelined request is kept as unparsed bytes until the request before it is answered,
+- the pieces of a chunked body are joined before uvicorn sees them,
+- an answer that is sent before the body was read reaches the client although the client is still sending.
 
-Deadlines and what all connections may hold together are in `connection_limits`.
+Deadlines, and limits on what all connections hold together, are in `limits`.
 
 Source: RFC 9112, "Message Parsing", "Chunked Transfer Coding", "Tear-down"; RFC 9110, 10.1.1, "Expect".
 """
@@ -30,7 +30,7 @@ from thawd.gateway.http import Message, Receive, Scope, Send
 from thawd.gateway.http_server.limits import Connections
 
 _END_OF_HEAD = b"\r\n\r\n"
-# So much of a chunked body is parsed between two looks at what it is made of.
+# A chunked body is parsed in slices of this size; the limits on its framing are checked after each.
 _SLICE_BYTES = 4096
 _NOT_LOOKED_AT = -1
 _REASONS = {
@@ -42,15 +42,15 @@ _REASONS = {
 
 
 class _TooManyHeadersError(Exception):
-    """Raised through the parser."""
+    """Raised through the parser: the request has more headers than are allowed."""
 
 
 class _NextRequestError(Exception):
-    """Raised through the parser: a request begins in the middle of what it was fed."""
+    """Raised through the parser: another request begins within the data that was fed."""
 
 
 class _Outlet:
-    """What an answer is written to: the transport, but that closing it waits until a client that sends has read it."""
+    """The transport for writing an answer. Its `close` waits until a client that is still sending can read it."""
 
     __slots__ = ("close", "is_closing", "write")
 
@@ -61,19 +61,19 @@ class _Outlet:
 
 
 class Connection(HttpToolsProtocol):
-    """See the module.
+    """uvicorn's protocol for one connection, with limits; see the module's docstring.
 
     Args:
-        connections: all of the server.
-        given: what uvicorn gives its protocols.
+        connections: all connections of the server.
+        options: the arguments that uvicorn passes to its protocols.
     """
 
-    def __init__(self, connections: Connections, **given: Any) -> None:
-        # The parser calls this for each piece of a body, of which there may be 100,000 in what one call brings.
+    def __init__(self, connections: Connections, **options: Any) -> None:
+        # The parser calls `on_body` for each piece of a body; one call of `data_received` may bring 100,000 of them.
         self._pieces: list[bytes] = []
         self.on_body = self._pieces.append  # type: ignore[method-assign, assignment]
-        super().__init__(**given)
-        self.all = connections
+        super().__init__(**options)
+        self.server_connections = connections
         self.limits = connections.limits
         self._most_head_bytes = connections.limits.head_bytes
         self.deadline_s = math.inf
@@ -85,15 +85,15 @@ class Connection(HttpToolsProtocol):
         self._held_from = 0
         self._is_discarding = False
         self._discarded_bytes = 0
-        self._unsent_bytes = 0  # when it was last looked at
+        self._unsent_bytes = 0  # of the answer, at the last check
         self._read_at_s = 0.0
         # Per-request state
         self._is_in_head = True
         self._may_begin = False
-        self._end_of_piece = b""  # of a head: its end may be cut anywhere
-        self._left_bytes: int | None = 0  # of a body; None: it is chunked
-        self._is_past_parser = False  # the body is
-        self._framing_bytes = 0  # of a chunked body, since the last of its content
+        self._end_of_piece = b""  # last three bytes of an incomplete head: its end may arrive in two pieces
+        self._left_bytes: int | None = 0  # bytes of the body still to come; None: the body is chunked
+        self._is_past_parser = False  # the body does not go through the parser
+        self._framing_bytes = 0  # of a chunked body, since the last byte of its content
 
     # What asyncio calls.
 
@@ -102,26 +102,26 @@ class Connection(HttpToolsProtocol):
         super().connection_made(transport)
         self._outlet = _Outlet(self, transport)
         self.deadline_s = self.loop.time() + self.limits.head_s
-        if not self.all.admit(self):
+        if not self.server_connections.admit(self):
             self._refuse(503, "All connections are at work; try again later")
             self.transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
         self._held = b""
-        self.all.leave(self)
+        self.server_connections.leave(self)
         super().connection_lost(exc)
-        self._outlet.close = self.transport.close  # or the two would keep each other
+        self._outlet.close = self.transport.close  # breaks the reference cycle of connection and outlet
 
     def pause_writing(self) -> None:
-        """Called by asyncio: the client does not read, and the application has to wait."""
+        """Called by asyncio: the client does not read, so the application has to wait."""
         super().pause_writing()
-        self.all.stall(self)
+        self.server_connections.stall(self)
 
     def resume_writing(self) -> None:
         """Called by asyncio."""
         super().resume_writing()
-        self.all.go_on(self)
+        self.server_connections.go_on(self)
 
     def data_received(self, data: bytes) -> None:
         """Called by asyncio."""
@@ -135,13 +135,13 @@ class Connection(HttpToolsProtocol):
     # What the limits call.
 
     def expire(self, now_s: float) -> None:
-        """It is over its time."""
+        """Called when the deadline has passed: extend it, end the connection, or answer 408."""
         if self._is_at_work() and self._is_in_head:
-            self.deadline_s = math.inf  # the request is whole: the client has nothing to send, and waits for us
+            self.deadline_s = math.inf  # the request is complete: the client waits for the application
         elif self._is_read(now_s):
             self.deadline_s = now_s + self.limits.stall_s
         elif not self._is_in_head and not self._has_answered() and self.flow.read_paused:
-            self.deadline_s = now_s + self.limits.stall_s  # it is we who do not read
+            self.deadline_s = now_s + self.limits.stall_s  # reading is paused here, the client is not slow
         elif self._is_discarding or not (self.head_bytes if self._is_in_head else not self._has_answered()):
             self.end()
         else:
@@ -150,7 +150,10 @@ class Connection(HttpToolsProtocol):
             self._close_when_sent()
 
     def _is_read(self, now_s: float) -> bool:
-        """Whether an answer is on its way to a client that may still read it: it has a while if no request is begun."""
+        """Whether unsent data of an answer waits for a client that may still read it.
+
+        The client has `unread_s` since it last read, and `stall_s` once another request has begun.
+        """
         before, self._unsent_bytes = self._unsent_bytes, self.transport.get_write_buffer_size()
         if before == 0 or self._unsent_bytes < before:
             self._read_at_s = now_s
@@ -165,14 +168,14 @@ class Connection(HttpToolsProtocol):
     def end(self) -> None:
         """Close the connection now."""
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # or it would wait for somebody to read
+            self.transport.abort()  # `close` would wait for the client to read
         else:
             self.transport.close()
 
-    # From the bytes that come to requests.
+    # From received bytes to requests.
 
     def _feed(self, data: bytes, at: int) -> None:
-        """Have `data` from `at` on parsed, one request at a time."""
+        """Parse `data` from `at` on, one request at a time."""
         size = len(data)
         while at < size and not self._is_discarding:
             if not self._is_in_head:
@@ -184,10 +187,12 @@ class Connection(HttpToolsProtocol):
                 return
 
     def _feed_head(self, data: bytes, at: int) -> int:
-        """Feed a head up to its end; the place after what was fed."""
+        """Feed the parser a head up to its end; returns the position after the data that was fed."""
         found = data.find(_END_OF_HEAD, at)
         if self.head_bytes and (begun := (self._end_of_piece + data[at : at + 3]).find(_END_OF_HEAD)) >= 0:
-            end = at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)  # it began in what came before
+            end = (
+                at + begun + len(_END_OF_HEAD) - len(self._end_of_piece)
+            )  # the end of the head began in the data before
             is_whole = True
         else:
             end = len(data) if found < 0 else found + len(_END_OF_HEAD)
@@ -198,11 +203,11 @@ class Connection(HttpToolsProtocol):
         if not is_whole:
             if not self.head_bytes:
                 self.deadline_s = self.loop.time() + self.limits.head_s
-            self.all.head_goes_on(self, len(data) - at)
+            self.server_connections.head_goes_on(self, len(data) - at)
             self._end_of_piece = (self._end_of_piece + data[max(at, len(data) - 3) :])[-3:]
         elif self.head_bytes:
             self._end_of_piece = b""
-            self.all.head_is_over(self)
+            self.server_connections.head_is_over(self)
         self._may_begin = True
         if self._parse(data, at, end) and not is_whole:
             self._check_headers()
@@ -214,7 +219,7 @@ class Connection(HttpToolsProtocol):
             self._refuse_rest(431, f"A request may have {self.limits.headers} headers")
 
     def _feed_body(self, data: bytes, at: int) -> int:
-        """Feed what there is of a body, and no more; the place after what was fed."""
+        """Feed the part of a body that `data` holds, not beyond its end; returns the position after it."""
         if self.cycle.response_complete:
             self._discarded_bytes += len(data) - at
             if self._discarded_bytes > self.limits.discard_bytes:
@@ -249,7 +254,7 @@ class Connection(HttpToolsProtocol):
         if not self.cycle.response_complete:
             self.deadline_s = self.loop.time() + self.limits.stall_s
         if self._parse(data, at, end):
-            self._check_headers()  # trailers are added to them
+            self._check_headers()  # the parser adds trailers to the headers
             if self._framing_bytes > self.limits.head_bytes and not self._is_discarding:
                 self._refuse_rest(
                     400, f"A chunk's size, or what ends the body, has over {self.limits.head_bytes} bytes"
@@ -257,7 +262,7 @@ class Connection(HttpToolsProtocol):
         return end
 
     def _parse(self, data: bytes, at: int, end: int) -> bool:
-        """Have the parser read a part of `data`; False: it is no HTTP, and refused."""
+        """Feed a part of `data` to the parser; False: it is not HTTP and was refused."""
         try:
             while at < end:
                 try:
@@ -265,7 +270,7 @@ class Connection(HttpToolsProtocol):
                     self.parser.feed_data(part)
                     break
                 except httptools.HttpParserUpgrade as upgrade:
-                    at += upgrade.args[0]  # the request stands, we stay with HTTP/1.1. Source: RFC 9110, 7.8
+                    at += upgrade.args[0]  # the upgrade is ignored, the request is served. Source: RFC 9110, 7.8
         except httptools.HttpParserError as error:
             if isinstance(error.__context__, _NextRequestError):
                 self._drop_next()
@@ -279,10 +284,10 @@ class Connection(HttpToolsProtocol):
         return True
 
     def _drop_next(self) -> None:
-        """Close the connection after this request: where the next one begins cannot be known any more.
+        """Close the connection after this request: the position where the next one begins is lost.
 
-        Only a chunked body ends where nobody has said; whoever pipelines another request behind one has to send it
-        again, as after any connection that was closed. Source: RFC 9112, 9.3.2.
+        This happens with chunked bodies only, since their length is not announced. A client that pipelines a request
+        behind one has to send it again, as after any closed connection. Source: RFC 9112, 9.3.2.
         """
         if self._pieces:
             self._take_pieces()
@@ -293,19 +298,19 @@ class Connection(HttpToolsProtocol):
             self._is_discarding = True
 
     def _hold(self, data: bytes, at: int) -> None:
-        """Keep requests for later: the one before them is being dealt with."""
+        """Keep pipelined requests until the request before them is answered."""
         self._held, self._held_from = data, at
         self.flow.pause_reading()
-        if not self.all.hold(self, len(data)):
+        if not self.server_connections.hold(self, len(data)):
             self.transport.abort()
 
     def _feed_held(self) -> None:
         data, at = self._held, self._held_from
         self._held = b""
-        self.all.hold(self, 0)
+        self.server_connections.hold(self, 0)
         if self.parser is None or self.transport.is_closing():
-            return  # it was closed after this was put off
-        self.flow.resume_reading()  # what came after the answer and before this has paused it again
+            return  # the connection was closed after this call was scheduled
+        self.flow.resume_reading()  # data received since the answer has paused reading again
         self._feed(data, at)
 
     def _discard(self, size: int) -> None:
@@ -340,7 +345,10 @@ class Connection(HttpToolsProtocol):
         self.cycle.transport = self._outlet  # type: ignore[assignment]
 
     def _announced_bytes(self) -> int | None:
-        """The size of the body; None: it is chunked. The parser has refused what is no number, or both."""
+        """The announced size of the body; None: it is chunked.
+
+        The parser has refused a length that is not a number, and a request that has both headers.
+        """
         for name, value in self.headers:
             if name == b"content-length":
                 return int(value)
@@ -373,11 +381,11 @@ class Connection(HttpToolsProtocol):
         else:
             self.deadline_s = math.inf
 
-    # Requests that are dealt with.
+    # From requests to answers.
 
     def _start_asgi_task(self, cycle: RequestResponseCycle, app: Any) -> None:
-        self.all.work(self)
-        self._unsent_bytes = 0  # of the answer before
+        self.server_connections.work(self)
+        self._unsent_bytes = 0  # forget the answer before
         self.deadline_s = self.loop.time() + self.limits.stall_s
         super()._start_asgi_task(cycle, partial(_expecting, cycle, app) if cycle.waiting_for_100_continue else app)
 
@@ -392,7 +400,7 @@ class Connection(HttpToolsProtocol):
             self.loop.call_soon(self._feed_held)
 
     def _rest(self) -> None:
-        self.all.rest(self)
+        self.server_connections.rest(self)
         self._unsent_bytes = 0
         self.deadline_s = self.loop.time() + (self.limits.idle_s if self._is_in_head else self.limits.discard_s)
 
@@ -400,21 +408,21 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and self.cycle.response_complete
 
     def _is_at_work(self) -> bool:
-        """Whether the application is to answer, and was not told that the client has gone."""
+        """Whether the application still has to answer and has not been notified that the client is gone."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
-        """Close the connection once the client can have read the answer: while it sends, it may not look."""
-        self.cycle.disconnected = True  # nothing more is sent, be the answer whole or its application have failed
+        """Close the connection once the client can have read the answer: a client that still sends may not read."""
+        self.cycle.disconnected = True  # nothing more is sent: the answer is complete or the application has failed
         if self._is_in_head and not self._held:
             self._close_when_sent()
         else:
             self._begin_discarding()
 
     def _close_when_sent(self) -> None:
-        """Take no more; until the client has read what is left the connection may be closed for room."""
+        """Read no more; while the client reads the rest, the connection may be closed to make room for another."""
         self.transport.close()
-        self.all.rest(self)
+        self.server_connections.rest(self)
         self._unsent_bytes = 0
         self.deadline_s = self.loop.time() + self.limits.stall_s
 
@@ -423,25 +431,25 @@ class Connection(HttpToolsProtocol):
             return
         self._is_discarding = True
         self._held = b""
-        self.all.hold(self, 0)
-        self.all.head_is_over(self)
-        self.all.rest(self)
+        self.server_connections.hold(self, 0)
+        self.server_connections.head_is_over(self)
+        self.server_connections.rest(self)
         self.deadline_s = self.loop.time() + self.limits.discard_s
         self.flow.resume_reading()
         if self.transport.can_write_eof():
             self.transport.write_eof()
 
     def _refuse_rest(self, status: int, message: str) -> None:
-        """Answer what cannot be parsed any further, and read the rest for nothing."""
+        """Answer a request that cannot be parsed further, and discard the rest of the data."""
         self._refuse(status, message)
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer instead of the application, unless that has begun to; it is told that the client has gone."""
+        """Answer in place of the application unless it has begun to answer; to it the client appears disconnected."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):
-            return  # the request that this is a part of has its answer already
+            return  # the request has its answer already
         if is_at_work:
             cycle.disconnected = True
             cycle.message_event.set()
@@ -450,9 +458,9 @@ class Connection(HttpToolsProtocol):
 
 
 async def _expecting(cycle: RequestResponseCycle, app: Any, scope: Scope, receive: Receive, send: Send) -> None:
-    """A request whose client waits for leave to send the body: answered without it, the connection cannot go on.
+    """Run a request whose client sent ``Expect: 100-continue``; an answer without the body closes the connection.
 
-    The client may send the body all the same, or its next request; there is no telling which.
+    After such an answer the client may send the body anyway, or its next request, and the two look alike.
     """
     keep_alive, cycle.keep_alive = cycle.keep_alive, False
 
@@ -471,5 +479,5 @@ def _refusal(status: int, message: str) -> bytes:
 
 
 def protocol_of(connections: Connections) -> Callable[..., asyncio.Protocol]:
-    """What makes the protocol of each new connection."""
+    """The factory that makes the protocol of each new connection."""
     return partial(Connection, connections)

@@ -1,16 +1,16 @@
-"""How many connections there may be, how long they may take, and what they may hold: the limits of one server.
+"""The limits of one server's connections: how many there may be, how long they may take, how much they may hold.
 
-Holds the list of open connections, ends those that are over their time, and closes those that rest when there is no
-room for another. Knows nothing of HTTP; the protocol is in `connections`.
+Holds the list of open connections, ends those whose deadline has passed, and closes resting ones when there is no room
+for another. Knows nothing of HTTP; the protocol is in `connections`.
 
-What a connection is at any moment:
+A connection is in one of three states:
 
-- *resting*: no request of it is being dealt with: it is new, between two requests, or in the middle of a head. It may
-  be closed at any time, and is, the one that has rested longest first, when room is needed; of the older half first
-  those whose clients have read all that was answered.
-- *at work*: a request is being dealt with. It is not closed for room; its only deadline is for the body to go on.
-- *stalled*: so much of its answer waits for the client to read that no more is written. It may take its time while
-  there is room; when hardly any connection rests, the one that has stalled longest is closed.
+- *resting*: it has no complete request: it is new, between two requests, or in the middle of a head. It may be closed
+  at any time to make room for another, the one that has rested longest first; within the older half, connections whose
+  clients have read all their answers go first.
+- *at work*: a request is being served. It is never closed to make room; its only deadline is on the body's progress.
+- *stalled*: so much of its answer is unread that no more is written. The client may take its time while there is room;
+  when hardly any connection rests, the one that has stalled longest is closed.
 """
 
 from __future__ import annotations
@@ -25,30 +25,31 @@ from itertools import islice
 from typing import Protocol
 
 MOST_CONNECTIONS = 4096
-"""However many descriptors there are: each connection takes some 10 KiB."""
+"""Upper limit, however many descriptors there are: each connection takes some 10 KiB."""
 _FEWEST_CONNECTIONS = 16
 _UNLIMITED_DESCRIPTORS = 1 << 20
-# Such a part of all connections is left to those that rest when others stall: who has just connected rests, too.
+# Stalled connections leave one in this many to resting ones: a client that has just connected is resting, too.
 _RESTING_SHARE = 8
 
 
 @dataclass(frozen=True, slots=True)
 class ConnectionLimits:
-    """The limits.
+    """The limits of a server's connections.
 
     Attributes:
-        connections: most connections at once.
-        head_bytes: most bytes of a request's line and headers together; more is answered 431. The same holds for what
-            is no content in a chunked body: sizes, extensions, trailers.
+        connections: most connections open together.
+        head_bytes: most bytes of a request's line and headers together; more is answered 431. The framing of a chunked
+            body (sizes, extensions, trailers) has the same limit.
         headers: most headers of a request; more is answered 431.
         head_s: how long the head of a request may take from its first byte on, or a new connection to its first whole
             head, seconds.
         idle_s: how long a connection may rest between two requests, seconds.
-        stall_s: how long no byte of an unfinished body may come, seconds.
-        unread_s: how long a client may read nothing of an answer that was given, seconds.
-        discard_s: how long no byte may come of what is read for nothing after the answer was sent, seconds: a client
-            that sends sees the answer only when it is done, and a reset if nobody reads.
-        discard_bytes: how much of it.
+        stall_s: longest pause between two bytes of an unfinished body, seconds.
+        unread_s: how long a client may read nothing of its answer, seconds.
+        discard_s: longest pause between two bytes that are discarded after the answer was sent, seconds. Discarding is
+            needed because a client that is still sending reads the answer only when it is done; closing the socket
+            with data unread would reset it.
+        discard_bytes: most bytes that are discarded.
         unfinished_bytes: most bytes of unfinished heads, all connections together.
         held_bytes: most bytes of pipelined requests that wait for the one before them, all connections together.
     """
@@ -67,19 +68,19 @@ class ConnectionLimits:
 
 
 def most_connections() -> int:
-    """As many connections as leave two thirds of the descriptors to the work behind them: a file for each, and more."""
+    """One third of the descriptors: serving a connection needs further ones, for files and environments."""
     soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
     descriptors = _UNLIMITED_DESCRIPTORS if soft == resource.RLIM_INFINITY else soft
     return max(_FEWEST_CONNECTIONS, min(MOST_CONNECTIONS, descriptors // 3))
 
 
 class Limited(Protocol):
-    """A connection, as far as limits go.
+    """A connection as the limits see it.
 
     Attributes:
-        deadline_s: when it is over its time, on the loop's clock; infinite: never.
-        head_bytes: of a head that is not complete yet.
-        held_bytes: of requests that wait for the one before them.
+        deadline_s: when `expire` is called, in seconds of the loop's clock; infinite: never.
+        head_bytes: bytes of a head that is not complete yet.
+        held_bytes: bytes of pipelined requests that wait for the one before them.
     """
 
     deadline_s: float
@@ -87,28 +88,28 @@ class Limited(Protocol):
     held_bytes: int
 
     def expire(self, now_s: float) -> None:
-        """It is over its time."""
+        """Called when the deadline has passed."""
 
     def has_unread(self) -> bool:
         """Whether a part of an answer waits for the client to read."""
 
     def end(self) -> None:
-        """Close it now."""
+        """Close the connection now."""
 
 
 class Connections:
     """The open connections of one server.
 
     Args:
-        limits: that hold.
-        complain: tells the operator.
+        limits: the server's limits.
+        complain: reports a problem to the operator.
     """
 
     def __init__(self, limits: ConnectionLimits, *, complain: Callable[[str], None]) -> None:
         self.limits = limits
         self._complain = complain
         self._open: set[Limited] = set()
-        # Ordered by when they began to rest, to send a head, or not to read.
+        # Each ordered by when the connections began to rest, to send a head, or to stall.
         self._resting: OrderedDict[Limited, None] = OrderedDict()
         self._sending: OrderedDict[Limited, None] = OrderedDict()
         self._stalled: OrderedDict[Limited, None] = OrderedDict()
@@ -122,7 +123,7 @@ class Connections:
         return len(self._open)
 
     def admit(self, connection: Limited) -> bool:
-        """Take a new connection in; False: there is no room, and all the others are at work and read."""
+        """Add a new connection; False: there is no room, since all others are at work and none can be closed."""
         has_room = len(self._open) < self.limits.connections or self._make_room()
         self._open.add(connection)
         self._resting[connection] = None
@@ -131,7 +132,7 @@ class Connections:
         return has_room
 
     def leave(self, connection: Limited) -> None:
-        """The connection is closed."""
+        """Remove a connection that has closed."""
         self._open.discard(connection)
         self._resting.pop(connection, None)
         self._stalled.pop(connection, None)
@@ -139,25 +140,25 @@ class Connections:
         self.hold(connection, 0)
 
     def work(self, connection: Limited) -> None:
-        """A request of it is being dealt with from now on."""
+        """Mark the connection as at work: it has a request to serve."""
         self._resting.pop(connection, None)
 
     def rest(self, connection: Limited) -> None:
-        """No request of it is being dealt with any more."""
+        """Mark the connection as resting: it has no request to serve any more."""
         if connection in self._open:
             self._resting[connection] = None
 
     def stall(self, connection: Limited) -> None:
-        """Its client does not read: no more is written to it."""
+        """Mark the connection as stalled: its client does not read, so no more is written."""
         if connection in self._open:
             self._stalled[connection] = None
 
     def go_on(self, connection: Limited) -> None:
-        """Its client has read."""
+        """Mark the connection as no longer stalled: its client has read."""
         self._stalled.pop(connection, None)
 
     def head_goes_on(self, connection: Limited, size: int) -> None:
-        """`size` more bytes of a head came that is not complete yet."""
+        """Count `size` more bytes of an incomplete head; beyond the limit, end the oldest connections with one."""
         if not connection.head_bytes:
             self._sending[connection] = None
         connection.head_bytes += size
@@ -168,25 +169,25 @@ class Connections:
             oldest.end()
 
     def head_is_over(self, connection: Limited) -> None:
-        """The head is complete, or will never be."""
+        """Stop counting a head that is complete or will never be."""
         self._unfinished_bytes -= connection.head_bytes
         connection.head_bytes = 0
         self._sending.pop(connection, None)
 
     def hold(self, connection: Limited, size: int) -> bool:
-        """`size` bytes are held for a connection in the place of those that were; False: that is too much."""
+        """Set the bytes held for a connection to `size`; False: all connections together hold too much."""
         self._held_bytes += size - connection.held_bytes
         connection.held_bytes = size
         return self._held_bytes <= self.limits.held_bytes
 
     def _make_room(self) -> bool:
-        """Close the connection that has rested longest, or stalled longest if few rest; False: there is none."""
+        """Close the connection that has rested longest, or stalled longest if few rest; False: none can be closed."""
         if not self._has_complained:
             self._has_complained = True
             self._complain(
-                f"thawd: {len(self._open)} connections are open, as many as there may be; those without a request, "
-                "or whose client does not read, are closed, oldest first, and others answered 503. More open files "
-                f"(ulimit -n) allow for more, up to {MOST_CONNECTIONS}"
+                f"thawd: {len(self._open)} connections are open, which is the limit; connections without a request, or "
+                "whose client does not read, are closed, oldest first, and new ones answered 503. A higher limit on "
+                f"open files (ulimit -n) allows more connections, up to {MOST_CONNECTIONS}"
             )
         victim = self._victim()
         if victim is None:
@@ -200,7 +201,7 @@ class Connections:
     def _victim(self) -> Limited | None:
         if self._stalled and len(self._resting) <= self.limits.connections // _RESTING_SHARE:
             return next(iter(self._stalled))
-        # Of the older half: were it of all, whoever leaves much unread would have those closed that have just come.
+        # Only the older half: otherwise clients with unread answers would cause the newest connections to be closed.
         older = islice(self._resting, (len(self._resting) + 1) // 2)
         return next((each for each in older if not each.has_unread()), next(iter(self._resting), None))
 
@@ -211,5 +212,5 @@ class Connections:
             for connection in [each for each in self._open if each.deadline_s <= now_s]:
                 connection.deadline_s = math.inf
                 connection.expire(now_s)
-        finally:  # a mistake with one connection is told by the loop, and costs the others one round
+        finally:  # the loop reports an exception in one connection; the others are swept again in the next round
             self._sweeping = loop.call_later(self._sweep_s, self._sweep) if self._open else None

@@ -28,7 +28,8 @@ from thawd.gateway.lambda_api import shapes
 from thawd.gateway.lambda_api.operations import ControlPlane
 from thawd.invocation import new_request_id
 
-# Source: AWS Lambda's own words for a CreateFunction that is too large: a zip file of 50 MB in Base64, and the rest.
+# Source: the limit in AWS Lambda's error for a CreateFunction that is too large: a zip file of 50 MB in Base64, and
+# the rest of the request.
 MAX_BODY_BYTES = 70_167_211
 CODE_PREFIX = "/_thawd/code/"
 CODE_VALID_S = 600
@@ -42,8 +43,8 @@ class CodeLinks:
     """Links to uploaded code that work without a key for ten minutes, as AWS's do.
 
     Args:
-        zip_path: the zip file of a package.
-        url: of the server.
+        zip_path: the path of a package's zip file.
+        url: the server's URL.
     """
 
     def __init__(self, zip_path: Callable[[str], Path], url: Callable[[], str]) -> None:
@@ -60,11 +61,11 @@ class CodeLinks:
         return hmac.new(self._secret, f"{package} {expires}".encode(), hashlib.sha256).hexdigest()
 
     def open(self, scope: Scope) -> bytes:
-        """The zip file that a request is for. Blocking.
+        """The zip file that a link leads to. Blocking.
 
         Raises:
-            AccessDeniedException: the link was not made by us, or has expired (403).
-            ResourceNotFoundException: the code has gone (404).
+            AccessDeniedException: the link has a wrong signature or has expired (403).
+            ResourceNotFoundException: the code has been removed (404).
         """
         package = scope["path"].removeprefix(CODE_PREFIX).removesuffix(".zip")
         query = parse_qs(scope["query_string"].decode("latin-1"))
@@ -88,9 +89,9 @@ class ControlApi:
 
     Args:
         plane: carries the operations out.
-        links: to uploaded code.
+        links: makes and opens links to uploaded code.
         budget: memory for bodies.
-        complain: told what an operator should know.
+        complain: reports a problem to the operator.
     """
 
     def __init__(
@@ -115,11 +116,11 @@ class ControlApi:
             await respond_error(send, error, request_id=request_id)
         except ClientGoneError:
             return
-        except Exception as error:  # a bug of ours must be answered as AWS answers its own
-            # Not the error's text, which may hold what the request did.
-            told = f"failed inside thawd: {type(error).__name__}"
-            self._complain(f"thawd: {scope['method']} {scope['path']} {told}")
-            await respond_error(send, ServiceException(f"The request {told}"), request_id=request_id)
+        except Exception as error:  # a bug in thawd is answered as AWS answers its own failures
+            # The error's text is left out, since it may hold values of the request.
+            failure = f"failed inside thawd: {type(error).__name__}"
+            self._complain(f"thawd: {scope['method']} {scope['path']} {failure}")
+            await respond_error(send, ServiceException(f"The request {failure}"), request_id=request_id)
 
     async def _serve(self, scope: Scope, receive: Receive, send: Send, request_id: str) -> None:
         raw_path = raw_path_of(scope)

@@ -15,7 +15,7 @@ from thawd.invocation import Invocation
 from thawd.scheduling.dispatcher import Dispatcher
 
 Accept = Callable[[Invocation], Awaitable[None]]
-"""Stores an asynchronous invocation durably; returns when it is."""
+"""Stores an asynchronous invocation; returns once it is durable."""
 
 
 class InvokeApi(InvokeOperation):
@@ -23,8 +23,8 @@ class InvokeApi(InvokeOperation):
 
     Args:
         dispatcher: runs synchronous invocations.
-        accept: stores asynchronous ones.
-        queue_timeout_s: how long a synchronous one may wait for an environment, seconds.
+        accept: stores asynchronous invocations.
+        queue_timeout_s: how long a synchronous invocation may wait for an environment, seconds.
         budget: memory for bodies.
     """
 

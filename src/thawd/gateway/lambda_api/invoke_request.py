@@ -1,4 +1,4 @@
-"""What the operations that invoke have in common: from a request, checked, to an invocation.
+"""What Invoke and InvokeWithResponseStream share: checking a request and making an invocation from it.
 
 Source: AWS Lambda API reference, "Invoke", "InvokeWithResponseStream"; limits from "Lambda quotas".
 """
@@ -37,18 +37,18 @@ _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
 
 class InvokeOperation(abc.ABC):
-    """An operation of the API that invokes a function; its class says what it is called and what it takes.
+    """An operation of the API that invokes a function; the class attributes describe the operation.
 
     Args:
-        dispatcher: knows and runs functions.
+        dispatcher: looks functions up and runs them.
         queue_timeout_s: how long an invocation may wait for an environment, seconds.
         budget: memory for bodies.
 
     Attributes:
         title: name of the operation, for its errors.
-        prefix: of the path, before the function's name.
-        suffix: of the path, after it.
-        kinds: invocation types it takes, the default first.
+        prefix: the path before the function's name.
+        suffix: the path after the function's name.
+        kinds: the invocation types that the operation takes, the default first.
     """
 
     title: ClassVar[str]
@@ -101,14 +101,14 @@ class InvokeOperation(abc.ABC):
 
     @abc.abstractmethod
     async def _run(self, scope: Scope, send: Send, invocation: Invocation, kind: str) -> None:
-        """Do what the request asks for, and answer it."""
+        """Run the invocation and answer the request."""
 
 
 def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> str:
-    """The value of a header that has few; the first of `allowed` when it is missing.
+    """The value of a header that must be one of `allowed`; the first of them when the header is missing.
 
     Raises:
-        InvalidParameterValueException: it has another one (400).
+        InvalidParameterValueException: the header has another value (400).
     """
     given = header(scope, name)
     if given is None:
@@ -123,11 +123,11 @@ def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> s
 
 
 def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
-    """The function's name and the qualifier, if any, from their part of the path and ``Qualifier``.
+    """The function's name and the qualifier, if any, from the path segment `encoded` and the parameter ``Qualifier``.
 
     Raises:
-        InvalidParameterValueException: it is no function name (400).
-        ResourceNotFoundException: it is of another account (404).
+        InvalidParameterValueException: `encoded` is not a function name, or the two qualifiers differ (400).
+        ResourceNotFoundException: the ARN names another account (404).
     """
     given = unquote(encoded)
     match = _NAME.fullmatch(given)
@@ -152,10 +152,10 @@ def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
 
 
 def check_json(body: bytes) -> bytes:
-    """`body`, which is JSON text in UTF-8.
+    """Return `body` after checking that it is JSON text in UTF-8.
 
     Raises:
-        InvalidRequestContentException: it is not (400).
+        InvalidRequestContentException: `body` is not JSON (400).
     """
     try:
         body.decode()
@@ -169,7 +169,7 @@ def client_context(scope: Scope) -> str | None:
     """The caller's client context as JSON text, or None.
 
     Raises:
-        InvalidRequestContentException: it is none, or too large (400).
+        InvalidRequestContentException: the header is not Base64 of a JSON object, or is too large (400).
     """
     encoded = header(scope, b"x-amz-client-context")
     if encoded is None:

@@ -59,20 +59,20 @@ async def _send_chunks(send: Send, data: bytes) -> None:
 
 
 def _completion(result: Result, *, with_log: bool) -> bytes:
-    told: dict[str, Any] = {}
+    details: dict[str, Any] = {}
     if result.function_error is not None:
-        told["ErrorCode"] = error_type(result.payload) or result.function_error
-        told["ErrorDetails"] = result.payload.decode("utf-8", "replace")
+        details["ErrorCode"] = error_type(result.payload) or result.function_error
+        details["ErrorDetails"] = result.payload.decode("utf-8", "replace")
     if with_log:
-        told["LogResult"] = base64.b64encode(result.log_tail).decode()
-    return msgspec.json.encode(told)
+        details["LogResult"] = base64.b64encode(result.log_tail).decode()
+    return msgspec.json.encode(details)
 
 
 def error_type(document: bytes) -> str | None:
-    """``errorType`` of an error document; None where it has none."""
+    """The ``errorType`` of an error document, or None."""
     try:
-        told = msgspec.json.decode(document)
+        error = msgspec.json.decode(document)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
-    kind = told.get("errorType") if isinstance(told, dict) else None
+    kind = error.get("errorType") if isinstance(error, dict) else None
     return kind if isinstance(kind, str) else None

@@ -1,4 +1,4 @@
-"""What carries out the operations of the control plane, by the name of the operation."""
+"""Maps each operation of the control plane, by name, to the method of `thawd.control` that carries it out."""
 
 from __future__ import annotations
 
@@ -27,17 +27,17 @@ ServeUrl = Callable[[str, str | None, Mapping[str, Any] | None], str]
 
 
 @dataclass(frozen=True, slots=True)
-class Means:
-    """What the operations are carried out with.
+class ControlParts:
+    """The stores and callbacks that the control plane is built from.
 
     Attributes:
         known: all functions and layers.
         code: uploaded code.
-        deployments: what serves.
-        read_object: the contents of an object, by bucket and key.
-        serve_url: has a function URL served; see `Urls`.
+        deployments: publishes versions and retires them.
+        read_object: reads the contents of an object, by bucket and key.
+        serve_url: starts or stops serving a function URL; see `Urls`.
         declared_url: the URL that thawd.toml declares for a function; see `Urls`.
-        in_background: runs a coroutine that nobody waits for.
+        in_background: runs a coroutine as a background task.
         locate: makes a link to the zip file of a package.
     """
 
@@ -51,15 +51,15 @@ class Means:
     locate: Callable[[str], str]
 
 
-def assemble(means: Means) -> ControlPlane:
-    """The control plane."""
-    known, deployments = means.known, means.deployments
+def assemble(parts: ControlParts) -> ControlPlane:
+    """Build the control plane from its parts."""
+    known, deployments = parts.known, parts.deployments
     functions = Functions(
-        known, means.code, deployments, read_object=means.read_object, in_background=means.in_background
+        known, parts.code, deployments, read_object=parts.read_object, in_background=parts.in_background
     )
-    layers = Layers(known, means.code, read_object=means.read_object)
-    functions.locate = layers.locate = means.locate
-    urls = Urls(known, serve=means.serve_url, declared=means.declared_url)
+    layers = Layers(known, parts.code, read_object=parts.read_object)
+    functions.locate = layers.locate = parts.locate
+    urls = Urls(known, serve=parts.serve_url, declared=parts.declared_url)
     functions.on_delete = urls.forget
     aliases = Aliases(known, deployments)
     aliases.on_url_end = urls.end
@@ -79,7 +79,7 @@ def assemble(means: Means) -> ControlPlane:
 
 
 def _changed(given: Mapping[str, Any]) -> str | None:
-    """What an operation with this input changes: a function, a layer, or neither."""
+    """The key of the function or layer that an operation with this input changes; None when it changes neither."""
     if "LayerName" in given:
         return f"layer:{parse_layer(given['LayerName'])[0]}"
     named = given.get("FunctionName") or given.get("Resource")
@@ -88,7 +88,7 @@ def _changed(given: Mapping[str, Any]) -> str | None:
 
 @dataclass(frozen=True, slots=True)
 class ControlPlane:
-    """What carries the operations out."""
+    """Carries out the operations of the control plane."""
 
     functions: Functions
     aliases: Aliases
@@ -104,15 +104,16 @@ class ControlPlane:
     known: Registry
 
     async def carry_out(self, name: str, given: Mapping[str, Any], *, changes: bool) -> Any:
-        """The document of an operation's answer, or None; KeyError when there is no such operation.
+        """Carry out one operation; returns the document of its answer, or None.
 
         Args:
-            name: of the operation.
+            name: name of the operation.
             given: its checked input.
-            changes: whether it changes something: then nothing else changes the same function or layer meanwhile, and
-                what raises leaves them as they were.
+            changes: whether the operation changes something. It then holds the lock of its function or layer, so that
+                no other operation changes the same one meanwhile, and an error leaves it unchanged.
 
         Raises:
+            KeyError: there is no such operation.
             ThawdError: as the operation does.
         """
         operation = self.operations()[name]
@@ -125,7 +126,7 @@ class ControlPlane:
             return await document if inspect.isawaitable(document) else document
 
     def operations(self) -> dict[str, Operation]:
-        """By name; each takes the checked input and gives the document of the answer, or None."""
+        """The operations by name; each takes the checked input and returns the document of the answer, or None."""
         functions, aliases, layers, tags = self.functions, self.aliases, self.layers, self.tags
         concurrency, configs, permissions = self.concurrency, self.event_configs, self.permissions
         urls, mappings, switches = self.urls, self.mappings, self.switches

@@ -1,7 +1,7 @@
-"""What the operations of the Lambda API take: finds a request's operation, checks and converts its input. Pure.
+"""The Lambda API's operations and their inputs: finds a request's operation, checks and converts its input. Pure.
 
 The facts are in ``lambda_operations.json``, made by ``tools/lambda_operations.py`` from the service model that AWS
-publishes. The words of the errors are AWS's.
+publishes. Error texts are worded as AWS words them.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from thawd.errors import (
 Shape = Mapping[str, Any]
 _MOST_SHOWN = 10
 _DEEPEST = 32
-# Of a text whose shape has a pattern and no longest length: names and ARNs all.
+# Longest text that is matched where a shape has a pattern and no maximum length; these shapes are all names and ARNs.
 _LONGEST_MATCHED = 4096
 
 
@@ -40,10 +40,10 @@ class ApiOperation:
     Attributes:
         name: for example ``CreateFunction``.
         method: HTTP method.
-        path: pattern of the path; groups are the members that stand in it.
-        fixed: query parameters that tell it from another operation of the same path.
+        path: pattern of the path; its groups are the input's members that are part of the path.
+        fixed: query parameters that distinguish the operation from another one with the same path.
         status: HTTP status of its answer.
-        members: of its input, by name.
+        members: the members of its input, by name.
     """
 
     name: str
@@ -56,7 +56,7 @@ class ApiOperation:
 
 @functools.cache
 def operations() -> tuple[ApiOperation, ...]:
-    """All of them, those with fixed query parameters first; read on first use."""
+    """All operations, those with fixed query parameters first; read on first use."""
     text = resources.files("thawd.gateway.lambda_api").joinpath("lambda_operations.json").read_text(encoding="utf-8")
     found = []
     for name, facts in json.loads(text)["operations"].items():
@@ -74,7 +74,7 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
 
     Raises:
         ResourceNotFoundException: no operation has this path (404).
-        MethodNotAllowedException: none of those that have it takes this method (405).
+        MethodNotAllowedException: operations have this path, but none of them this method (405).
     """
     given = parse_qs(query, keep_blank_values=True)
     path = raw_path.rstrip("/")
@@ -92,17 +92,17 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
 
 
 def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, body: bytes) -> dict[str, Any]:
-    """The checked input of an operation, by member; members that were not given are missing.
+    """The checked input of an operation, by member; members that the request leaves out are missing.
 
     Args:
-        operation: it.
-        in_path: members that stand in the path.
+        operation: the operation that the request is for.
+        in_path: the members that are part of the path.
         query: percent-encoded query string.
         body: JSON text, or nothing.
 
     Raises:
         InvalidRequestContentException: the body is not JSON (400).
-        SerializationException: a value is of another type (400).
+        SerializationException: a value has the wrong type (400).
         ValidationException: a value is out of its range, or missing (400).
     """
     given = parse_qs(query, keep_blank_values=True)
@@ -155,10 +155,10 @@ def _from_text(shape: Shape, text: str) -> Any:
 
 
 def _convert(shape: Shape, value: Any, depth: int) -> Any:
-    """`value` as its shape has it; structures and maps without what is null.
+    """Convert `value` to the type of its shape; nulls in structures and maps are dropped.
 
     Raises:
-        SerializationException: it is of another type (400).
+        SerializationException: `value` has another type (400).
     """
     converter = _CONVERTERS.get(shape["type"])
     if converter is None or depth > _DEEPEST:
@@ -286,7 +286,7 @@ def _shown(value: Any) -> str:
 
 @functools.cache
 def _compiled(pattern: str) -> re.Pattern[str]:
-    """AWS writes patterns for Java, which has names for kinds of characters."""
+    """Compile a pattern of AWS's, written for Java: its character classes such as ``\\p{L}`` are translated."""
     for java, python in ((r"\p{L}", r"\w"), (r"\p{N}", r"\w"), (r"\p{Z}", r"\s")):
         pattern = pattern.replace(java, python)
     return re.compile(pattern, re.DOTALL if pattern == ".*" else 0)
@@ -307,7 +307,7 @@ def _broken(shape: Shape, value: Any) -> Iterator[str]:
             yield f"Member must have length less than or equal to {most}"
     if kind == "string":
         pattern, enum = shape.get("pattern"), shape.get("enum")
-        # A text that is too long anyway is not looked through: some of AWS's patterns take time beyond proportion.
+        # A text that is too long anyway is not matched: some of AWS's patterns take far more than linear time.
         is_bounded = len(value) <= (_LONGEST_MATCHED if most is None else most)
         if pattern is not None and not (is_bounded and _compiled(pattern).fullmatch(value)):
             yield f"Member must satisfy regular expression pattern: {pattern}"

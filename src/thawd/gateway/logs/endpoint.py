@@ -1,7 +1,7 @@
-"""The Logs API, as much of CloudWatch's as reading functions' logs takes: groups, streams, events, filters.
+"""The Logs API: the part of CloudWatch Logs' API that reads functions' logs: groups, streams, events, filters.
 
 Requests are ``POST /`` with ``X-Amz-Target: Logs_20140328.OPERATION`` and JSON (AWS JSON 1.1). Logs are read block by
-block in a thread, one request at a time, so that neither memory nor the event loop feels how large they are.
+block in a thread, one request at a time, so that a large log neither fills memory nor blocks the event loop.
 
 Source: CloudWatch Logs API reference.
 """
@@ -46,7 +46,7 @@ _MAX_BODY_BYTES = 1 << 20
 # Source: GetLogEvents and FilterLogEvents: at most 1 MB an answer; 26 bytes count for each event.
 _MAX_ANSWER_BYTES = 1 << 20
 _EVENT_OVERHEAD_BYTES = 26
-# One FilterLogEvents reads no more of the log and says by a token where to go on: an answer may be empty, as on AWS.
+# One FilterLogEvents reads at most this much of the log; its token continues there. A page may be empty, as on AWS.
 _SCAN_BYTES = 8 << 20
 _JSON_1_1 = (b"content-type", b"application/x-amz-json-1.1")
 
@@ -76,8 +76,8 @@ class LogsApi:
     """Serves the functions' logs.
 
     Args:
-        folder: where logs lie.
-        flush: writes out what logs hold back, so that what has happened is seen.
+        folder: the folder with the logs.
+        flush: writes out buffered log lines, so that requests see all that functions have printed.
     """
 
     def __init__(self, folder: Path, *, flush: Callable[[], None]) -> None:
@@ -153,10 +153,10 @@ class LogsApi:
             }
 
     def _log(self, group: str) -> Path:
-        """The log of a group.
+        """The log file of a group.
 
         Raises:
-            LogsNotFoundException: there is none (400).
+            LogsNotFoundException: there is no such group (400).
         """
         if group not in group_names(self._folder):
             raise LogsNotFoundException("The specified log group does not exist.")
@@ -219,7 +219,7 @@ class LogsApi:
             first = last = LogPosition(0, 0) if begin is None else begin[1]
         return {
             "events": [_event(event) for event in found],
-            # Either, given back, goes on from here; one that brings nothing new comes back as it is.
+            # Each token continues from here in its direction; a page without new events returns the same token.
             "nextForwardToken": position_token("f", last),
             "nextBackwardToken": position_token("b", first),
         }
@@ -240,7 +240,7 @@ class LogsApi:
         prefix = (request.log_stream_name_prefix or "").encode()
         begin = position_of(request.next_token)
         page = _Page(limit)
-        place: LogPosition | None = None  # where to go on; None: at the end
+        place: LogPosition | None = None  # where the next page begins; None: the log is read to its end
         with LogEvents(self._log(group)) as events:
             for event in events.forward(begin and begin[1], start_ms=start_ms):
                 if events.read_bytes > _SCAN_BYTES or page.is_full(event):
@@ -275,7 +275,7 @@ class _Page:
         self._size_bytes = 0
 
     def is_full(self, event: LogEvent) -> bool:
-        """Whether `event` has no room any more; the first one always has."""
+        """Whether the page has no room for `event`; the first event always fits."""
         size_bytes = self._size_bytes + len(event.message) + _EVENT_OVERHEAD_BYTES
         return len(self.events) >= self._limit or (bool(self.events) and size_bytes > _MAX_ANSWER_BYTES)
 

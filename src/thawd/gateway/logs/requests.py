@@ -1,4 +1,4 @@
-"""Requests of the Logs API: their fields, what is checked of them alone, and the tokens that lead from page to page.
+"""Requests of the Logs API: their fields, checks that need no log, and the tokens that lead from page to page.
 
 Source: CloudWatch Logs API reference.
 """
@@ -16,9 +16,9 @@ from thawd.errors import ThawdError
 from thawd.telemetry.logs.events import LogPosition
 
 MAX_EVENTS = 10_000
-"""Of an answer. Source: GetLogEvents, FilterLogEvents."""
+"""Most events of an answer. Source: GetLogEvents, FilterLogEvents."""
 MAX_PAGE = 50
-"""Groups or streams of an answer. Source: DescribeLogGroups, DescribeLogStreams."""
+"""Most groups or streams of an answer. Source: DescribeLogGroups, DescribeLogStreams."""
 _TOKEN = re.compile(r"([fb])/(\d{20})(\d{20})")
 _GROUP = re.compile(r"[.\-_/#A-Za-z0-9]{1,512}")
 _GROUP_ARN = re.compile(r"arn:aws:logs:[a-z0-9-]+:\d{12}:log-group:([.\-_/#A-Za-z0-9]{1,512})(?::\*)?")
@@ -33,7 +33,7 @@ class InvalidParameterException(ThawdError):
 
 
 class LogsRequest(msgspec.Struct, rename="camel"):
-    """Fields that are common to all; each operation checks what it needs."""
+    """The fields that all requests share; each operation checks those it needs."""
 
     limits: ClassVar[tuple[int, int]] = (1, MAX_PAGE)
 
@@ -41,10 +41,10 @@ class LogsRequest(msgspec.Struct, rename="camel"):
     next_token: str | None = None
 
     def page(self, default: int) -> int:
-        """How many entries are wanted at most.
+        """The most entries that the answer may have.
 
         Raises:
-            InvalidParameterException: it is not within the limits (400).
+            InvalidParameterException: the requested limit is out of range (400).
         """
         if self.limit is None:
             return default
@@ -68,7 +68,7 @@ class _InGroup(LogsRequest, rename="camel"):
         """The name of the log group.
 
         Raises:
-            InvalidParameterException: none is given, or two, or what is no name (400).
+            InvalidParameterException: the request names no group, or two, or the name is malformed (400).
         """
         if self.log_group_name is not None and self.log_group_identifier is not None:
             raise InvalidParameterException("Exactly one of logGroupName and logGroupIdentifier must be specified.")
@@ -111,10 +111,10 @@ class FilterLogEvents(_InGroup, rename="camel"):
 
 
 def check_period(start_ms: int | None, end_ms: int | None) -> tuple[int, int | None]:
-    """From when, and until when, in milliseconds since the epoch; None: no end.
+    """Start and end of the period, in milliseconds since the epoch; an end of None means no end.
 
     Raises:
-        InvalidParameterException: there is no such time, or the end comes first (400).
+        InvalidParameterException: a time is negative, or the end is before the start (400).
     """
     for name, value in (("startTime", start_ms), ("endTime", end_ms)):
         if value is not None and value < 0:
@@ -133,15 +133,15 @@ def unmet(value: object, field: str, constraint: str) -> InvalidParameterExcepti
 
 
 def token_of(*parts: str) -> str:
-    """A token of which `parts_of` makes the same parts again."""
+    """Make a token from `parts`; `parts_of` reads them back."""
     return base64.urlsafe_b64encode(msgspec.json.encode(parts)).decode()
 
 
 def parts_of(token: str | None, count: int) -> list[str] | None:
-    """The parts of a token of `token_of`.
+    """The parts of a token that `token_of` made; None for no token.
 
     Raises:
-        InvalidParameterException: it is none (400).
+        InvalidParameterException: the token was not made by `token_of` (400).
     """
     if token is None:
         return None
@@ -155,10 +155,10 @@ def parts_of(token: str | None, count: int) -> list[str] | None:
 
 
 def whole_of(text: str) -> int:
-    """The number that a part of a token is.
+    """The number in a token's part.
 
     Raises:
-        InvalidParameterException: it is none (400).
+        InvalidParameterException: the part is not a number (400).
     """
     if not re.fullmatch(r"\d{1,18}", text):
         raise _invalid_token()
@@ -166,15 +166,15 @@ def whole_of(text: str) -> int:
 
 
 def position_token(direction: str, place: LogPosition) -> str:
-    """A token to go on at `place`: ``f`` forward, ``b`` backward."""
+    """A token that continues at `place` in `direction`: ``f`` forward, ``b`` backward."""
     return f"{direction}/{place.file:020d}{place.offset:020d}"
 
 
 def position_of(token: str | None) -> tuple[str, LogPosition] | None:
-    """Direction and place of a token of `position_token`; None: no token.
+    """Direction and place in a token that `position_token` made; None for no token.
 
     Raises:
-        InvalidParameterException: it is no such token (400).
+        InvalidParameterException: the token was not made by `position_token` (400).
     """
     if token is None:
         return None

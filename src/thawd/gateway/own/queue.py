@@ -21,42 +21,42 @@ _MAX_BODY_BYTES = 1 << 20
 _DEFAULT_PAGE = 50
 
 
-class Desk(Protocol):
-    """Who answers, with documents."""
+class QueueOperations(Protocol):
+    """The operations on the queue and on dead letters; each returns the document of its answer."""
 
     async def overview(self) -> dict[str, Any]:
-        """How the queue stands."""
+        """The state of the queue, per function."""
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
-        """Dead letters, without payloads."""
+        """A page of dead letters, without payloads."""
 
     async def show(self, number: int) -> dict[str, Any]:
-        """One of them, with its payload."""
+        """One dead letter, with its payload."""
 
     async def redrive(self, selection: Selection) -> dict[str, Any]:
-        """Queue some again."""
+        """Queue the selected dead letters again."""
 
     async def remove(self, selection: Selection) -> dict[str, Any]:
-        """Forget some."""
+        """Delete the selected dead letters."""
 
 
 class QueueApi:
     """Serves ``/_thawd/queue`` and what is under ``/_thawd/dead``."""
 
-    def __init__(self, desk: Desk) -> None:
-        self._desk = desk
-        self._changes = {"redrive": desk.redrive, "remove": desk.remove}
+    def __init__(self, operations: QueueOperations) -> None:
+        self._operations = operations
+        self._changes = {"redrive": operations.redrive, "remove": operations.remove}
 
     def claims(self, path: str) -> bool:
-        """Whether a path is of these operations."""
+        """Whether a request of this path is for one of these operations."""
         return path in (QUEUE_PATH, DEAD_PATH) or path.startswith(f"{DEAD_PATH}/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Serve one request.
 
         Raises:
-            ThawdError: the answer is an error.
-            ClientGoneError: nobody waits for an answer any more.
+            ThawdError: the operation failed; the caller answers with the error.
+            ClientGoneError: the client closed the connection.
         """
         path: str = scope["path"]
         rest = path.removeprefix(DEAD_PATH).removeprefix("/")
@@ -68,12 +68,12 @@ class QueueApi:
             body = await read_body(scope, receive, limit_bytes=_MAX_BODY_BYTES, operation=rest)
             document = await change(_selection(body))
         elif path == QUEUE_PATH:
-            document = await self._desk.overview()
+            document = await self._operations.overview()
         elif rest:
-            document = await self._desk.show(_number(rest, "the id of a dead letter"))
+            document = await self._operations.show(_number(rest, "the id of a dead letter"))
         else:
             query = {name: values[0] for name, values in parse_qs(scope["query_string"].decode("latin-1")).items()}
-            document = await self._desk.page(
+            document = await self._operations.page(
                 query.get("function"),
                 after=_number(query.get("after", "0"), "after"),
                 limit=_number(query.get("limit", str(_DEFAULT_PAGE)), "limit"),

@@ -12,20 +12,20 @@ PREFIX = "/_thawd/sources"
 
 
 class Sources(Protocol):
-    """What has sources; see `thawd.server.compose.sources.SourceSubsystem`."""
+    """The event sources of a server; see `thawd.server.compose.sources.SourceSubsystem`."""
 
     async def document(self) -> dict[str, Any]:
-        """All of them."""
+        """Describe all sources."""
 
     async def pause(self, name: str) -> dict[str, Any]:
-        """Have one rest."""
+        """Pause one source."""
 
     async def resume(self, name: str) -> dict[str, Any]:
-        """Have one work again."""
+        """Resume one source."""
 
 
 class SourcesApi:
-    """Serves them."""
+    """Serves ``/_thawd/sources``."""
 
     def __init__(self, sources: Sources) -> None:
         self._sources = sources

@@ -1,8 +1,8 @@
-"""What lets a request in, taken out of its event: events reach handlers, logs, traces and destinations. Pure.
+"""Removes a request's credentials from its event: events reach handlers, logs, traces and destinations. Pure.
 
-The server's key is taken out where a header, a cookie or a parameter has it as its value; with another value the same
-header is the function's own business. A signature is taken out where it was thawd that checked it: an `Authorization`
-that thawd did not look at is the function's as well.
+The server's key is removed from every header, cookie or parameter whose value it is; the same header with another
+value belongs to the function and stays. A signature is removed if thawd has checked it; an `Authorization` that thawd
+did not check belongs to the function and stays, too.
 """
 
 from __future__ import annotations
@@ -19,13 +19,13 @@ _SIGNATURE_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token")
 def without_credentials(
     headers: Headers, query: str, *, key: str | None, was_signed: bool = False
 ) -> tuple[Headers, str]:
-    """Headers and query string of a request without what let it in.
+    """Headers and query string of a request without its credentials.
 
     Args:
         headers: names in lower case.
         query: percent-encoded.
-        key: the server's; None: it has none.
-        was_signed: whether its signature was checked.
+        key: the server's key; None: there is none.
+        was_signed: whether thawd has checked the request's signature.
     """
     if was_signed:
         headers = [(name, value) for name, value in headers if name not in _OF_SIGNATURES]
@@ -39,7 +39,7 @@ def without_credentials(
 
 
 def _without_key(name: bytes, value: bytes, key: bytes) -> bytes | None:
-    """The value of a header without the key; None: it is the key, alone or after a scheme such as ``Bearer``."""
+    """The value of a header without the key; None when it holds only the key, perhaps after a scheme (``Bearer``)."""
     if key not in value:
         return value
     if name == b"cookie":
@@ -49,7 +49,7 @@ def _without_key(name: bytes, value: bytes, key: bytes) -> bytes | None:
 
 
 def _kept(query: str, keeps: Callable[[str, str], bool]) -> str:
-    """The parameters that are kept, as they were sent."""
+    """The query string without the parameters that `keeps` rejects, otherwise as sent."""
     if not query:
         return query
     pairs = []

@@ -1,4 +1,4 @@
-"""HTTP routes: which function answers a method and path, by API Gateway's rules, and the answering."""
+"""HTTP routes: finds the function for a method and path by API Gateway's rules, runs it and sends its answer."""
 
 from __future__ import annotations
 
@@ -107,7 +107,7 @@ class RoutesApi:
 
     Attributes:
         table: the routes.
-        http: what they have in common.
+        http: the settings that all routes share.
     """
 
     def __init__(  # noqa: PLR0913 - the composition root hands it all
@@ -206,7 +206,7 @@ class RoutesApi:
             await respond(send, 202, [JSON, (b"x-amzn-requestid", request_id.encode())], body)
 
     async def preflight(self, scope: Scope, send: Send) -> None:
-        """Answer a browser that asks whether it may, for whatever path."""
+        """Answer a browser's preflight request, for any path."""
         assert self.http.cors is not None
         await respond(send, 204, cors.preflight_headers(self.http.cors, scope))
 
@@ -243,17 +243,17 @@ def request_of(  # noqa: PLR0913 - all that an event is made of
     key: str | None = None,
     was_signed: bool = False,
 ) -> IntegrationRequest:
-    """What an event is made of, from an ASGI scope and the body read.
+    """Make an `IntegrationRequest` from an ASGI scope and the body.
 
     Args:
-        scope: of the request.
-        body: of the request.
+        scope: the request's ASGI scope.
+        body: the request's body.
         route_key: the route that matched.
-        trace_id: trace header of the invocation; its root is told, as AWS does it, where the request carries none.
+        trace_id: trace header of the invocation; a request without one gets a header with its root, as on AWS.
         path_parameters: values of the route's parameters, decoded.
         stage_variables: variables of the API's stage.
-        key: the server's, which no event holds.
-        was_signed: whether its signature was checked; no event holds it then.
+        key: the server's key, which is removed.
+        was_signed: whether thawd has checked the request's signature, which is then removed.
     """
     query = scope["query_string"].decode("latin-1")
     headers, query = without_credentials(scope["headers"], query, key=key, was_signed=was_signed)

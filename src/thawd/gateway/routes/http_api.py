@@ -86,10 +86,10 @@ def _query_parameters(query: str) -> dict[str, str]:
 
 
 def response(payload: bytes) -> Response:
-    """The HTTP response for a handler's answer: one with ``statusCode`` is taken as told, any other is a JSON body.
+    """The HTTP response for a handler's answer: the one it describes if it has ``statusCode``, else a JSON body.
 
     Raises:
-        MalformedResponseError: it has a ``statusCode`` but its fields are not what API Gateway accepts.
+        MalformedResponseError: the answer has a ``statusCode`` but fields that API Gateway does not accept.
     """
     answer = decode_answer(payload)
     if not isinstance(answer, dict) or "statusCode" not in answer:
@@ -99,10 +99,10 @@ def response(payload: bytes) -> Response:
 
 
 def response_of(answer: Mapping[str, Any], *, content_type: bytes) -> Response:
-    """The HTTP response for an answer that has a ``statusCode``; `content_type` is that of a body that names none.
+    """The HTTP response for an answer that has a ``statusCode``; `content_type` is the default for a body.
 
     Raises:
-        MalformedResponseError: its fields are not what API Gateway accepts.
+        MalformedResponseError: the answer has fields that API Gateway does not accept.
     """
     status, headers = head_of(answer)
     body = body_of(answer, status)
@@ -115,7 +115,7 @@ def head_of(answer: Mapping[str, Any]) -> tuple[int, Headers]:
     """Status and headers, cookies included, of an answer that has a ``statusCode``.
 
     Raises:
-        MalformedResponseError: they are not what API Gateway accepts.
+        MalformedResponseError: API Gateway does not accept them.
     """
     status = status_of(answer["statusCode"])
     headers = [wire_header(name, value) for name, value in single_headers(answer.get("headers") or {})]

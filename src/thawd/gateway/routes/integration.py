@@ -1,4 +1,4 @@
-"""What the payload formats share: a request, a response, and the checks of what a handler answered. Pure.
+"""Types and checks that both payload formats share: requests, responses, and the checks of handlers' answers. Pure.
 
 Source: API Gateway developer guide, "Create AWS Lambda proxy integrations for HTTP APIs in API Gateway".
 """
@@ -14,20 +14,21 @@ from typing import Any
 
 import msgspec
 
-# Source: RFC 9110, 5.6.2 Tokens, and 6.4.1 Content Semantics: these have no body.
+# Source: RFC 9110, 5.6.2 Tokens.
 _TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]+")
-# Source: RFC 9110, 5.5 Field Values; the server that sends them would fail.
+# Source: RFC 9110, 5.5 Field Values. The HTTP server would fail on a header with one of these.
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f]")
+# Source: RFC 9110, 6.4.1 Content Semantics: answers with these statuses have no body.
 WITHOUT_BODY = (204, 205, 304)
 _TEXT_TYPES = ("application/json", "application/javascript", "application/xml")
-# The length is counted from the body that goes out; a connection's own headers are not the handler's.
+# Headers that the HTTP server sets: the length of the body as sent, and those of the connection.
 _CONNECTIONS_OWN = ("content-length", "transfer-encoding", "connection")
 Headers = list[tuple[bytes, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
 class IntegrationRequest:
-    """What an event is made of.
+    """The parts of a request that an event is made from.
 
     Attributes:
         method: in capitals.
@@ -60,8 +61,8 @@ class Response:
 
     Attributes:
         status: HTTP status.
-        headers: as they go out, cookies included.
-        body: as it goes out.
+        headers: as sent, cookies included.
+        body: as sent.
     """
 
     status: int
@@ -70,11 +71,11 @@ class Response:
 
 
 class MalformedResponseError(Exception):
-    """The handler's answer is no HTTP response; the message says what is wrong with it."""
+    """The handler's answer is not an HTTP response; the message says why."""
 
 
 def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
-    """All headers of a request in the order of their coming, with those that API Gateway adds."""
+    """All headers of a request in the order received, with those that API Gateway adds."""
     values: dict[str, list[str]] = {}
     for name, value in request.headers:
         values.setdefault(name.decode("latin-1"), []).append(value.decode("latin-1"))
@@ -86,7 +87,7 @@ def header_values(request: IntegrationRequest) -> dict[str, list[str]]:
 
 
 def text_of(body: bytes, content_type: str) -> str | None:
-    """The body as text when its type is one that API Gateway passes as text and it is UTF-8; None for Base64."""
+    """The body as text if it is UTF-8 and API Gateway passes its type as text; None: it is passed as Base64."""
     if not body:
         return ""
     media_type = content_type.split(";", maxsplit=1)[0].strip().lower()
@@ -104,15 +105,15 @@ def event_body(request: IntegrationRequest, content_type: str) -> tuple[str, boo
 
 
 def request_time(now_s: float) -> str:
-    """Seconds since the epoch as API Gateway writes them, the Common Log Format's way."""
+    """Seconds since the epoch in the Common Log Format, as API Gateway writes them."""
     return time.strftime("%d/%b/%Y:%H:%M:%S +0000", time.gmtime(now_s))
 
 
 def decode_answer(payload: bytes) -> Any:
-    """What the handler returned.
+    """Decode the handler's answer.
 
     Raises:
-        MalformedResponseError: it is no JSON that API Gateway reads.
+        MalformedResponseError: the answer is not JSON that API Gateway reads.
     """
     try:
         return msgspec.json.decode(payload)
@@ -121,10 +122,10 @@ def decode_answer(payload: bytes) -> Any:
 
 
 def status_of(value: Any) -> int:
-    """The ``statusCode``, a number or its text.
+    """The status in ``statusCode``, which may be a number or text.
 
     Raises:
-        MalformedResponseError: it is no final HTTP status.
+        MalformedResponseError: `value` is not a final HTTP status.
     """
     try:
         status = int(value)
@@ -136,10 +137,10 @@ def status_of(value: Any) -> int:
 
 
 def single_headers(values: Any) -> list[tuple[str, str]]:
-    """The ``headers`` of an answer, names in lower case; those without a value and a connection's own are left out.
+    """The ``headers`` of an answer, names in lower case, without nulls and without headers that the server sets.
 
     Raises:
-        MalformedResponseError: they cannot be sent.
+        MalformedResponseError: the headers cannot be sent.
     """
     if not isinstance(values, dict):
         raise MalformedResponseError(f"headers is a {type(values).__name__}; it must be an object of names and values")
@@ -152,10 +153,10 @@ def single_headers(values: Any) -> list[tuple[str, str]]:
 
 
 def multi_headers(values: Any) -> list[tuple[str, list[str]]]:
-    """The ``multiValueHeaders`` of an answer, as `single_headers` does it.
+    """The ``multiValueHeaders`` of an answer, checked and filtered as by `single_headers`.
 
     Raises:
-        MalformedResponseError: they cannot be sent.
+        MalformedResponseError: the headers cannot be sent.
     """
     if not isinstance(values, dict) or not all(isinstance(listed, list) for listed in values.values()):
         raise MalformedResponseError("multiValueHeaders must be an object of names and lists of values")
@@ -170,7 +171,7 @@ def checked_name(name: str) -> str:
     """A header's name, in lower case.
 
     Raises:
-        MalformedResponseError: it is none.
+        MalformedResponseError: `name` is not a valid header name.
     """
     if not _TOKEN.fullmatch(name):
         raise MalformedResponseError(f"{name!r} is no name of a header")
@@ -181,7 +182,7 @@ def header_text(value: Any) -> str:
     """A header's value as text.
 
     Raises:
-        MalformedResponseError: it would break out of its line.
+        MalformedResponseError: the value has line breaks or other control characters.
     """
     text = str(value).lower() if isinstance(value, bool) else str(value)
     if _CONTROL.search(text):
@@ -190,10 +191,10 @@ def header_text(value: Any) -> str:
 
 
 def cookie_values(values: Any) -> list[str]:
-    """The ``cookies`` of an answer, each for a ``Set-Cookie`` of its own.
+    """The ``cookies`` of an answer, each for a ``Set-Cookie`` header of its own.
 
     Raises:
-        MalformedResponseError: they cannot be sent.
+        MalformedResponseError: the cookies cannot be sent.
     """
     if values is None:
         return []
@@ -203,15 +204,15 @@ def cookie_values(values: Any) -> list[str]:
 
 
 def wire_header(name: str, value: str) -> tuple[bytes, bytes]:
-    """A header as it goes out."""
+    """A header encoded for sending."""
     return name.encode("latin-1", "replace"), value.encode("latin-1", "replace")
 
 
 def body_of(answer: Mapping[str, Any], status: int) -> bytes:
-    """The ``body`` of an answer as it goes out; none where `status` allows none.
+    """The ``body`` of an answer as bytes to send; empty where `status` allows no body.
 
     Raises:
-        MalformedResponseError: it is no text, or not the Base64 that it says it is.
+        MalformedResponseError: the body is not text, or not valid Base64 although ``isBase64Encoded`` is true.
     """
     if status in WITHOUT_BODY:
         return b""

@@ -14,11 +14,11 @@ _MAX_BYTES = 256 << 10
 
 
 class Prelude:
-    """Takes an answer part by part until its prelude is complete.
+    """Reads an answer part by part until its prelude is complete.
 
     Attributes:
-        status: HTTP status, once `feed` has returned.
-        headers: as they go out.
+        status: HTTP status, once `feed` has returned bytes.
+        headers: as sent, once `feed` has returned bytes.
     """
 
     def __init__(self) -> None:
@@ -30,7 +30,7 @@ class Prelude:
         """The beginning of the body, perhaps empty; None while the prelude is not complete.
 
         Raises:
-            MalformedResponseError: it is no prelude.
+            MalformedResponseError: the answer does not begin with a valid prelude.
         """
         searched = max(0, len(self._read) - len(SEPARATOR))
         self._read += data
@@ -49,10 +49,10 @@ class Prelude:
 
 
 def whole(content_type: str, payload: bytes) -> Response:
-    """The response for a streaming handler's answer that was not sent as it came.
+    """The response for a streaming handler's answer that was collected rather than streamed.
 
     Raises:
-        MalformedResponseError: it says that it begins with a prelude, and does not.
+        MalformedResponseError: the content type announces a prelude, and the answer has none.
     """
     if content_type != HTTP_RESPONSE:
         return Response(200, [(b"content-type", content_type.encode())], payload)

@@ -1,8 +1,8 @@
 """Payload format 1.0, the REST API's: a request as a proxy event, and a handler's answer as a response. Pure.
 
-What differs from 2.0: several values of one name stay several, in ``multiValueHeaders`` and
-``multiValueQueryStringParameters``, and the last one stands in the plain table; what a request does not have is null;
-cookies are headers; an answer must be told as one, with its ``statusCode``.
+It differs from 2.0 in four points. Several values of one name stay separate in ``multiValueHeaders`` and
+``multiValueQueryStringParameters``, and the last of them is in the plain table. Parts that a request does not have are
+null. Cookies are headers. An answer must be an object with a ``statusCode``.
 
 Source: API Gateway developer guide, "Lambda proxy integrations in API Gateway" (input and output format), and "Create
 AWS Lambda proxy integrations for HTTP APIs in API Gateway" (payload format version 1.0).
@@ -104,10 +104,10 @@ def _context(
 def response(payload: bytes) -> Response:
     """The HTTP response for a handler's answer.
 
-    ``headers`` and ``multiValueHeaders`` are sent together; a pair of name and value that stands in both is sent once.
+    ``headers`` and ``multiValueHeaders`` are sent together; a pair of name and value that is in both is sent once.
 
     Raises:
-        MalformedResponseError: it is not what API Gateway accepts: it needs a ``statusCode``.
+        MalformedResponseError: API Gateway does not accept the answer, for example because it has no ``statusCode``.
     """
     answer = decode_answer(payload)
     if not isinstance(answer, dict):

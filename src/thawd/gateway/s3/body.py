@@ -1,6 +1,6 @@
-"""The body of a PUT as S3 clients send it: taken out of ``aws-chunked`` framing, and checked against its checksums.
+"""The body of a PUT as S3 clients send it: removes the ``aws-chunked`` framing and verifies the checksums.
 
-Signatures of chunks are passed over, as those of requests are. Pure: bytes in, bytes out.
+Signatures of chunks are ignored, as those of requests are. Pure: bytes in, bytes out.
 Source: Amazon S3 API reference, "Signature calculations … chunked upload" and "Checking object integrity".
 """
 
@@ -38,7 +38,7 @@ class AwsChunked:
         self._in_trailers = False
 
     def feed(self, data: bytes) -> bytes:
-        """The object's bytes that `data` completes.
+        """Decode `data`; returns the object's bytes in it.
 
         Raises:
             S3Error: the framing is broken (400).
@@ -61,7 +61,7 @@ class AwsChunked:
         return b"".join(out)
 
     def end(self) -> None:
-        """No more data will come.
+        """Check that the body is complete; called when no more data will come.
 
         Raises:
             S3Error: the last chunk is missing (400).
@@ -123,13 +123,13 @@ class _Crc32:
 
 
 class Integrity:
-    """Checks a body against what its headers and trailers say of it.
+    """Checks a body against the checksums and the length in its headers and trailers.
 
-    CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the declared length and the SHA-256 a signed request carries are
-    checked; CRC32C, CRC64NVME and any other are not, as the standard library does not know them.
+    CRC32, SHA-1 and SHA-256 checksums, Content-MD5, the declared length and the SHA-256 of a signed request are
+    checked. CRC32C, CRC64NVME and other checksums are not, since the standard library does not have them.
 
     Args:
-        headers: of the request, names in lower case.
+        headers: the request's headers, names in lower case.
     """
 
     def __init__(self, headers: Mapping[str, str]) -> None:
@@ -147,7 +147,7 @@ class Integrity:
         self._sha256 = hashlib.sha256() if _HEX_DIGEST.fullmatch(self._signed) else None
 
     def update(self, data: bytes) -> None:
-        """Count in the next bytes of the object."""
+        """Add the next bytes of the object."""
         self._size += len(data)
         self._md5.update(data)
         if self._sha256 is not None:
@@ -156,10 +156,10 @@ class Integrity:
             each.update(data)
 
     def verify(self, trailers: Mapping[str, str]) -> str:
-        """The MD5 of the object in hexadecimal digits, once all that was promised holds.
+        """Check the whole object; returns its MD5 in hexadecimal digits.
 
         Raises:
-            S3Error: a checksum is malformed or another one (400).
+            S3Error: a checksum is malformed or does not match, or the length does not (400).
         """
         length = self._headers.get("x-amz-decoded-content-length")
         if length is not None and length != str(self._size):

@@ -1,4 +1,4 @@
-"""DeleteObjects: many keys in one request, each removed and told of for itself."""
+"""DeleteObjects: removes many keys in one request and reports on each."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from thawd.gateway.s3.xml import S3Error, document, elements
 
 # Source: Amazon S3 API reference, "DeleteObjects".
 MAX_KEYS = 1000
-# Removals under way at a time: their records then share transactions.
+# Removals that run together, so that their records share transactions.
 _TOGETHER = 16
 _CONDITIONS = ("VersionId", "ETag", "LastModifiedTime", "Size")
 
@@ -25,7 +25,7 @@ async def delete_objects(request: S3Request, remove: Remove) -> None:
 
     Args:
         request: the request.
-        remove: removes an object and has that recorded; that there is none is no error. May raise S3Error.
+        remove: removes an object and records that; a missing object is no error. May raise S3Error.
 
     Raises:
         ClientGoneError: the client went away before it had sent the keys.
@@ -51,7 +51,7 @@ async def delete_objects(request: S3Request, remove: Remove) -> None:
 
 
 async def _delete(entry: ET.Element, remove: Remove, *, quiet: bool) -> str:
-    """Remove what one entry names; the element that tells of it."""
+    """Remove the object that one entry names; returns the answer's element for it."""
     key = (entry.findtext("Key") or "").encode()
     try:
         _check(entry, key)

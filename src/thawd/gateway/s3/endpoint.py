@@ -1,9 +1,9 @@
 """Buckets over HTTP, as S3 clients speak it: objects, multipart uploads and listings, path style.
 
-``/{bucket}/{key}`` for the configured buckets. A 200 to a PUT means that the object is on the disk under its name;
-recording it and queueing its events follow at once, or as soon as the state file can be written. What is not offered
-(versions, copies, ACLs, metadata) is refused with NotImplemented, never passed over. Request signatures are
-not verified. Knows nothing of how buckets are watched: it tells an `ObjectSink`.
+``/{bucket}/{key}`` for the configured buckets. A 200 to a PUT means that the object is on the disk under its name. It
+is recorded and its events are queued immediately after that, or as soon as the state file can be written. Operations
+that are not offered (versions, copies, ACLs, metadata) are refused with NotImplemented, never ignored. Request
+signatures are not verified. Knows nothing of how buckets are watched: it notifies an `ObjectSink`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ from thawd.gateway.s3.xml import S3Error
 from thawd.resources import REGION, Bucket
 from thawd.stores.objects.catalog import ObjectRecord
 
-# How often abandoned multipart uploads are looked for, at most.
+# Shortest time between two searches for abandoned multipart uploads.
 _TIDY_S = 3600.0
 
 
 class ObjectSink(Protocol):
-    """Who records the objects of a bucket and queues their events."""
+    """Records the objects of a bucket and queues their events."""
 
     async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
-        """The object under `key` was just written or removed; returns when that is recorded.
+        """Record that the object under `key` was just written or removed; returns once that is recorded.
 
         Args:
-            key: the key.
-            stat: of the file written, before it got its name.
+            key: the object's key.
+            stat: the stat of the written file before it got its name.
             etag: MD5 of its content in hexadecimal digits.
         """
 
@@ -53,7 +53,7 @@ class ObjectSink(Protocol):
         """
 
     async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> Sequence[ObjectRecord]:
-        """Recorded objects in the order of their keys' bytes: those that begin with `prefix`, from `start` on.
+        """Recorded objects whose keys begin with `prefix`, from `start` on, in the order of their keys' bytes.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -64,13 +64,13 @@ class ObjectApi:
     """The ASGI application for the buckets.
 
     Args:
-        buckets: by name.
-        sinks: by the bucket's name, one for each.
-        elsewhere: where the buckets are that are not served here, by name.
-        uploads: what uploads may hold together.
+        buckets: the buckets that are served here, by name.
+        sinks: the sink of each bucket, by the bucket's name.
+        elsewhere: for buckets in other stores, a text that says where each is, by name.
+        uploads: limits of all uploads together.
 
     Attributes:
-        uploads: as given, or the usual one.
+        uploads: the argument, or the default limits.
     """
 
     def __init__(
@@ -90,13 +90,13 @@ class ObjectApi:
         self._multipart = MultipartApi(publish=self._publish, lock=self._lock, uploads=self.uploads)
 
     def owns(self, path: str) -> bool:
-        """Whether the path of a request, decoded, is that of a bucket or of something in one."""
+        """Whether a request's decoded path names a bucket or an object in one."""
         name = path.removeprefix("/").partition("/")[0]
         return name in self._buckets or name in self._elsewhere
 
     @staticmethod
     def claims(scope: Scope) -> bool:
-        """Whether a request is meant for S3 whatever its path, also when the path is that of a route or of nothing."""
+        """Whether a request is meant for S3 whatever its path, even if the path is a route's or matches nothing."""
         return speaks_s3(scope)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -136,7 +136,7 @@ class ObjectApi:
         elif request.method == "GET":
             await send_listing(request, read=self._sinks[bucket.name].listing)
         elif request.method == "POST" and "delete" in request.query:
-            await delete_objects(request, partial(self._delete_told, bucket))
+            await delete_objects(request, partial(self._delete_or_explain, bucket))
         elif request.method in ("PUT", "DELETE") and not request.query:
             raise S3Error(
                 409,
@@ -187,9 +187,9 @@ class ObjectApi:
         await request.answer(200, [(b"etag", f'"{etag}"'.encode())])
 
     async def _publish(self, request: S3Request, bucket: Bucket, upload: Upload, *, etag: str) -> None:
-        """Give an upload its name and have it recorded."""
+        """Rename an upload to its key and record the object."""
         exclusive = "if-none-match" in request.headers
-        # From name to record under a lock: a second PUT of the key is a second event, not one for both.
+        # Both under one lock: a second PUT of the key then causes an event of its own.
         async with self._lock(bucket.name, request.key):
             found = await asyncio.to_thread(upload.publish, request.key, exclusive=exclusive)
             await self._sinks[bucket.name].ingest(request.key, stat=found, etag=etag)
@@ -199,14 +199,14 @@ class ObjectApi:
             await asyncio.to_thread(remove_object, os.fsencode(bucket.path), key)
             await self._sinks[bucket.name].ingest(key)
 
-    async def _delete_told(self, bucket: Bucket, key: bytes) -> None:
+    async def _delete_or_explain(self, bucket: Bucket, key: bytes) -> None:
         try:
             await self._delete(bucket, key)
         except OSError as error:
             raise explained(error, bucket) from error
 
     async def _tidy(self, bucket: Bucket) -> None:
-        """Clear what is abandoned: all of it before the first write to a bucket, later multipart uploads only."""
+        """Remove abandoned files: all of them before the first write to a bucket, later only multipart uploads."""
         now = time.monotonic()
         last = self._cleared.get(bucket.name)
         if last is None or now - last > _TIDY_S:

@@ -1,4 +1,4 @@
-"""Taking in the body of a request: to the disk as it comes, or as a small XML document; checked against its digests."""
+"""Receives a request's body, to the disk while it arrives or as a small XML document, and verifies its digests."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from thawd.gateway.s3.xml import S3Error
 
 # Source: Amazon S3 user guide, "Uploading objects" and "Multipart upload limits": at most 5 GB in a single PUT or part.
 MAX_OBJECT_BYTES = 5 * 1024**3
-# 10,000 parts with checksums, or 1,000 keys of 1,024 bytes each of which is escaped.
+# Enough for 10,000 parts with checksums, or 1,000 keys of 1,024 bytes that are all escaped.
 _MAX_DOCUMENT_BYTES = 8 * 1024**2
-# For the documents of all requests together; what is made of one takes some ten times its size.
+# Memory for the documents of all requests together; a parsed document takes some ten times its size.
 _DOCUMENTS = Budget(16 * 1024**2)
 _DOCUMENT_S = 60.0
 _PIECE_BYTES = 256 * 1024
-# Each is a property of the object that S3 would keep, and that an answer to a GET would show.
+# Properties of the object that S3 would keep and return with a GET.
 # Source: Amazon S3 API reference, "PutObject" and "CreateMultipartUpload".
 _NOT_KEPT = {
     "x-amz-meta-": "Metadata",
@@ -37,7 +37,7 @@ _NOT_KEPT = {
     "content-disposition": "A content disposition",
     "content-language": "A content language",
 }
-# What says the same as leaving it out.
+# Values that mean the same as leaving the header out.
 _DEFAULTS = {"x-amz-acl": "private", "x-amz-storage-class": "STANDARD"}
 
 
@@ -61,7 +61,7 @@ def check_properties(request: S3Request) -> None:
 
 
 def check_conditions(request: S3Request) -> None:
-    """Refuse conditions of a write that are not looked at.
+    """Refuse conditions of a write that are not evaluated.
 
     Raises:
         S3Error: NotImplemented (501).
@@ -71,18 +71,18 @@ def check_conditions(request: S3Request) -> None:
 
 
 class UploadBudget:
-    """What the uploads of one server may hold together.
+    """Limits on all uploads of one server together.
 
     Args:
-        most: uploads at once; each takes a file and what is not written of it.
-        memory_bytes: of what is not written; beyond that each upload writes whatever comes at once.
-        disk_share: of a file system, which uploads leave free.
-        disk_bytes: most of a file system that they leave free.
+        most: most uploads at a time; each holds an open file and unwritten data.
+        memory_bytes: most unwritten data; beyond it each upload writes data as soon as it arrives.
+        disk_share: share of a file system that uploads leave free.
+        disk_bytes: upper limit of the bytes they leave free.
 
     Attributes:
-        most, memory_bytes, disk_share, disk_bytes: as given.
-        count: uploads under way.
-        held_bytes: what is not written of them.
+        most, memory_bytes, disk_share, disk_bytes: the arguments.
+        count: uploads that have begun and not ended.
+        held_bytes: unwritten data of these uploads.
     """
 
     def __init__(
@@ -101,32 +101,30 @@ class UploadBudget:
         self.held_bytes = 0
 
     def begin(self) -> None:
-        """Count an upload in.
+        """Count an upload that begins.
 
         Raises:
-            S3Error: there are too many (503).
+            S3Error: too many uploads have begun (503).
         """
         if self.count >= self.most:
-            raise S3Error(
-                503, "SlowDown", f"{self.count} uploads are under way, as many as there may be; try again later"
-            )
+            raise S3Error(503, "SlowDown", f"{self.count} uploads are in progress, which is the limit; try again later")
         self.count += 1
 
     def end(self) -> None:
-        """Count it out."""
+        """Stop counting an upload that has ended."""
         self.count -= 1
 
     def keep(self, size: int) -> bool:
-        """`size` more bytes are not written yet, or as many fewer; False: there are so many that they should be."""
+        """Add `size` (perhaps negative) to the unwritten data; False: it exceeds the limit and should be written."""
         self.held_bytes += size
         return self.held_bytes <= self.memory_bytes
 
     def check_disk(self, folder: bytes) -> None:
-        """Leave the disk some room, for what was accepted already. Blocks.
+        """Check that the disk keeps its reserve, which is for requests accepted already. Blocks.
 
         Raises:
-            S3Error: there is none to spare (503).
-            OSError: the folder has gone.
+            S3Error: the disk is full but for the reserve (503).
+            OSError: the folder no longer exists.
         """
         found = os.statvfs(folder)
         kept_bytes = min(self.disk_bytes, int(found.f_blocks * found.f_frsize * self.disk_share))
@@ -139,12 +137,12 @@ class UploadBudget:
 
 
 class Intake:
-    """The body of a request on its way into an upload. Enter it, call `receive`, then, on a thread, `finish`.
+    """Receives a request's body into an upload. Enter it, call `receive`, then, on a thread, `finish`.
 
     Args:
-        request: its headers say how the body is framed and what it must be.
-        upload: takes the bytes.
-        budget: of all uploads together.
+        request: the request; its headers give the body's framing and digests.
+        upload: where the bytes are written.
+        budget: limits of all uploads together.
     """
 
     def __init__(self, request: S3Request, upload: Upload, budget: UploadBudget) -> None:
@@ -165,12 +163,12 @@ class Intake:
         self._budget.end()
 
     async def receive(self) -> None:
-        """Take in the body; pieces go to the disk as they come, the last one is kept for `finish`.
+        """Receive the body; pieces are written as they arrive, the last one is kept for `finish`.
 
         Raises:
-            ClientGoneError: the client went away, or no byte came for long.
+            ClientGoneError: the client went away or stopped sending.
             S3Error: the body is too large or its framing broken (400); or the disk is full (503).
-            OSError: it cannot be written.
+            OSError: the body cannot be written.
         """
         _check_length(self._request)
         piece = bytearray()
@@ -197,11 +195,11 @@ class Intake:
         self._rest = bytes(piece)
 
     def finish(self) -> str:
-        """Check the whole body; the MD5 of its content in hexadecimal digits. Blocks.
+        """Check the whole body; returns the MD5 of its content in hexadecimal digits. Blocks.
 
         Raises:
-            S3Error: it is not what was promised (400).
-            OSError: it cannot be written.
+            S3Error: the body does not match its digests or its length (400).
+            OSError: the body cannot be written.
         """
         if self._chunked is not None:
             self._chunked.end()
@@ -220,12 +218,12 @@ async def read_document(request: S3Request, *, root: str, own_checksums: bool = 
     Args:
         request: the request.
         root: name of the document's root.
-        own_checksums: whether ``x-amz-checksum-`` headers are about the document, and not about an object.
+        own_checksums: whether ``x-amz-checksum-`` headers are about the document rather than about an object.
 
     Raises:
         ClientGoneError: the client went away.
-        S3Error: it is too large, too slow, not what its digests say, or no such document (400); or others hold all
-            memory set aside for documents (503).
+        S3Error: the document is too large, too slow, does not match its digests or is not a `root` document (400); or
+            other requests hold all memory reserved for documents (503).
     """
     try:
         with _DOCUMENTS.hold(request.scope, most_bytes=_MAX_DOCUMENT_BYTES):
@@ -263,7 +261,7 @@ async def _read_small(request: S3Request, *, own_checksums: bool) -> bytes:
 def _parse(body: bytes, root: str) -> ET.Element:
     try:
         text = body.decode("utf-8")
-        # Entities are for attacks only: no client declares any.
+        # No client declares entities; they appear in attacks only.
         if "<!" in text:
             raise S3Error(400, "MalformedXML", "The document declares a type or holds a comment; send it without")
         document = ET.fromstring(text)

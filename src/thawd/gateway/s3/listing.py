@@ -1,7 +1,7 @@
 """ListObjectsV2 and ListObjects: pages of a bucket's recorded objects, with prefix and delimiter. ListBuckets.
 
 The cost of a page grows with its entries, not with the bucket: the catalog is read from where the page begins, and
-what a common prefix covers is leapt over.
+keys under a common prefix are skipped in one step.
 """
 
 from __future__ import annotations
@@ -68,7 +68,7 @@ async def send_listing(request: S3Request, *, read: Lister) -> None:
 
 
 async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
-    """Answer a ListBuckets: all buckets of the configuration, whether their folders are there or not.
+    """Answer a ListBuckets: all buckets of the configuration, even if their folders do not exist.
 
     Raises:
         S3Error: another operation is asked for (405, 501).
@@ -89,7 +89,7 @@ async def send_buckets(request: S3Request, buckets: Sequence[Bucket]) -> None:
 
 
 def _changed_s(bucket: Bucket) -> float:
-    """When the folder was last changed, seconds since the epoch: Linux does not tell when it was made."""
+    """When the folder was last changed, seconds since the epoch: stat does not report when it was made."""
     try:
         return bucket.path.stat().st_mtime
     except OSError:
@@ -99,7 +99,7 @@ def _changed_s(bucket: Bucket) -> float:
 async def _page(
     read: Lister, prefix: bytes, delimiter: bytes, start: bytes, max_keys: int
 ) -> tuple[list[ObjectRecord], list[bytes], bytes | None]:
-    """Objects, common prefixes, and where the next page begins (None: nowhere)."""
+    """Objects, common prefixes, and where the next page begins (None: this is the last)."""
     objects: list[ObjectRecord] = []
     prefixes: list[bytes] = []
     if max_keys == 0:
@@ -125,7 +125,7 @@ async def _page(
 
 
 def _common_prefix(key: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """The key up to and with the first delimiter after the prefix; empty when there is none."""
+    """The key up to and including the first delimiter after the prefix; empty when there is no delimiter."""
     if not delimiter:
         return b""
     at = key.find(delimiter, len(prefix))
@@ -138,13 +138,13 @@ def _start(query: dict[str, str]) -> bytes:
         try:
             return base64.b64decode(token.encode("latin-1", "replace"), altchars=b"-_", validate=True)
         except binascii.Error:
-            raise S3Error(400, "InvalidArgument", "The continuation token is none that thawd gave out") from None
+            raise S3Error(400, "InvalidArgument", "The continuation token was not issued by thawd") from None
     after = query.get("start-after")
     return _bytes(after) + b"\0" if after else b""
 
 
 def _after(marker: bytes, prefix: bytes, delimiter: bytes) -> bytes:
-    """Where a page begins that follows `marker`, a key or a common prefix."""
+    """The start of the page that follows `marker`, a key or a common prefix."""
     if not marker:
         return b""
     common = _common_prefix(marker, prefix, delimiter) if marker.startswith(prefix) else b""

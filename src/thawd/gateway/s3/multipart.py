@@ -1,7 +1,7 @@
 """Multipart uploads: begin, parts, list of parts, complete, abort.
 
-A part may have any size up to that of a PUT. The completed object appears at once and whole, and is one event, like
-that of a PUT; its record has the MD5 of its content as ETag, as every object's.
+A part may have any size up to that of a PUT. The completed object appears in one step and causes one event, as a PUT
+does; its record has the MD5 of its content as ETag, as every object's has.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ from thawd.resources import Bucket
 MAX_JOINED_BYTES = 5 * 1024**4
 _PAGE_PARTS = 1000
 _MD5 = re.compile(r"[0-9a-f]{32}")
-# Joining takes some seconds per GB. As S3 does, blanks tell a client meanwhile that its request is alive.
+# Joining takes some seconds per GB. Meanwhile blanks are sent, as by S3, so that the client does not time out.
 PATIENCE_S = 10.0
 
 Wanted = list[tuple[int, str]]
 
 
 class Publish(Protocol):
-    """Gives an upload its name and has it recorded."""
+    """Renames an upload to its key and records the object."""
 
     def __call__(self, request: S3Request, bucket: Bucket, upload: Upload, *, etag: str) -> Awaitable[None]: ...
 
@@ -40,9 +40,9 @@ class MultipartApi:
     """The operations on multipart uploads.
 
     Args:
-        publish: gives an upload its name and has it recorded.
-        lock: the lock of a name within a bucket.
-        uploads: what uploads may hold together.
+        publish: renames an upload to its key and records the object.
+        lock: returns the lock of a name within a bucket.
+        uploads: limits of all uploads together.
     """
 
     def __init__(self, *, publish: Publish, lock: Callable[[str, bytes], asyncio.Lock], uploads: UploadBudget) -> None:
@@ -52,16 +52,16 @@ class MultipartApi:
 
     @staticmethod
     def concerns(request: S3Request) -> bool:
-        """Whether a request for an object is for this."""
+        """Whether a request for an object is a multipart operation."""
         return bool({"uploads", "uploadId"} & request.query.keys())
 
     async def __call__(self, request: S3Request, bucket: Bucket) -> None:
-        """Answer.
+        """Answer one request.
 
         Raises:
             ClientGoneError: the client went away.
             S3Error: the request is refused.
-            OSError: something cannot be read or written.
+            OSError: a file cannot be read or written.
         """
         query = request.query
         if request.method == "POST" and "uploads" in query:
@@ -148,7 +148,7 @@ class MultipartApi:
                 blank = b" "
                 if not begun:
                     begun = True
-                    # The declaration must be the first there is; what follows it may be blank.
+                    # The XML declaration must come first; blanks may follow it.
                     blank = XML_HEAD.encode()
                     headers = [*request.common_headers(), XML]
                     await request.send({"type": "http.response.start", "status": 200, "headers": headers})
@@ -163,9 +163,9 @@ class MultipartApi:
             await request.answer(200, [XML], answer)
 
     async def _outcome(self, request: S3Request, bucket: Bucket, wanted: Wanted) -> bytes | S3Error:
-        """Join the parts and publish what comes of it; the document of the answer, or why there is none."""
+        """Join the parts and publish the object; returns the document of the answer, or the error to send."""
         try:
-            # Of two who complete the same upload one finds it gone.
+            # Of two requests that complete the same upload, the second finds it gone.
             async with self._lock(bucket.name, b"\0" + request.query["uploadId"].encode()):
                 parts = await self._folder(request, bucket)
                 await asyncio.to_thread(_check_size, parts, wanted, request.asked.get("x-amz-mp-object-size"))
@@ -194,7 +194,7 @@ class MultipartApi:
 
 
 async def _read_wanted(request: S3Request) -> Wanted:
-    """Number and ETag of the parts that a CompleteMultipartUpload names."""
+    """Number and ETag of each part that a CompleteMultipartUpload names."""
     wanted: Wanted = []
     listed = await read_document(request, root="CompleteMultipartUpload", own_checksums=False)
     for part in listed.findall("Part"):

@@ -1,7 +1,7 @@
 """Multipart uploads on the disk: a hidden folder for each, in it a file for each part. Everything blocks.
 
-All state is there, so an upload outlives a restart and a new configuration. A part is on the disk once it has its name,
-which is its number and its MD5.
+All state is in these files, so an upload survives a restart and a reload. A part's name is its number and its MD5; a
+part that has its name is on the disk.
 """
 # Paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH102, PTH118
@@ -44,10 +44,10 @@ class Part(NamedTuple):
 
 
 def begin(root: bytes, key: bytes) -> str:
-    """Begin an upload for `key` in the bucket at `root`; its id.
+    """Begin an upload for `key` in the bucket at `root`; returns the upload's id.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the folder cannot be written.
     """
     upload_id = secrets.token_hex(16)
     folder = _folder(root, upload_id)
@@ -68,15 +68,15 @@ class PartFolder:
     Args:
         root: the bucket's folder.
         upload_id: as a client sent it.
-        key: the key it is for.
+        key: the key that the upload is for.
 
     Raises:
         S3Error: there is no such upload (404).
-        OSError: it cannot be read.
+        OSError: the folder cannot be read.
     """
 
     def __init__(self, root: bytes, upload_id: str, *, key: bytes) -> None:
-        # Checked before it becomes part of a path.
+        # The id is checked before it becomes part of a path.
         if not _UPLOAD_ID.fullmatch(upload_id):
             raise _no_such_upload()
         self._folder = _folder(root, upload_id)
@@ -89,11 +89,11 @@ class PartFolder:
             raise _no_such_upload()
 
     def keep(self, upload: Upload, *, number: int, etag: str) -> None:
-        """Make what was uploaded the part `number`; it is on the disk then.
+        """Make the uploaded data the part `number`; the part is on the disk when this returns.
 
         Raises:
             S3Error: the multipart upload ended meanwhile (404).
-            OSError: it cannot be written.
+            OSError: the part cannot be written.
         """
         try:
             upload.move(self._path(number, etag))
@@ -101,7 +101,7 @@ class PartFolder:
             raise _no_such_upload() from None
 
     def parts(self) -> list[Part]:
-        """The parts by number; of several with one number the one that came last.
+        """The parts in the order of their numbers; of several with one number, the one that arrived last.
 
         Raises:
             S3Error: the upload ended meanwhile (404).
@@ -122,18 +122,18 @@ class PartFolder:
         return [found[number] for number in sorted(found)]
 
     def join(self, wanted: Sequence[tuple[int, str]], upload: Upload) -> str:
-        """Bring the parts into one upload.
+        """Copy the parts into one upload.
 
         Args:
-            wanted: number and ETag of each, in ascending order.
-            upload: takes the bytes.
+            wanted: number and ETag of each part, in ascending order.
+            upload: where the bytes are written.
 
         Returns:
-            MD5 of the whole in hexadecimal digits.
+            MD5 of the joined object in hexadecimal digits.
 
         Raises:
-            S3Error: a part is not there (400).
-            OSError: the parts cannot be read, or the whole not written.
+            S3Error: a part does not exist (400).
+            OSError: a part cannot be read, or the object cannot be written.
         """
         for number, etag in wanted:
             if not os.path.lexists(self._path(number, etag)):
@@ -151,7 +151,7 @@ class PartFolder:
         return digest.hexdigest()
 
     def remove(self) -> None:
-        """End the upload; parts still under way are refused from now on. Never raises."""
+        """End the upload; parts that are still being received are refused from now on. Never raises."""
         remove_parts(self._folder)
 
     def _path(self, number: int, etag: str) -> bytes:

@@ -1,4 +1,4 @@
-"""A request of an S3 client, taken apart: bucket, key, parameters, headers; and how it is answered."""
+"""A request of an S3 client, parsed into bucket, key, parameters and headers, and the answers to it."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from thawd.gateway.sigv4 import claimed_service
 from thawd.invocation import new_request_id
 
 XML = (b"content-type", b"application/xml")
-# What a presigned URL carries besides the operation: signatures of both versions, and headers that were signed with it.
+# Parameters of a presigned URL that are not the operation's: signatures of both versions, and signed headers.
 _OF_HEADERS = "x-amz-"
 _OF_SIGNATURES = {"awsaccesskeyid", "signature", "expires", "content-type", "content-md5"}
 # A hint some SDKs add for the server's logs.
@@ -23,11 +23,11 @@ class S3Request:
     Attributes:
         method: in upper case.
         bucket: first part of the path, decoded.
-        key: the rest of it, decoded to the bytes of a file name; empty for the bucket itself.
-        query: parameters, without those of signatures; bytes that are no UTF-8 as surrogates.
+        key: the rest of the path, decoded to the bytes of a file name; empty for the bucket itself.
+        query: parameters, without those of signatures; bytes that are not UTF-8 become surrogates.
         headers: names in lower case; the last of several wins.
-        scope: the request as ASGI has it.
-        asked: all the ``x-amz-`` fields, from headers and, as in presigned URLs, from parameters; names in lower case.
+        scope: the request's ASGI scope.
+        asked: all ``x-amz-`` fields, from headers and, for presigned URLs, from parameters; names in lower case.
     """
 
     def __init__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -48,7 +48,7 @@ class S3Request:
         self._resource = raw.decode("latin-1")
 
     def require_only(self, allowed: set[str]) -> None:
-        """Refuse an operation that is asked for by a parameter nobody looks at.
+        """Refuse a request with other parameters than `allowed`: they ask for an operation that is not offered.
 
         Raises:
             S3Error: NotImplemented (501).
@@ -58,7 +58,7 @@ class S3Request:
             raise S3Error(501, "NotImplemented", f"This operation is not offered: {self.method} with ?{unknown[0]}")
 
     def common_headers(self) -> Headers:
-        """Headers of every answer."""
+        """The headers that every answer carries."""
         return [(b"x-amz-request-id", self._request_id.encode())]
 
     async def answer(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
@@ -66,7 +66,7 @@ class S3Request:
         await respond(self.send, status, [*self.common_headers(), *(headers or [])], body)
 
     async def refuse(self, error: S3Error) -> None:
-        """Send an error as S3 does; what is left of the body is nobody's, and read for nothing by the connection."""
+        """Send an error as S3 does; the connection discards the rest of the request's body."""
         headers = [XML, *error.headers]
         if error.status == 503:
             headers.append((b"retry-after", b"1"))
@@ -74,7 +74,7 @@ class S3Request:
         await self.answer(error.status, headers, body)
 
     def error_document(self, error: S3Error) -> bytes:
-        """The document that tells of an error."""
+        """The XML document of an error."""
         return error.document(resource=self._resource, request_id=self._request_id)
 
 
@@ -83,10 +83,10 @@ def _is_of_operation(parameter: str) -> bool:
 
 
 def speaks_s3(scope: Scope) -> bool:
-    """Whether a request says of itself that it is meant for S3, whatever its path.
+    """Whether a request is recognisably meant for S3, whatever its path.
 
-    It is signed for the service ``s3`` (version 4) or as only S3 takes it (version 2), in a header or in its URL; or it
-    is not signed and carries the digest of its body as S3's clients send it.
+    It is signed for the service ``s3`` (version 4) or with a version 2 signature, which only S3 accepts, in a header or
+    in its URL. Or it is unsigned and carries the digest of its body in the header that S3's clients send.
     """
     headers = {name: value for name, value in scope["headers"] if name in (b"authorization", b"x-amz-content-sha256")}
     signature: str = headers.get(b"authorization", b"").decode("latin-1").strip()

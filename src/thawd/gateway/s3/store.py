@@ -1,7 +1,7 @@
-"""Objects as files: staged writes that appear at once and whole, reads of one version, removal. Everything blocks.
+"""Objects as files: staged writes that appear in one step, reads of one version, removal. Everything blocks.
 
-A PUT is written to a hidden folder of the same file system, brought to the disk, and renamed. What a crash leaves in
-that folder is cleared when it is next used. The parts of multipart uploads lie there too, see `object_parts`.
+A PUT is written to a hidden folder of the same file system, synced to the disk, and renamed. Files that a crash leaves
+in that folder are removed when the folder is next used. The parts of multipart uploads are there, too; see `parts`.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH102, PTH104, PTH108, PTH118, PTH120
@@ -24,17 +24,17 @@ from thawd.stores.objects.folder import MAX_KEY_BYTES, STAGING, BucketFolder, is
 from thawd.system import folders
 
 PARTS_OF = b"upload-"
-"""Beginning of the name of a folder with the parts of a multipart upload."""
+"""Prefix of the names of folders with the parts of a multipart upload."""
 ABANDONED_S = 24 * 3600.0
-"""A multipart upload to which nothing came for so long, seconds, is given up."""
+"""Seconds after its last part when an unfinished multipart upload is removed."""
 _REMOVED = b"gone-"
 
 
 def check_key(key: bytes) -> None:
-    """Refuse a key that is no path within a bucket's folder.
+    """Refuse a key that is not a path within a bucket's folder.
 
     Raises:
-        S3Error: what is wrong with it (400).
+        S3Error: the key cannot be used; the message says why (400).
     """
     shown = key[:200].decode("utf-8", "replace")
     if len(key) > MAX_KEY_BYTES:
@@ -52,15 +52,16 @@ def check_key(key: bytes) -> None:
 
 
 class Upload:
-    """An object on its way in. Call `consume` as data comes, then `publish` or `move`; at the end always `discard`.
+    """An object that is being uploaded. Call `consume` as data arrives, then `publish` or `move`, and always `discard`.
 
-    When the server stops, `discard` comes while another thread is still at work: that ends with an error then.
+    When the server stops, `discard` is called while another thread still uses the upload; that thread's next call then
+    raises OSError.
 
     Args:
         root: the bucket's folder.
 
     Attributes:
-        root: as given.
+        root: the bucket's folder.
     """
 
     def __init__(self, root: bytes) -> None:
@@ -74,7 +75,7 @@ class Upload:
         """Append `data`.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: `data` cannot be written.
         """
         with self._lock:
             self._require_open()
@@ -83,25 +84,25 @@ class Upload:
                 view = view[os.write(self._fd, view) :]
 
     def publish(self, key: bytes, *, exclusive: bool) -> os.stat_result:
-        """Bring the object to the disk and give it its name.
+        """Sync the object to the disk and rename it to its key.
 
         Args:
-            key: its key, checked.
-            exclusive: fail when there is an object already.
+            key: the object's key, already checked.
+            exclusive: fail when an object with this key exists.
 
         Returns:
             The file's stat before it got its name.
 
         Raises:
-            S3Error: the key cannot be used, or there is an object (412).
-            OSError: it cannot be written.
+            S3Error: the key cannot be used (400), or `exclusive` is set and the object exists (412).
+            OSError: the object cannot be written.
         """
         with self._lock:
             self._require_open()
             target = _path(self.root, key)
             os.fsync(self._fd)
             found = os.fstat(self._fd)
-            # Closed before it appears, so that nobody finds it open for writing.
+            # Closed before it appears: a bucket's watcher takes a file that is open for writing for incomplete.
             self._close()
             _make_folders(self.root, key)
             if exclusive:
@@ -115,10 +116,10 @@ class Upload:
         return found
 
     def move(self, target: bytes) -> None:
-        """Bring what was consumed to the disk, as the file `target` of the same file system.
+        """Sync the data to the disk and rename it to `target`, a file of the same file system.
 
         Raises:
-            OSError: it cannot be written.
+            OSError: the file cannot be written.
         """
         with self._lock:
             self._require_open()
@@ -128,7 +129,7 @@ class Upload:
             folders.sync(os.path.dirname(target))
 
     def discard(self) -> None:
-        """Leave nothing behind but a published object. Never raises."""
+        """Remove the staged file unless it was published or moved. Never raises."""
         with self._lock:
             self._discarded = True
             with contextlib.suppress(OSError):
@@ -144,11 +145,11 @@ class Upload:
         make_staging(self.root)
         while True:
             fd = os.open(self._path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
-            # Tells `clear_staging`, also that of another server on this bucket, that the file is in use.
+            # The lock keeps `clear_staging` from removing the file, also that of another server on this bucket.
             fcntl.flock(fd, fcntl.LOCK_EX)
             if os.fstat(fd).st_nlink:
                 break
-            # It was cleared before it was locked.
+            # The file was removed before it was locked: make another.
             os.close(fd)
         self._fd = fd
 
@@ -159,21 +160,22 @@ class Upload:
 
 
 def make_staging(root: bytes) -> None:
-    """Make the folder in which objects wait for their names. The root is not made: when it is gone, it was taken away.
+    """Make the folder for staged objects. A missing bucket folder is not made: the operator has removed it.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be made.
     """
     with contextlib.suppress(FileExistsError):
         os.mkdir(os.path.join(root, STAGING), 0o700)
 
 
 def clear_staging(root: bytes, *, files: bool) -> None:
-    """Remove abandoned multipart uploads and what a process that is no more has left behind. Never raises.
+    """Remove abandoned multipart uploads and files that a process has left behind that no longer runs. Never raises.
 
     Args:
         root: the bucket's folder.
-        files: whether single files too; those of a running process are locked but for the moment before they are named.
+        files: whether to remove single files, too. A running process holds a lock on its files, except for the moment
+            between closing a file and renaming it.
     """
     with contextlib.suppress(OSError), os.scandir(os.path.join(root, STAGING)) as entries:
         for entry in entries:
@@ -196,7 +198,7 @@ def _clear_file(path: bytes) -> None:
 
 
 def remove_parts(folder: bytes) -> None:
-    """Remove the folder of a multipart upload; from the first moment on nothing can be put into it. Never raises."""
+    """Remove the folder of a multipart upload; it is renamed first, so that no part can be added. Never raises."""
     removed = os.path.join(os.path.dirname(folder), _REMOVED + secrets.token_hex(16).encode())
     with contextlib.suppress(OSError):
         os.rename(folder, removed)
@@ -204,11 +206,11 @@ def remove_parts(folder: bytes) -> None:
 
 
 def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
-    """Open an object for reading: a descriptor, and the stat of what it reads.
+    """Open an object for reading; returns a descriptor and the stat of the open file.
 
     Raises:
-        S3Error: there is none (404).
-        OSError: it cannot be read.
+        S3Error: there is no such object (404).
+        OSError: the object cannot be read.
     """
     located = BucketFolder(root).locate(key)
     if located is None:
@@ -225,10 +227,10 @@ def open_object(root: bytes, key: bytes) -> tuple[int, os.stat_result]:
 
 
 def remove_object(root: bytes, key: bytes) -> None:
-    """Remove an object; that there is none is no error.
+    """Remove an object; a missing object is no error.
 
     Raises:
-        OSError: it cannot be removed.
+        OSError: the object cannot be removed.
     """
     folder = BucketFolder(root)
     path = folder.path(key)
@@ -256,7 +258,7 @@ def _path(root: bytes, key: bytes) -> bytes:
 
 
 def _make_folders(root: bytes, key: bytes) -> None:
-    """Make the folders a key needs, durably."""
+    """Make the folders that a key needs, durably."""
     folder = root
     for part in key.split(b"/")[:-1]:
         above, folder = folder, os.path.join(folder, part)
@@ -268,7 +270,7 @@ def _make_folders(root: bytes, key: bytes) -> None:
 
 
 def explained(error: OSError, bucket: Bucket) -> S3Error:
-    """What the operating system said, as S3 would say it."""
+    """The S3 error for an error of the operating system."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return S3Error(
             503, "SlowDown", f"The disk of bucket {bucket.name} ({bucket.path}) is full; nothing was stored. Free space"

@@ -1,4 +1,4 @@
-"""S3's XML: error documents, listings, and what other documents are made of. Pure.
+"""S3's XML: error documents, listings, and the building blocks of other documents. Pure.
 
 Source: Amazon S3 API reference, "Error responses", "ListObjectsV2" and "ListObjects".
 """
@@ -19,7 +19,7 @@ _NAMESPACE = "http://s3.amazonaws.com/doc/2006-03-01/"
 
 
 class S3Error(Exception):
-    """An answer that is an error: code, HTTP status and message, which says what happened and what to do."""
+    """An error answer: code, HTTP status, and a message that says what happened and what to do."""
 
     def __init__(self, status: int, code: str, message: str, *, headers: Sequence[tuple[bytes, bytes]] = ()) -> None:
         super().__init__(message)
@@ -38,16 +38,16 @@ class Listing(msgspec.Struct, kw_only=True):
     """One page of a bucket's objects.
 
     Attributes:
-        bucket: its name.
-        prefix: the prefix asked for.
-        delimiter: the delimiter asked for, or empty.
-        max_keys: the most entries asked for.
-        url_encoded: whether keys are sent URL-encoded; those that are no text always are then.
+        bucket: the bucket's name.
+        prefix: the requested prefix.
+        delimiter: the requested delimiter, or empty.
+        max_keys: the requested limit on entries.
+        url_encoded: whether all keys are sent URL-encoded.
         objects: the objects of this page.
         prefixes: the common prefixes of this page.
         echoed: parameters of the request that the answer repeats; bytes are a key.
         following: the element that says where the next page begins; empty when this is the last.
-        counted: whether the number of entries is told, as version 2 does.
+        counted: whether the page has the number of its entries, as in version 2.
     """
 
     bucket: str
@@ -93,7 +93,7 @@ class Listing(msgspec.Struct, kw_only=True):
         }
 
     def _text(self, value: str | bytes) -> str:
-        """Text as it is; a key or a part of one as the client asked for it."""
+        """Text unchanged; a key or a part of one in the encoding that the client asked for."""
         if isinstance(value, bytes) and self.url_encoded:
             return quote(value, safe="/")
         return _text(value)
@@ -105,7 +105,7 @@ def elements(fields: Mapping[str, str | bytes]) -> str:
 
 
 def document(name: str, inner: str) -> bytes:
-    """A whole document, its root and namespace around `inner`."""
+    """A whole document: a root element with S3's namespace around `inner`."""
     return (XML_HEAD + f'<{name} xmlns="{_NAMESPACE}">{inner}</{name}>').encode()
 
 
@@ -119,6 +119,6 @@ def _text(value: str | bytes) -> str:
 
 
 def _xml_text(value: str) -> str:
-    """Escaped; characters that XML 1.0 cannot hold become U+FFFD."""
+    """`value` escaped for XML; characters that XML 1.0 cannot hold become U+FFFD."""
     clean = "".join(char if char >= " " or char in "\t\n\r" else "\ufffd" for char in value)
     return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()

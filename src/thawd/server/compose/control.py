@@ -17,7 +17,7 @@ from thawd.errors import ResourceNotFoundException, StoreError, unexpected
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
 from thawd.gateway.http import Budget
 from thawd.gateway.lambda_api.control import CodeLinks, ControlApi
-from thawd.gateway.lambda_api.operations import Means, assemble
+from thawd.gateway.lambda_api.operations import ControlParts, assemble
 from thawd.publishing.build import BuildContext
 from thawd.publishing.publisher import Publisher
 from thawd.resources import LATEST
@@ -98,7 +98,7 @@ class ControlSubsystem:
         self.configured = Configured(self.registry, self.deployments, publisher, complain=complain, say=say)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
-            Means(
+            ControlParts(
                 known=self.registry,
                 code=self._code,
                 deployments=self.deployments,

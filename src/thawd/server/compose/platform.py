@@ -16,7 +16,7 @@ from thawd import config
 from thawd.config import Settings
 from thawd.destinations.delivery import Destinations, Outside
 from thawd.environments.services import TableServices
-from thawd.gateway.application import Application, Parts
+from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.function_urls.endpoint import LOCAL_KEYS, Access, FunctionUrlApi
 from thawd.gateway.function_urls.table import UrlTable
@@ -241,14 +241,14 @@ class Platform:
         self.control.configured.declare(settings.functions)
         self.application.parts = self._parts()
 
-    def _parts(self) -> Parts:
+    def _parts(self) -> GatewayParts:
         settings = self.settings
         server = settings.server
         dispatcher = self.execution.dispatcher
         accept = self.events.invoker.accept
         wait_s = server.queue_timeout_s
         self.urls.declare(settings.urls)
-        return Parts(
+        return GatewayParts(
             invoke=InvokeApi(dispatcher, accept=accept, queue_timeout_s=wait_s, budget=self._budget),
             invoke_stream=InvokeStreamApi(dispatcher, queue_timeout_s=wait_s, budget=self._budget),
             routes=RoutesApi(

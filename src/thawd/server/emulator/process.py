@@ -19,7 +19,7 @@ from pathlib import Path
 from thawd.control.names import parse_function
 from thawd.environments.children import Child, Children
 from thawd.environments.version import GUARDED
-from thawd.gateway.aws.notifications import BucketNotifications, ObjectHappening
+from thawd.gateway.aws.notifications import BucketNotifications, EmulatedObjectEvent
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation
@@ -190,7 +190,7 @@ def proxy(emulator: Emulator, around: Surroundings, *, folder: Path) -> AwsProxy
     return AwsProxy(emulator.url, owns=around.owns, notifications=notifications)
 
 
-def _encode(happened: ObjectHappening) -> bytes:
+def _encode(happened: EmulatedObjectEvent) -> bytes:
     return s3_event.encode(
         s3_event.ObjectEvent(
             name=happened.name,

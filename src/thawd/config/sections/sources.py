@@ -1,4 +1,4 @@
-"""The tables that say what invokes functions besides callers, queues and schedules, and what keeps them warm."""
+"""Reads event sources and schedules: queues, ``[schedules.NAME]``, and schedules of provisioned concurrency."""
 
 from __future__ import annotations
 
@@ -7,10 +7,11 @@ import zoneinfo
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from thawd.config import options
 from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.config.kinds import spell
-from thawd.config.sections import Reader, read_event
+from thawd.config.options import sources as options
+from thawd.config.sections.functions import read_event
+from thawd.config.sections.reader import Reader
 from thawd.config.settings import Settings
 from thawd.grammar import event_patterns, queue_names, schedule_expressions
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES
@@ -21,7 +22,7 @@ _FIFO_BATCH = 10
 
 
 def read_sources(document: Mapping[str, object], reader: Reader) -> dict[str, tuple[SqsSource, ...]]:
-    """The ``[[functions.NAME.sources]]`` tables; functions themselves are read elsewhere."""
+    """The ``[[functions.NAME.sources]]`` tables; `thawd.config.sections.functions` reads the rest of a function."""
     functions = document.get("functions", {})
     sources = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():
@@ -85,7 +86,7 @@ def read_schedules(document: Mapping[str, object], reader: Reader) -> dict[str, 
 
 
 def check_schedules(settings: Settings, findings: Findings, *, document: Mapping[str, object]) -> None:
-    """Note what is wrong with schedules in the light of the rest."""
+    """Note schedules whose function is not in the file or whose expression does not parse."""
     functions = document.get("functions")
     names = list(functions) if isinstance(functions, dict) else []
     for name, schedule in settings.schedules.items():
@@ -104,7 +105,7 @@ def check_schedules(settings: Settings, findings: Findings, *, document: Mapping
 def read_provisioned_schedules(
     document: Mapping[str, object], reader: Reader
 ) -> dict[str, tuple[ProvisionedSchedule, ...]]:
-    """The ``[[functions.NAME.provisioned_schedule]]`` tables; functions themselves are read elsewhere."""
+    """The ``[[functions.NAME.provisioned_schedule]]`` tables, by name of the function."""
     functions = document.get("functions", {})
     read = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():
@@ -119,7 +120,7 @@ def read_provisioned_schedules(
 def _provisioned(table: object, reader: Reader, *, path: KeyPath) -> ProvisionedSchedule | None:
     values: dict[str, Any] = reader.table(table, path=path, known=options.PROVISIONED_SCHEDULE)
     if not (values["schedule"] and isinstance(values["count"], int)):
-        return None  # noted
+        return None  # the mistake has been noted
     entry = ProvisionedSchedule(**values)
     if entry.schedule.startswith("rate("):
         reader.findings.add((*path, "schedule"), found=spell(entry.schedule), allowed="cron(…) or at(…), not a rate")

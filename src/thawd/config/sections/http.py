@@ -1,14 +1,15 @@
-"""The tables that say how functions are reached by HTTP: routes, what they have in common, CORS."""
+"""Reads the HTTP tables: ``[routes]``, ``[http]``, CORS, and function URLs."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from typing import Any
 
-from thawd.config import kinds, options
+from thawd.config import kinds
 from thawd.config.findings import KeyPath
 from thawd.config.kinds import Kind
-from thawd.config.sections import Reader
+from thawd.config.options import http as options
+from thawd.config.sections.reader import Reader
 from thawd.resources import Cors, FunctionUrl, HttpApi, Route
 
 _ORIGIN = kinds.pattern(
@@ -21,7 +22,7 @@ _LISTS = {"allow_origins": _ORIGIN, "allow_methods": _METHOD, "allow_headers": _
 
 
 def read_routes(document: Mapping[str, object], reader: Reader) -> tuple[Route, ...]:
-    """The ``[routes]`` table; the keys are checked with the references."""
+    """The ``[routes]`` table; its keys are checked by `thawd.config.references`."""
     allowed = 'a table of route keys and functions, such as "POST /classify" = "classify"'
     table = reader.mapping(document.get("routes", {}), path=("routes",), allowed=allowed)
     return tuple(_route(key, value, reader) for key, value in table.items())
@@ -57,7 +58,7 @@ def _stage_variables(table: dict[str, object], reader: Reader) -> dict[str, str]
 
 
 def read_urls(document: Mapping[str, object], reader: Reader) -> dict[str, FunctionUrl]:
-    """The ``[functions.NAME.url]`` tables; functions themselves are read elsewhere."""
+    """The ``[functions.NAME.url]`` tables; `thawd.config.sections.functions` reads the rest of a function."""
     functions = document.get("functions", {})
     urls = {}
     for name, function in functions.items() if isinstance(functions, dict) else ():
@@ -78,7 +79,7 @@ def read_cors(table: object, reader: Reader, *, path: KeyPath) -> Cors:
             values[name] = _texts(values[name], kind, reader, path=(*path, name))
     cors = Cors(**values)
     if cors.allow_credentials and "*" in cors.allow_origins:
-        # Source: Fetch standard, "CORS protocol and credentials": browsers refuse the two together.
+        # Source: Fetch standard, "CORS protocol and credentials": browsers refuse "*" with credentials.
         allowed = 'origins by name, "https://*" or "http://*" where allow_credentials is true'
         reader.findings.add((*path, "allow_origins"), found='"*"', allowed=allowed)
     return cors

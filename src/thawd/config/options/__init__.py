@@ -1,0 +1,89 @@
+"""All options of ``thawd.toml``, a module a section: key, allowed values, default, meaning.
+
+Reading, error messages and the documentation are made from these; there is no other option. Defaults come from the
+structs that hold the values (`thawd.config.settings`, `thawd.resources`), so that each default is written once.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from thawd.config import kinds
+from thawd.config.options.functions import FUNCTION, RUNTIME
+from thawd.config.options.http import CORS, HTTP, ROUTE, ROUTE_TABLE, URL
+from thawd.config.options.option import Option
+from thawd.config.options.server import SERVER
+from thawd.config.options.sources import PROVISIONED_SCHEDULE, SCHEDULE, SOURCE
+from thawd.config.options.stores import BUCKET, NOTIFICATION, REMOTE_BUCKET, TABLE
+from thawd.config.settings import ServerSettings
+from thawd.resources import (
+    Bucket,
+    Cors,
+    Function,
+    FunctionUrl,
+    HttpApi,
+    Notification,
+    ProvisionedSchedule,
+    RemoteBucket,
+    Route,
+    Schedule,
+    SqsSource,
+    Table,
+)
+
+SECTIONS = ("server", "functions", "buckets", "http", "routes", "schedules", "tables", "runtimes")
+
+
+@dataclass(frozen=True, slots=True)
+class OptionDescription:
+    """One option as the documentation shows it.
+
+    Attributes:
+        key: its key path, for example ``functions.NAME.memory_mb``.
+        allowed: the allowed values, in words.
+        default: the default, in TOML or in words; ``required`` for an option without one.
+        meaning: what the option does, with the unit.
+    """
+
+    key: str
+    allowed: str
+    default: str
+    meaning: str
+
+
+def describe_options() -> tuple[OptionDescription, ...]:
+    """Every option, section by section, for the documentation and its test."""
+    sections: tuple[tuple[str, type[msgspec.Struct], tuple[Option, ...]], ...] = (
+        ("server", ServerSettings, SERVER),
+        ("functions.NAME", Function, FUNCTION),
+        ("buckets.NAME", Bucket, BUCKET),
+        ("buckets.NAME", RemoteBucket, REMOTE_BUCKET),
+        ("buckets.NAME.notify[]", Notification, NOTIFICATION),
+        ("functions.NAME.url", FunctionUrl, URL),
+        ("tables.NAME", Table, TABLE),
+        ("http", HttpApi, HTTP),
+        ("http.cors", Cors, CORS),
+        ("routes[]", Route, ROUTE_TABLE),
+        ("functions.NAME.sources[]", SqsSource, SOURCE),
+        ("functions.NAME.provisioned_schedule[]", ProvisionedSchedule, PROVISIONED_SCHEDULE),
+        ("schedules.NAME", Schedule, SCHEDULE),
+    )
+    described = [
+        OptionDescription(f"{section}.{option.name}", option.kind.allowed, _default(struct, option), option.meaning)
+        for section, struct, options in sections
+        for option in options
+    ]
+    for section, option in (("routes", ROUTE), ("runtimes", RUNTIME)):
+        key = f"{section}.{option.name}"
+        described.append(OptionDescription(key, option.kind.allowed, option.default, option.meaning))
+    return tuple(described)
+
+
+def _default(struct: type[msgspec.Struct], option: Option) -> str:
+    return option.default or kinds.spell(_field_default(struct, option))
+
+
+def _field_default(struct: type[msgspec.Struct], option: Option) -> object:
+    return next(field.default for field in msgspec.structs.fields(struct) if field.name == option.name)

@@ -1,0 +1,158 @@
+"""Options of ``[functions.NAME]`` and ``[runtimes]``."""
+
+from __future__ import annotations
+
+import re
+
+from thawd.config import kinds
+from thawd.config.options.option import REQUIRED, Option
+from thawd.grammar import destination_names
+from thawd.resources import NODE_RUNTIMES, PROVIDED_RUNTIMES, PYTHON_RUNTIMES, RUNTIMES
+
+FUNCTION_NAME = kinds.pattern("a name of 1 to 64 letters, digits, hyphens and underscores", r"[A-Za-z0-9_-]{1,64}")
+
+VARIABLE_NAME = kinds.pattern(
+    "a name of at least 2 letters, digits and underscores that begins with a letter", r"[A-Za-z][A-Za-z0-9_]+"
+)
+
+VARIABLE_VALUE = kinds.text("a text in quotes", secret=True)
+
+LOG_GROUP = kinds.pattern(
+    "a name of 1 to 200 letters, digits, dots, hyphens, underscores, slashes and #", r"[A-Za-z0-9._/#-]{1,200}"
+)
+
+RUNTIME_NAME = kinds.pattern(
+    f'"{PYTHON_RUNTIMES[0]}" to "{PYTHON_RUNTIMES[-1]}", '
+    + ", ".join(f'"{name}"' for name in (*NODE_RUNTIMES, *PROVIDED_RUNTIMES[:-1]))
+    + f' or "{PROVIDED_RUNTIMES[-1]}"',
+    "|".join(map(re.escape, RUNTIMES)),
+)
+
+_DESTINATION = kinds.text(destination_names.FORMS, lambda text: destination_names.parse(text) is not None)
+
+_DEAD_LETTER = kinds.text(
+    "the ARN of an SQS queue or an SNS topic", lambda text: destination_names.parse_dead_letter(text) is not None
+)
+
+FUNCTION = (
+    Option("handler", kinds.handler(), "Function that is called for each event.", REQUIRED),
+    Option("code", kinds.folder(), "Folder with the code; it must exist.", '"."'),
+    Option(
+        "runtime",
+        RUNTIME_NAME,
+        "Lambda's runtime identifier: Python, Node, or a `provided` one, whose code is a program named `bootstrap`.",
+        "thawd's Python runtime",
+    ),
+    Option(
+        "python",
+        kinds.interpreter(),
+        "Interpreter that runs the function.",
+        "the one that runs thawd",
+    ),
+    Option(
+        "requirements",
+        kinds.file(),
+        "Requirements file; its packages are installed once, for this function alone.",
+        "none",
+    ),
+    Option("memory_mb", kinds.whole(128, 10_240), "Memory limit of one execution environment, in MiB."),
+    Option(
+        "timeout_s",
+        kinds.whole(1, 900),
+        "Time limit of one invocation, in seconds; at the limit its environment is killed.",
+    ),
+    Option("init_timeout_s", kinds.whole(1, 900), "Time limit of the init phase (loading the module), in seconds."),
+    Option(
+        "environment",
+        kinds.table("a table of texts, at most 4096 bytes in all, without the names that Lambda reserves"),
+        "Environment variables of the handler.",
+        "{}",
+    ),
+    Option(
+        "reserved_concurrency",
+        kinds.whole(0, 10_000),
+        "Limit of environments of this function at once, which other functions cannot use; 0 throttles every request.",
+        "none: shared",
+    ),
+    Option(
+        "provisioned_concurrency",
+        kinds.whole(0, 10_000),
+        "Number of environments kept initialised; at most `reserved_concurrency` where that is set.",
+    ),
+    Option("snapshot", kinds.flag(), "Start environments from the initialised function instead of initialising each."),
+    Option(
+        "snapshot_connections",
+        kinds.choice("drop", "refuse"),
+        'Connections that init opened. "drop": they are closed in a thawed environment, which connects again; '
+        '"refuse": such a function gets no snapshot.',
+    ),
+    Option(
+        "snapshot_listeners",
+        kinds.choice("refuse", "close"),
+        'Sockets on which init listens, on a port of its choice. "refuse": such a function gets no snapshot; "close": '
+        "they accept no connections in a thawed environment.",
+    ),
+    Option(
+        "prime",
+        kinds.event(),
+        "Event that is run twice before the function is frozen, so that the snapshot holds everything that a first run "
+        "loads.",
+        "none",
+    ),
+    Option("idle_timeout_s", kinds.number(0, 86_400), "Idle time after which an environment is stopped, in seconds."),
+    Option(
+        "keep_alive",
+        kinds.choice("fixed", "histogram"),
+        '"fixed": idle environments are kept for `idle_timeout_s`; "histogram": they are kept for a time learnt from '
+        "arrivals, and one is started ahead of the next request.",
+    ),
+    Option("maximum_retry_attempts", kinds.whole(0, 2), "Retries of a failed asynchronous event."),
+    Option(
+        "maximum_event_age_s",
+        kinds.whole(60, 21_600),
+        "Age from which an asynchronous event is not tried again, in seconds.",
+    ),
+    Option("on_success", _DESTINATION, "Destination of the results of asynchronous events.", "none"),
+    Option("on_failure", _DESTINATION, "Destination of the records of dead-lettered asynchronous events.", "none"),
+    Option("dead_letter", _DEAD_LETTER, "Destination of the payloads of dead-lettered asynchronous events.", "none"),
+    Option(
+        "ephemeral_storage_mb",
+        kinds.whole(512, 10_240),
+        "Capacity of an environment's `/tmp`, in MiB; an environment that exceeds it is killed.",
+    ),
+    Option("freeze_idle", kinds.flag(), "Stop an environment's processes between invocations, as Lambda does."),
+    Option("log_format", kinds.choice("Text", "JSON"), "Form of the platform's lines and of `logging` records."),
+    Option(
+        "application_log_level",
+        kinds.choice("TRACE", "DEBUG", "INFO", "WARN", "ERROR", "FATAL"),
+        "Lowest level of `logging` records that are kept; only with the format JSON.",
+        '"INFO" with the format JSON',
+    ),
+    Option(
+        "system_log_level",
+        kinds.choice("DEBUG", "INFO", "WARN"),
+        "Lowest level of the platform's lines that are kept; only with the format JSON.",
+        '"INFO" with the format JSON',
+    ),
+    Option("log_group", LOG_GROUP, "Name of the log group; functions may share one.", "/aws/lambda/NAME"),
+    Option("url", kinds.table("a table, `[functions.NAME.url]`"), "Function URL: an HTTP endpoint of its own.", "none"),
+    Option(
+        "provisioned_schedule",
+        kinds.list_of("a list of tables, each as `[[functions.NAME.provisioned_schedule]]`"),
+        "Times at which `provisioned_concurrency` changes.",
+        "none",
+    ),
+    Option(
+        "sources",
+        kinds.list_of("a list of tables, each as `[[functions.NAME.sources]]`"),
+        "SQS queues whose messages invoke the function.",
+        "none",
+    ),
+)
+
+RUNTIME = Option(
+    '"RUNTIME"',
+    kinds.text("a path of an interpreter, or a command on PATH", len),
+    "Interpreter, Python or Node, that runs functions of that runtime; `provided` ones bring their own program.",
+    "searched for",
+)

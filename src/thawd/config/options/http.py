@@ -1,0 +1,89 @@
+"""Options of ``[routes]``, ``[http]``, ``[http.cors]`` and ``[functions.NAME.url]``."""
+
+from __future__ import annotations
+
+from thawd.config import kinds
+from thawd.config.options.option import REQUIRED, Option
+
+METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS", "ANY")
+
+ROUTE_KEY = (
+    f'"$default", or one of {", ".join(METHODS)}, a space, and a path such as /items, /items/{{id}} or /files/{{path+}}'
+)
+
+ROUTE = Option(
+    '"METHOD /path"',
+    kinds.route(),
+    f"Function that answers requests of this route. The key is {ROUTE_KEY}.",
+    "none",
+)
+
+ROUTE_TABLE = (
+    Option("function", kinds.text("the name of a function of this file"), "Function that answers.", REQUIRED),
+    Option("payload_format", kinds.choice("1.0", "2.0"), "Payload format version of the event and the answer."),
+    Option("asynchronous", kinds.flag(), "Store each request durably, answer 202 immediately, and run it afterwards."),
+)
+
+HTTP = (
+    Option(
+        "stage_variables",
+        kinds.table("a table of texts"),
+        "Variables that events carry as `stageVariables`.",
+        "{}",
+    ),
+    Option(
+        "cors",
+        kinds.table("a table of the options below"),
+        "CORS: which pages of other origins may call.",
+        "none: handlers answer CORS themselves",
+    ),
+)
+
+STAGE_VARIABLE_NAME = kinds.pattern("a name of letters, digits and underscores", r"[A-Za-z0-9_]+")
+
+STAGE_VARIABLE_VALUE = kinds.pattern("a text of letters, digits and -._~:/?#&=,", r"[A-Za-z0-9._~:/?#&=,-]{1,512}")
+
+CORS = (
+    Option(
+        "allow_origins",
+        kinds.list_of('a list of origins such as "https://example.com", or "https://*", "http://*", "*"'),
+        "Origins whose pages may call.",
+        "[]",
+    ),
+    Option("allow_methods", kinds.list_of('a list of methods, or "*"'), "Methods that these pages may use.", "[]"),
+    Option(
+        "allow_headers",
+        kinds.list_of('a list of names of headers, or "*"'),
+        "Headers that their requests may carry.",
+        "[]",
+    ),
+    Option(
+        "expose_headers",
+        kinds.list_of('a list of names of headers, or "*"'),
+        "Headers of answers that these pages may read.",
+        "[]",
+    ),
+    Option(
+        "max_age_s",
+        kinds.whole(0, 86_400),
+        "How long a browser may cache these rules, in seconds; 0: answers say nothing about it.",
+    ),
+    Option("allow_credentials", kinds.flag(), "Whether requests may carry cookies and authorization."),
+)
+
+URL = (
+    Option(
+        "auth_type",
+        kinds.choice("NONE", "AWS_IAM"),
+        '"NONE": anybody who reaches the port may call; "AWS_IAM": requests must be signed with one of `access_keys`.',
+        REQUIRED,
+    ),
+    Option(
+        "invoke_mode",
+        kinds.choice("BUFFERED", "RESPONSE_STREAM"),
+        '"BUFFERED": the answer is sent when it is complete; "RESPONSE_STREAM": part by part.',
+    ),
+    Option(
+        "cors", kinds.table("a table of the options of `[http.cors]`"), "Which pages of other origins may call.", "none"
+    ),
+)

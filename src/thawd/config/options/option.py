@@ -1,0 +1,32 @@
+"""One option of ``thawd.toml``: its key, the values it allows, its meaning and its default."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from thawd.config.kinds import Kind
+
+REQUIRED = "required"
+"""Default of an option that has none: users must set it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option.
+
+    Attributes:
+        name: key of the option in its table.
+        kind: the values that are allowed.
+        meaning: one or two sentences for the user, with the unit.
+        default: the default in words, where the struct's value would not explain itself; empty: the struct's value.
+    """
+
+    name: str
+    kind: Kind
+    meaning: str
+    default: str = ""
+
+    @property
+    def required(self) -> bool:
+        """Whether users must set the option."""
+        return self.default == REQUIRED

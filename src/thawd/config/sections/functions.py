@@ -1,0 +1,102 @@
+"""Reads the ``[functions.NAME]`` tables, but for their URLs and sources, and the ``[runtimes]`` table."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+
+from thawd.config import kinds
+from thawd.config.findings import KeyPath, one_of
+from thawd.config.options import functions as options
+from thawd.config.sections.reader import Reader
+from thawd.grammar import destination_names
+from thawd.invocation import MAX_PAYLOAD_BYTES
+from thawd.resources import MAX_ENVIRONMENT_BYTES, PROVIDED_RUNTIMES, RUNTIMES, Function, reserved_variables
+
+
+def read_functions(document: Mapping[str, object], reader: Reader) -> dict[str, Function]:
+    """The ``[functions.*]`` tables."""
+    functions = {}
+    for name, table in reader.named(document, "functions", names=options.FUNCTION_NAME):
+        path = ("functions", name)
+        values = reader.table(table, path=path, known=options.FUNCTION)
+        # A version does not change with its URL, its sources or its schedules, so other modules read these.
+        for separate in ("url", "sources", "provisioned_schedule"):
+            values.pop(separate, None)
+        values["code"] = reader.absolute(values.get("code", "."))
+        if "requirements" in values:
+            values["requirements"] = reader.absolute(values["requirements"])
+        if "prime" in values:
+            values["prime"] = read_event(values["prime"], reader, path=(*path, "prime"))
+        if "environment" in values:
+            values["environment"] = _environment(values["environment"], reader, path=(*path, "environment"))
+        for outcome in ("on_success", "on_failure", "dead_letter"):
+            if outcome in values:
+                values[outcome] = destination_names.parse(values[outcome])
+        functions[name] = Function(name=name, **values)
+    return functions
+
+
+def read_event(written: object, reader: Reader, *, path: KeyPath) -> bytes | None:
+    """An event as JSON text, from a table in the file or from the JSON file that a text names."""
+    allowed = f"JSON of at most {MAX_PAYLOAD_BYTES} bytes"
+    if isinstance(written, str):
+        file = reader.absolute(written)
+        if not file.is_file():
+            found = f"{'something else' if file.exists() else 'nothing'} at {file}"
+            reader.findings.add(path, found=found, allowed="a JSON file that exists")
+            return None
+        try:
+            event = file.read_bytes()
+            json.loads(event.decode())
+        except OSError as error:
+            found = f"the file {file}, which cannot be read ({error.strerror})"
+            reader.findings.add(path, found=found, allowed="a readable JSON file")
+            return None
+        except (ValueError, RecursionError) as error:
+            reader.findings.add(path, found=f"the file {file}, which is not JSON ({error})", allowed=allowed)
+            return None
+    else:
+        try:
+            event = json.dumps(written, allow_nan=False).encode()
+        except (TypeError, ValueError) as error:
+            reader.findings.add(path, found=f"a table that is not JSON ({error})", allowed=allowed)
+            return None
+    if len(event) > MAX_PAYLOAD_BYTES:
+        reader.findings.add(path, found=f"{len(event)} bytes", allowed=allowed)
+        return None
+    return event
+
+
+def _environment(table: dict[str, object], reader: Reader, *, path: KeyPath) -> dict[str, str]:
+    variables = {}
+    reserved = reserved_variables(table)
+    for name, value in table.items():
+        if name in reserved:
+            allowed = "names that neither Lambda (AWS_REGION, LAMBDA_TASK_ROOT, ...) nor thawd (THAWD_*) reserves"
+            reader.findings.add((*path, name), found="a reserved name", allowed=allowed)
+        elif not options.VARIABLE_NAME.accepts(name):
+            found = f"the name {kinds.spell(name)}"
+            reader.findings.add((*path, name), found=found, allowed=options.VARIABLE_NAME.allowed)
+        elif reader.accepts(options.VARIABLE_VALUE, value, path=(*path, name)):
+            variables[name] = str(value)
+    size_bytes = sum(len(name.encode()) + len(value.encode()) for name, value in variables.items())
+    if size_bytes > MAX_ENVIRONMENT_BYTES:
+        allowed = f"names and values of at most {MAX_ENVIRONMENT_BYTES} bytes together"
+        reader.findings.add(path, found=f"{size_bytes} bytes", allowed=allowed)
+    return variables
+
+
+def read_runtimes(document: Mapping[str, object], reader: Reader) -> dict[str, str]:
+    """The ``[runtimes]`` table."""
+    allowed = 'a table of runtimes and interpreters, such as "nodejs20.x" = "/opt/node/bin/node"'
+    runtimes = {}
+    for name, text in reader.mapping(document.get("runtimes", {}), path=("runtimes",), allowed=allowed).items():
+        path = ("runtimes", name)
+        if name not in RUNTIMES or name in PROVIDED_RUNTIMES:
+            interpreted = [runtime for runtime in RUNTIMES if runtime not in PROVIDED_RUNTIMES]
+            allowed = one_of(name, interpreted, what="runtimes with an interpreter")
+            reader.findings.add(path, found=f"the name {kinds.spell(name)}", allowed=allowed)
+        elif reader.accepts(options.RUNTIME.kind, text, path=path):
+            runtimes[name] = str(text)
+    return runtimes

@@ -1,0 +1,67 @@
+"""Reads the ``[server]`` table and the environment variables that override it."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from thawd.config import kinds
+from thawd.config.options import server as options
+from thawd.config.sections.reader import Reader
+from thawd.config.settings import ServerSettings
+
+
+def read_server(document: Mapping[str, object], reader: Reader, *, environ: Mapping[str, str]) -> ServerSettings:
+    """The ``[server]`` table, overridden by environment variables."""
+    values = reader.table(document.get("server", {}), path=("server",), known=options.SERVER)
+    kind_of = {option.name: option.kind for option in options.SERVER}
+    for variable, name in options.ENVIRONMENT_VARIABLES.items():
+        if not (text := environ.get(variable)):
+            continue
+        value = _from_environment(name, text)
+        if kind_of[name].accepts(value):
+            values[name] = value
+        else:
+            found, allowed = kind_of[name].describe(value), kind_of[name].allowed
+            reader.findings.add_environment(variable, found=found, allowed=allowed)
+    data = reader.absolute(values.pop("data", ".thawd"))
+    if "names" in values:
+        named = enumerate(values["names"])
+        values["names"] = tuple(
+            str(name) for i, name in named if reader.accepts(options.HOST, name, path=("server", "names", i))
+        )
+    values["access_keys"] = _access_keys(values.get("access_keys", {}), reader)
+    server = ServerSettings(data=data, **values)
+    given = document.get("server")
+    has_key = environ.get("THAWD_KEY") or (isinstance(given, dict) and "key" in given)
+    if not has_key and not kinds.is_loopback(server.host):
+        reader.findings.add(
+            ("server", "key"),
+            found=f"no key, though other machines can reach {server.host}",
+            allowed="a key of at least 8 characters in the environment variable THAWD_KEY, "
+            'or host = "127.0.0.1", which only this machine can reach',
+        )
+    return server
+
+
+def _from_environment(name: str, text: str) -> object:
+    """The value of an option as its environment variable writes it; the text itself where it cannot be converted."""
+    if name == "port" and re.fullmatch(r"[0-9]{1,9}", text):
+        return int(text)
+    pairs = [pair.partition(":") for pair in text.split()]
+    if name == "access_keys" and all(colon for _, colon, _ in pairs):
+        return {access_key: secret for access_key, _, secret in pairs}
+    return text
+
+
+def _access_keys(table: dict[str, object], reader: Reader) -> dict[str, str]:
+    keys = {}
+    for name, secret in table.items():
+        path = ("server", "access_keys", name)
+        if not options.ACCESS_KEY_ID.accepts(name):
+            # The name may be the secret, put in the wrong place, so it is not shown.
+            found = "an access key id (not shown)"
+            reader.findings.add(("server", "access_keys"), found=found, allowed=options.ACCESS_KEY_ID.allowed)
+        elif reader.accepts(options.SECRET_ACCESS_KEY, secret, path=path):
+            keys[name] = str(secret)
+    return keys

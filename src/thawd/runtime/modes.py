@@ -1,0 +1,52 @@
+"""What a runtime process is started as: an environment, a template that forks them, a process to freeze, or to lint."""
+
+import os
+import time
+from typing import NoReturn
+
+from thawd.runtime import aws_guard, logs, loop, process, sdk, services
+from thawd.runtime.channel import Channel
+from thawd.snapshot import hooks
+from thawd.wire import frames
+
+
+def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
+    """Run the init phase, then serve as an environment, fork environments as a template or be frozen; never returns."""
+    started_s = time.monotonic()
+    if mode == "api":
+        from thawd.runtime import api_client
+
+        api_client.run()
+    if mode == "snapshot":
+        process.settle_descriptors([control, service, lifeline])
+        control, service, lifeline = frames.DESCRIPTORS
+    process.die_with_platform(lifeline)
+    process.keep_private([control, service, lifeline])
+    process.limit_descriptors()
+    process.set_up_output()
+    logs.install()
+    hooks.install()
+    sdk.install()
+    aws_guard.install()
+    channel = Channel(control)
+    services.connect(service)
+    if mode == "lint":
+        from thawd.runtime import linting
+
+        linting.run(channel, own_fds=[control, service, lifeline])
+    if mode == "snapshot":
+        from thawd.runtime import freezing
+
+        channel, handler, head = freezing.run(channel, started_s=started_s)
+        # From here on this is a thawed environment, or one forked from a process that was thawed or frozen.
+    else:
+        handler = loop.init(channel)
+        head = {"init_ms": (time.monotonic() - started_s) * 1000}
+    if mode == "template":
+        from thawd.runtime import template
+
+        channel, _, head["init_ms"] = template.run(channel, init_ms=head["init_ms"], own_fds=[service, lifeline])
+        # From here on this is a forked environment.
+    channel.send(frames.READY, {"pid": os.getpid(), **head})
+    loop.serve(channel, handler)
+    raise AssertionError("serve returns only where it is told when")

@@ -1,0 +1,49 @@
+"""Claims about data of earlier versions: what they accepted, stored and published is there under this one."""
+
+from __future__ import annotations
+
+import json
+import tarfile
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from tests.integration.conftest import Project, eventually
+
+EARLIER = sorted(Path(__file__).parent.glob("*.tar.xz"))
+
+
+@pytest.mark.parametrize("archive", EARLIER, ids=lambda path: path.name.removesuffix(".tar.xz"))
+def test_everything_an_earlier_version_held_is_taken_over(tmp_path: Path, archive: Path) -> None:
+    # Given the project folder of a server of an earlier version that was killed
+    with tarfile.open(archive) as archived:
+        archived.extractall(tmp_path, filter="data")
+    project = Project(tmp_path / "project")
+
+    def rows() -> dict[str, dict[str, int]]:
+        lines = project.command("table", "rows", "--format", "jsonl").stdout.splitlines()
+        return {item["_key"]: item for item in map(json.loads, lines)}
+
+    # When this version serves it
+    with project.up() as running:
+        # Then functions that the API made answer as they did, by version, alias and newest code
+        functions = running.client()
+        assert running.invoke("made", 1) == (["blue", "$LATEST", 1], None)
+        assert running.invoke("made", 2, Qualifier="live") == (["green", "1", 2], None)
+        arn = functions.get_function(FunctionName="made")["Configuration"]["FunctionArn"]
+        assert functions.list_tags(Resource=arn)["Tags"] == {"team": "vision"}
+        # and events that were accepted run, also the one that had begun
+        assert running.invoke("recorder", {"open": True}) == ({"open": True}, None)
+        eventually(lambda: {f"event-{number}" for number in range(5)} <= set(rows()), what="the events that waited")
+        # and the dead letter is there, and can be redriven
+        (letter,) = [json.loads(line) for line in project.command("dead", "list", "--json").stdout.splitlines()]
+        assert letter["function"] == "failing"
+        # and buckets are watched (unpacked files count as new ones: they have other inodes)
+        running.s3().put_object(Bucket="uploads", Key="after", Body=b"xxxx")
+        eventually(lambda: "after" in rows(), what="the row of a new object")
+        sizes = {key: item["size"] for key, item in rows().items() if "size" in item}
+        assert sizes == {"before-0": 1, "before-1": 2, "before-2": 3, "after": 4}
+        # and the file's routes and function URLs are served.
+        with urllib.request.urlopen(f"{running.url}/rows/1", timeout=60) as answer:
+            assert answer.status == 200

@@ -1,0 +1,321 @@
+"""Claims about the pace of `thawd.queue.outcomes`: how many kept outcomes are tried at a time, and when."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from tests.unit.execution_fakes import turns
+from thawd.destinations.delivery import Delivery
+from thawd.errors import DestinationUnavailable, StoreError, StoreFullError
+from thawd.queue import outcomes as module
+from thawd.queue.outcomes import Outcome, Outcomes
+from thawd.resources import Destination
+from thawd.stores.events.outbox import Waiting
+from thawd.stores.events.records import NewEvent
+
+HOOK = Destination("http", "http://127.0.0.1/")
+NOW = 1_000_000.0
+
+
+def delivery(number: int = 0) -> Delivery:
+    return Delivery(destination=HOOK, function="f", request_id=f"id-{number}", key="k", body=b"{}", success=True)
+
+
+class FakeOutbox:
+    """Outcomes that wait, all due; `retried` has those that were put back: by how much later."""
+
+    def __init__(self, count: int, *, tries: int = 0, since: float = NOW) -> None:
+        documents = [module._encode(Outcome(delivery(number))) for number in range(count)]
+        self.waiting = [
+            Waiting(id=number, function="f", document=document, since=since, tries=tries)
+            for number, document in enumerate(documents)
+        ]
+        self.limits: list[int] = []
+        self.retried: list[float] = []
+        self.trouble: StoreError | None = None
+        self.due: float | StoreError | None = None
+        self.asked_due = 0
+
+    async def lease(self, *, limit: int) -> list[Waiting]:
+        self.limits.append(limit)
+        if self.trouble is not None:
+            raise self.trouble
+        leased, self.waiting = self.waiting[:limit], self.waiting[limit:]
+        return leased
+
+    async def next_due(self, *, now: float) -> float | None:
+        self.asked_due += 1
+        if isinstance(self.due, StoreError):
+            raise self.due
+        return self.due
+
+    async def retry(self, event_id: int, *, at: float, error: str) -> None:
+        self.retried.append(at - NOW)
+
+    def ended(self, event_id: int) -> None:
+        return None
+
+
+class FakeQueue:
+    """Notes what was kept for later and what ended."""
+
+    def __init__(self) -> None:
+        self.kept: list[float] = []
+        self.done_ids: list[int] = []
+        self.buried: list[str] = []
+        self.trouble: StoreError | None = None
+
+    async def deliver_later(self, event_id: int, document: bytes, *, at: float, error: str, counts: bool) -> None:
+        self.kept.append(at - NOW)
+
+    async def done(self, ids: list[int], *, follow_ups: list[NewEvent]) -> None:
+        if self.trouble is not None:
+            raise self.trouble
+        self.done_ids += ids
+
+    async def bury(self, event_id: int, *, condition: str, **rest: Any) -> None:
+        self.buried.append(condition)
+
+
+class FakeDestinations:
+    """Deliveries that are under way until the test lets them arrive, or that fail."""
+
+    def __init__(self) -> None:
+        self.under_way: list[asyncio.Future[None]] = []
+        self.failure: Exception | None = None
+        self.at_once = False
+
+    def as_event(self, made: Delivery) -> NewEvent | None:
+        return None
+
+    async def deliver(self, made: Delivery) -> None:
+        if self.failure is not None:
+            raise self.failure
+        if not self.at_once:
+            self.under_way.append(asyncio.get_running_loop().create_future())
+            await self.under_way[-1]
+
+    def break_off(self) -> None:
+        return None
+
+
+class Desk:
+    """`Outcomes` over the fakes, and what it sleeps and says."""
+
+    def __init__(self, outbox: FakeOutbox) -> None:
+        self.outbox, self.queue, self.destinations = outbox, FakeQueue(), FakeDestinations()
+        self.told: list[str] = []
+        self.outcomes = Outcomes(
+            self.queue,  # type: ignore[arg-type]
+            outbox,  # type: ignore[arg-type]
+            self.destinations,  # type: ignore[arg-type]
+            report=self.told.append,
+        )
+
+    async def __aenter__(self) -> Desk:
+        self.running = asyncio.get_running_loop().create_task(self.outcomes.run())
+        await turns()
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.running.cancel()
+        await asyncio.gather(self.running, return_exceptions=True)
+
+    async def arrive(self, count: int) -> None:
+        for future in [future for future in self.destinations.under_way if not future.done()][:count]:
+            future.set_result(None)
+        await turns()
+
+
+@pytest.fixture(autouse=True)
+def still(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The wall clock stands still."""
+    monkeypatch.setattr(module.clock, "now", lambda: NOW)
+
+
+def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    asyncio.run(asyncio.wait_for(work(), 60))
+
+
+def test_sixteen_outcomes_are_tried_at_a_time_and_each_that_arrives_makes_room_for_one() -> None:
+    async def work() -> None:
+        async with Desk(FakeOutbox(40)) as desk:
+            assert (desk.outcomes.under_way, len(desk.destinations.under_way)) == (16, 16)
+            await desk.arrive(3)
+            assert (desk.outcomes.under_way, len(desk.destinations.under_way)) == (16, 19)
+            await desk.arrive(16)
+            await desk.arrive(16)
+            await desk.arrive(16)
+            assert sorted(desk.queue.done_ids) == list(range(40))
+            assert desk.outcomes.under_way == 0
+
+    claim(work)
+
+
+def test_while_as_many_are_under_way_as_may_be_the_state_file_is_not_asked_what_is_due() -> None:
+    async def work() -> None:
+        async with Desk(FakeOutbox(16)) as desk:
+            assert desk.outbox.asked_due == 0
+            await desk.arrive(1)
+            assert desk.outbox.asked_due > 0
+
+    claim(work)
+
+
+def test_once_thawd_stops_no_kept_outcome_is_tried_any_more() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(5))
+        desk.outcomes.break_off()
+        async with desk:
+            desk.outcomes.wake()
+            await turns()
+            assert desk.outbox.limits == []
+            assert desk.destinations.under_way == []
+
+    claim(work)
+
+
+@pytest.mark.parametrize(("due_in_s", "wait_s"), [(None, 30.0), (100.0, 30.0), (7.0, 7.0), (0.0, 0.01), (-5.0, 0.01)])
+def test_the_next_look_is_when_one_is_due_but_within_30_seconds(due_in_s: float | None, wait_s: float) -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(0))
+        desk.outbox.due = None if due_in_s is None else NOW + due_in_s
+        assert await desk.outcomes._until_due_s() == pytest.approx(wait_s)
+
+    claim(work)
+
+
+def test_when_the_state_file_does_not_say_what_is_due_the_next_look_is_in_a_second() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(0))
+        desk.outbox.due = StoreError("no disk")
+        assert await desk.outcomes._until_due_s() == 1.0
+
+    claim(work)
+
+
+@pytest.mark.parametrize(("tries", "wait_s"), [(0, 2), (1, 4), (2, 8), (7, 256), (8, 300), (1000, 300)])
+def test_an_outcome_whose_destination_is_away_waits_twice_as_long_each_time_up_to_five_minutes(
+    tries: int, wait_s: int
+) -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1, tries=tries))
+        desk.destinations.failure = DestinationUnavailable("away")
+        async with desk:
+            assert desk.outbox.retried == [wait_s]
+
+    claim(work)
+
+
+def test_an_outcome_that_is_kept_after_its_first_try_is_tried_again_a_second_later() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(0))
+        desk.destinations.failure = DestinationUnavailable("away")
+        await desk.outcomes.settle(1, Outcome(delivery()))
+        assert desk.queue.kept == [1.0]
+
+    claim(work)
+
+
+@pytest.mark.parametrize(("waited_s", "given_up"), [(21_600.0, False), (21_600.5, True)])
+def test_a_destination_may_be_away_for_six_hours(waited_s: float, given_up: bool) -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1, since=NOW - waited_s))
+        desk.destinations.failure = DestinationUnavailable("away")
+        async with desk:
+            assert desk.queue.buried == (["DestinationFailed"] if given_up else [])
+            assert len(desk.outbox.retried) == (not given_up)
+
+    claim(work)
+
+
+def test_a_destination_that_is_away_is_reported_once_until_it_takes_something_again() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(3))
+        desk.destinations.failure = DestinationUnavailable("away")
+        async with desk:
+            assert [line for line in desk.told if "cannot be reached" in line] == desk.told
+            assert len(desk.told) == 1
+            desk.destinations.failure, desk.destinations.at_once = None, True
+            for _ in range(2):
+                desk.outbox.waiting = FakeOutbox(2).waiting
+                desk.outcomes.wake()
+                await turns()
+            assert desk.told[1:] == [f"thawd: {HOOK} takes outcomes again"]
+
+    claim(work)
+
+
+def test_while_the_state_file_takes_nothing_the_wait_doubles_from_one_second_to_thirty(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    slept: list[float] = []
+    now_s = 500.0
+
+    async def sleep(wait_s: float) -> None:
+        nonlocal now_s
+        slept.append(wait_s)
+        now_s += wait_s
+
+    async def work() -> None:
+        desk = Desk(FakeOutbox(0))
+        for _ in range(7):
+            await desk.outcomes._back_off(StoreFullError("the disk is full"))
+        assert slept == [1, 2, 4, 8, 16, 30, 30]
+        assert len(desk.told) == 1
+        await desk.outcomes._back_off(StoreFullError("no, the other disk"))
+        assert len(desk.told) == 2
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: now_s))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
+    claim(work)
+
+
+def test_those_that_fail_together_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+
+    async def sleep(wait_s: float) -> None:
+        slept.append(wait_s)
+
+    async def work() -> None:
+        desk = Desk(FakeOutbox(0))
+        for _ in range(3):
+            await desk.outcomes._back_off(StoreFullError("the disk is full"))
+        assert slept == [1, 1, 1]
+
+    monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: 500.0))
+    monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))
+    claim(work)
+
+
+def test_a_state_file_that_took_something_is_no_longer_backed_off_from() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(3))
+        desk.destinations.at_once = True
+        desk.outcomes._backoff_s, desk.outcomes._store_trouble = 8.0, "the disk is full"
+        async with desk:
+            assert desk.outbox.limits[0] == 1  # one at a time until it takes something
+            assert desk.queue.done_ids == [0, 1, 2]
+            assert (desk.outcomes._backoff_s, desk.outcomes._store_trouble) == (0.0, "")
+
+    claim(work)
+
+
+def test_an_operator_whose_terminal_has_gone_stops_no_outcome() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(2))
+
+        def gone(line: str) -> None:
+            raise BrokenPipeError
+
+        desk.outcomes._report = gone
+        desk.destinations.failure = DestinationUnavailable("away")
+        async with desk:
+            assert len(desk.outbox.retried) == 2
+
+    claim(work)

@@ -1,0 +1,242 @@
+"""Claims about what the queue reads: no more than asked for, nothing hidden by what is leased, and what it reports."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.unit.test_queue import new, numbers
+from thawd.stores import clock
+from thawd.stores.database import Database
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.records import Event, Flow, NewEvent, as_accepted
+from thawd.stores.schema import open_state
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    database = open_state(tmp_path / "thawd.db")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def queue(db: Database) -> EventQueue:
+    return EventQueue(db)
+
+
+def scenario(test: Callable[[EventQueue], Awaitable[None]]) -> Callable[[EventQueue], None]:
+    """Run an asynchronous claim on a loop of its own."""
+
+    def run(queue: EventQueue) -> None:
+        async def main() -> None:
+            await test(queue)
+
+        asyncio.run(main())
+
+    run.__name__ = test.__name__
+    return run
+
+
+async def put_one_by_one(queue: EventQueue, count: int) -> list[int]:
+    """Ids of so many events, each accepted by itself."""
+    return [(await queue.put([new(number)], now=100.0))[0] for number in range(count)]
+
+
+async def with_retries(queue: EventQueue, count: int, *, retries: int) -> list[Event]:
+    """Given: so many events, the first `retries` of which have failed once and are due at 110, 111, ..."""
+    await put_one_by_one(queue, count)
+    failed = await queue.lease("f", limit=retries, now=100.0)
+    for place, event in enumerate(failed):
+        await queue.retry(event.id, at=110.0 + place, error="it failed")
+    return failed
+
+
+# How many are read, and which.
+
+
+@scenario
+async def test_retries_and_new_events_together_are_no_more_than_the_limit(queue: EventQueue) -> None:
+    await with_retries(queue, 6, retries=2)
+    assert numbers(await queue.lease("f", limit=3, now=200.0)) == [0, 1, 2]
+    assert numbers(await queue.lease("f", limit=3, now=200.0)) == [3, 4, 5]
+
+
+@scenario
+async def test_of_more_retries_than_the_limit_only_that_many_come_and_no_new_event(queue: EventQueue) -> None:
+    await with_retries(queue, 4, retries=3)
+    assert numbers(await queue.lease("f", limit=2, now=200.0)) == [0, 1]
+    assert numbers(await queue.lease("f", limit=2, now=200.0)) == [2, 3]
+
+
+@scenario
+async def test_retries_that_are_leased_hide_none_of_those_due_after_them(queue: EventQueue) -> None:
+    await with_retries(queue, 5, retries=5)
+    found = [numbers(await queue.lease("f", limit=1, now=200.0)) for _ in range(6)]
+    assert found == [[0], [1], [2], [3], [4], []]
+
+
+@scenario
+async def test_events_that_were_taken_unread_hide_none_of_those_accepted_after_them(queue: EventQueue) -> None:
+    ids = await put_one_by_one(queue, 6)
+    for number in range(4):
+        assert queue.take(as_accepted(new(number), ids[number], 100.0))
+    assert numbers(await queue.lease("f", limit=1, now=200.0)) == [4]
+    assert numbers(await queue.lease("f", limit=1, now=200.0)) == [5]
+
+
+@scenario
+async def test_a_retry_is_due_at_its_very_time(queue: EventQueue) -> None:
+    await with_retries(queue, 1, retries=1)
+    assert await queue.lease("f", limit=1, now=109.999) == []
+    assert numbers(await queue.lease("f", limit=1, now=110.0)) == [0]
+
+
+@scenario
+async def test_of_what_was_given_back_only_as_much_is_taken_as_was_asked_for(queue: EventQueue) -> None:
+    await put_one_by_one(queue, 3)
+    for event in await queue.lease("f", limit=3):
+        queue.give_back(event)
+    assert numbers(await queue.lease("f", limit=2)) == [0, 1]
+    assert numbers(await queue.lease("f", limit=2)) == [2]
+
+
+# Whether there is more.
+
+
+@scenario
+async def test_a_function_is_exhausted_once_a_lease_found_less_than_it_asked_for(queue: EventQueue) -> None:
+    assert not queue.exhausted("f")
+    await put_one_by_one(queue, 4)
+    await queue.lease("f", limit=2)
+    assert not queue.exhausted("f")  # two more are there
+    await queue.lease("f", limit=2)
+    assert not queue.exhausted("f")  # as many as it asked for: there may be more
+    await queue.lease("f", limit=2)
+    assert queue.exhausted("f")
+    assert not queue.exhausted("g")
+
+
+@scenario
+async def test_retries_count_in_whether_a_lease_found_less_than_it_asked_for(queue: EventQueue) -> None:
+    await with_retries(queue, 3, retries=2)
+    await queue.lease("f", limit=3, now=200.0)
+    assert not queue.exhausted("f")
+
+
+@scenario
+async def test_a_function_whose_payloads_were_too_large_for_one_read_is_not_exhausted(queue: EventQueue) -> None:
+    await queue.put([NewEvent(function="f", payload=bytes(1 << 20), request_id=f"request-{i}") for i in range(5)])
+    assert numbers(await queue.lease("f", limit=9)) == [0, 1, 2, 3]
+    assert not queue.exhausted("f")
+    assert numbers(await queue.lease("f", limit=9)) == [4]
+    assert queue.exhausted("f")
+
+
+@scenario
+async def test_a_function_that_had_events_given_back_is_exhausted_no_more(queue: EventQueue) -> None:
+    await put_one_by_one(queue, 1)
+    (event,) = await queue.lease("f", limit=9)
+    assert queue.exhausted("f")
+    queue.give_back(event)
+    await queue.lease("f", limit=1)
+    assert not queue.exhausted("f")
+
+
+# When the next one is due.
+
+
+@scenario
+async def test_an_event_is_due_now_before_anything_has_been_leased(queue: EventQueue) -> None:
+    await put_one_by_one(queue, 1)
+    assert await queue.next_due("f", now=105.0) == 105.0
+
+
+@scenario
+async def test_an_event_is_due_now_though_others_are_leased(queue: EventQueue) -> None:
+    ids = await put_one_by_one(queue, 4)
+    assert numbers(await queue.lease("f", limit=1)) == [0]
+    for number in (1, 2):
+        assert queue.take(as_accepted(new(number), ids[number], 100.0))
+    assert await queue.next_due("f", now=105.0) == 105.0
+
+
+@scenario
+async def test_leased_retries_do_not_hide_when_the_next_one_is_due(queue: EventQueue) -> None:
+    await with_retries(queue, 3, retries=3)
+    await queue.lease("f", limit=2, now=111.0)
+    assert await queue.next_due("f", now=111.0) == 112.0
+
+
+def test_without_a_time_the_clocks_is_taken(queue: EventQueue, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(clock, "now", lambda: 1234.5)
+
+    async def main() -> None:
+        await put_one_by_one(queue, 1)
+        assert await queue.next_due("f") == 1234.5
+
+    asyncio.run(main())
+
+
+# What the queue reports.
+
+
+@scenario
+async def test_functions_wait_while_an_event_of_theirs_is_queued_or_runs(queue: EventQueue) -> None:
+    await queue.put([new(0, "queued"), new(1, "runs"), new(2, "done"), new(3, "dead")])
+    await queue.lease("runs", limit=1)
+    (done,) = await queue.lease("done", limit=1)
+    await queue.done([done.id])
+    (dead,) = await queue.lease("dead", limit=1)
+    await queue.bury(dead.id, error="e", condition="RetriesExhausted")
+    assert sorted(await queue.waiting()) == ["queued", "runs"]
+
+
+@scenario
+async def test_the_oldest_event_may_be_a_new_one_or_one_that_waits_for_its_retry(queue: EventQueue) -> None:
+    await queue.put([new(0, "retry")], now=100.0)
+    await queue.put([new(1, "retry"), new(2, "young"), new(3, "gone")], now=200.0)
+    await queue.put([new(4, "young")], now=300.0)
+    (failed,) = await queue.lease("retry", limit=1, now=300.0)
+    await queue.retry(failed.id, at=400.0, error="it failed")
+    (done,) = await queue.lease("gone", limit=1, now=300.0)
+    await queue.done([done.id])
+    assert await queue.oldest() == {"retry": 100.0, "young": 200.0}
+
+
+@scenario
+async def test_each_outcome_is_counted_once_and_what_was_no_attempt_is_not(queue: EventQueue) -> None:
+    ids = await put_one_by_one(queue, 4)
+    await queue.lease("f", limit=9)
+    await queue.done([ids[0]])
+    await queue.retry(ids[1], at=110.0, error="it failed")
+    await queue.retry(ids[2], at=110.0, error="throttled", counts=False)
+    await queue.bury(ids[3], error="e", condition="RetriesExhausted")
+    assert await queue.flow() == {"f": Flow(accepted=4, done=1, retried=1, buried=1)}
+    await queue.bury_older("f", 101.0, error="e", condition="EventAgeExceeded")
+    assert await queue.flow() == {"f": Flow(accepted=4, done=1, retried=1, buried=3)}
+
+
+def test_after_a_restart_a_retry_that_is_due_soon_keeps_its_time(tmp_path: Path) -> None:
+    async def first(queue: EventQueue) -> None:
+        await queue.put([new(0), new(1)])
+        soon, late = await queue.lease("f", limit=2)
+        now = clock.now()
+        await queue.retry(soon.id, at=now + 200, error="it failed")
+        await queue.retry(late.id, at=now + 4000, error="it failed")
+
+    async def second(queue: EventQueue) -> None:
+        await queue.recover(longest_wait_s=300)
+        now = clock.now()
+        assert numbers(await queue.lease("f", limit=9, now=now)) == [1]
+        assert await queue.next_due("f", now=now) == pytest.approx(now + 200, abs=100)
+
+    for part in (first, second):
+        database = open_state(tmp_path / "thawd.db")
+        try:
+            asyncio.run(part(EventQueue(database)))
+        finally:
+            database.close()

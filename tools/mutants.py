@@ -1,0 +1,270 @@
+"""Runs mutmut over the modules that decide without touching the world, and prints the mutants that survive.
+
+    make mutants                                     # every module of PAIRS; an hour on two cores
+    make mutants MODULE=thawd.scheduling.pool         # one
+    make mutants MODULE=thawd.stores.events.queue SAMPLE=5   # of each function every fifth mutant
+
+mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
+function. A mutant that no test notices is a claim that is missing, unless the change makes no difference. Here each
+module is mutated in a copy of the source tree under build/mutants, with only the unit tests that PAIRS names.
+
+Not mutated: module constants, class bodies, text for people (raised errors, log lines). mypy --strict removes the
+mutants that `make check` would refuse. Source: https://mutmut.readthedocs.io/
+"""
+
+from __future__ import annotations
+
+import ast
+import difflib
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from dataclasses import dataclass
+from pathlib import Path
+
+import thawd
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "build" / "mutants"
+SOURCE = ROOT / "src" / "thawd"
+
+# The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
+PAIRS: dict[str, str] = {
+    "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
+    "thawd.scheduling.room": "room room_turns",
+    "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
+    "thawd.scheduling.dispatcher": "room room_turns publisher invoke_parsing",
+    "thawd.scheduling.provisioned": "provisioned",
+    "thawd.publishing.publisher": "publisher",
+    "thawd.stores.events.queue": "queue queue_reading",
+    "thawd.stores.events.leases": "queue queue_reading",
+    "thawd.stores.events.batches": "queue database",
+    "thawd.stores.events.marks": "queue",
+    "thawd.queue.outcomes": "outcomes outcome_pace",
+    "thawd.queue.lane": "asynchronous",
+    "thawd.sources.buckets.s3_event": "s3_event",
+    "thawd.grammar.event_patterns": "event_patterns",
+    "thawd.grammar.schedule_expressions": "schedule_expressions",
+    "thawd.grammar.queue_names": "sqs_source sqs_records",
+    "thawd.grammar.destination_names": "config",
+    "thawd.gateway.sigv4": "sigv4",
+    "thawd.gateway.cors": "cors",
+    "thawd.gateway.hosts": "hosts",
+    "thawd.gateway.http_server.limits": "connections",
+    "thawd.gateway.lambda_api.shapes": "control",
+    "thawd.gateway.lambda_api.event_stream": "event_stream",
+    "thawd.wire.frames": "wire",
+    "thawd.wire.response_stream": "response_stream",
+    "thawd.grammar.log_filters": "log_filter",
+    "thawd.config.references": "config config_sources",
+    "thawd.config.store_urls": "store_urls config",
+    "thawd.config.sections.functions": "config",
+    "thawd.config.sections.server": "config",
+    "thawd.config.sections.stores": "config store_urls",
+    "thawd.config.sections.sources": "config_sources",
+    "thawd.config.sections.http": "config_http",
+    "thawd.cost.keep_warm": "cost",
+    "thawd.cost.bills": "cost tune",
+    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules",
+}
+
+# Lines whose text no test should pin: raised errors, log lines, strings of several words.
+TEXT_FOR_PEOPLE = [r"^\s*(raise\b|logger\.|log\.)", r'^\s*f?"[^"]* [^"]*"']
+
+# mutmut's exit code for each mutant: pytest's, or one of its own.
+KILLED, SURVIVED, REFUSED_BY_MYPY = {1, 3}, {0}, {37}
+NO_TEST, TIMED_OUT = {5, 33}, {-24, 24, 36, 152, 255}
+
+
+@dataclass(frozen=True)
+class Survivor:
+    """A mutant that no test noticed.
+
+    Attributes:
+        name: mutmut's, for `mutmut show`.
+        why: empty where tests reached it and passed; else that none did, or that the interpreter crashed.
+        change: the lines of the difference, with their ``-`` and ``+``.
+    """
+
+    name: str
+    why: str
+    change: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Verdicts:
+    """What became of one module's mutants."""
+
+    module: str
+    killed: int
+    refused_by_mypy: int
+    survivors: list[Survivor]
+    text_only: int
+
+    def __str__(self) -> str:
+        """One line of figures."""
+        return (
+            f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed, "
+            f"{len(self.survivors)} survived ({self.refused_by_mypy} more refused by mypy, "
+            f"{self.text_only} of text that survived)"
+        )
+
+
+def main() -> None:
+    """Runs mutmut over the named modules, or all, and prints each module's survivors with their difference."""
+    modules = sys.argv[1:] or list(PAIRS)
+    if unknown := [module for module in modules if module not in PAIRS]:
+        sys.exit(f"no tests are paired with {', '.join(unknown)}; tools/mutants.py pairs: {', '.join(PAIRS)}")
+    lines = []
+    for module in modules:
+        folder = prepare(module)
+        run(folder)
+        verdicts = read(module, folder)
+        report(verdicts)
+        lines.append(str(verdicts))
+    print("\n".join(["", *lines]))
+
+
+def prepare(module: str) -> Path:
+    """Lays out the copy that mutmut works in: sources, tests, and a pyproject.toml of its own."""
+    folder = FOLDER / module
+    shutil.rmtree(folder, ignore_errors=True)
+    ignore = shutil.ignore_patterns("__pycache__")
+    shutil.copytree(SOURCE, folder / "src" / "thawd", ignore=ignore)
+    shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignore)
+    # What CMake built is not in the source tree but beside the installed package.
+    for installed in {Path(path) for path in thawd.__path__} - {SOURCE}:
+        for built in (path for path in installed.iterdir() if path.is_file()):
+            shutil.copy2(built, folder / "src" / "thawd" / built.name)
+    path = folder / source(module)
+    path.write_text(undecorated(path.read_text()))
+    # An editable install answers imports before sys.path is asked, and would import the unchanged source.
+    (folder / "conftest.py").write_text(
+        'import sys\n\nsys.meta_path[:] = [f for f in sys.meta_path if "ScikitBuild" not in type(f).__name__]\n'
+    )
+    (folder / "pyproject.toml").write_text(configuration(module))
+    return folder
+
+
+def source(module: str) -> Path:
+    """Returns the path of a module's source below the root."""
+    return Path("src", *module.split(".")).with_suffix(".py")
+
+
+def undecorated(text: str) -> str:
+    """Writes `@property` and other single decorators of methods as calls after the method.
+
+    mutmut leaves decorated functions as they are; `name = property(_name_undecorated)` it does not see.
+    """
+    lines = text.split("\n")
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, ast.FunctionDef)]
+    for node in sorted(functions, key=lambda node: node.lineno, reverse=True):
+        if len(node.decorator_list) != 1 or node.end_lineno is None:
+            continue
+        decorator = ast.unparse(node.decorator_list[0])
+        if decorator not in ("property", "contextlib.contextmanager"):
+            continue
+        indent = " " * node.col_offset
+        lines.insert(node.end_lineno, f"{indent}{node.name} = {decorator}({node.name}_undecorated)")
+        lines[node.lineno - 1] = lines[node.lineno - 1].replace(f"def {node.name}(", f"def {node.name}_undecorated(", 1)
+        del lines[node.decorator_list[0].lineno - 1]
+    return "\n".join(lines)
+
+
+def configuration(module: str) -> str:
+    """Returns the pyproject.toml of the copy: the project's pytest options, and mutmut's."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())
+    pytest = {key: value for key, value in project["tool"]["pytest"]["ini_options"].items() if key != "testpaths"}
+    mypy = {"strict": True, "mypy_path": "src", "python_version": "3.11", "follow_imports": "silent"}
+    mutmut = {
+        "source_paths": ["src"],
+        "only_mutate": [str(source(module))],
+        "also_copy": ["conftest.py"],
+        "do_not_mutate_patterns": TEXT_FOR_PEOPLE,
+        "pytest_add_cli_args_test_selection": [f"tests/unit/test_{name}.py" for name in PAIRS[module].split()],
+        # mutmut's own code in the mutated file has comments that mypy finds unused.
+        "type_check_command": [sys.executable, "-m", "mypy", "--output=json", str(source(module))],
+        # A mutant that waits for ever costs (tests' time + constant) * multiplier, in seconds.
+        "timeout_multiplier": 6.0,
+    }
+    tables = {"pytest.ini_options": pytest, "mypy": mypy | {"warn_unused_ignores": False}, "mutmut": mutmut}
+    return "\n".join(
+        f"[tool.{name}]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items()) + "\n"
+        for name, table in tables.items()
+    )
+
+
+def run(folder: Path) -> None:
+    """Runs mutmut in the copy; its progress goes to mutmut.log there.
+
+    Raises:
+        SystemExit: mutmut did not come to run the mutants, as where a test fails without any mutation.
+    """
+    sample = int(os.environ.get("SAMPLE") or 1)
+    # mutmut numbers the mutants of a function from 1.
+    names = [f"*__mutmut_{number}" for number in range(1, 1000, sample)] if sample > 1 else []
+    command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", os.environ.get("JOBS") or "2"]
+    with (folder / "mutmut.log").open("w") as log:
+        done = subprocess.run([*command, *names], cwd=folder, stdout=log, stderr=log, check=False)
+    if done.returncode:
+        sys.exit(f"mutmut failed; see {folder / 'mutmut.log'}")
+
+
+def read(module: str, folder: Path) -> Verdicts:
+    """Reads what mutmut wrote beside the mutated module."""
+    recorded = json.loads((folder / "mutants" / f"{source(module)}.meta").read_text())
+    codes: dict[str, int] = {name: code for name, code in recorded["exit_code_by_key"].items() if code is not None}
+    bodies = functions(folder / "mutants" / source(module))
+    survivors = []
+    for name, code in codes.items():
+        if code not in KILLED | TIMED_OUT | REFUSED_BY_MYPY:
+            why = "" if code in SURVIVED else "no test reaches it" if code in NO_TEST else f"crashed: {code}"
+            survivors.append(Survivor(name, why, change(name.rpartition(".")[2], bodies)))
+    return Verdicts(
+        module,
+        killed=sum(code in KILLED | TIMED_OUT for code in codes.values()),
+        refused_by_mypy=sum(code in REFUSED_BY_MYPY for code in codes.values()),
+        survivors=[survivor for survivor in survivors if not is_text(survivor.change)],
+        text_only=sum(is_text(survivor.change) for survivor in survivors),
+    )
+
+
+def functions(path: Path) -> dict[str, list[str]]:
+    """Returns the lines of each function of a mutated module: mutmut keeps the original and every mutant in it."""
+    text = path.read_text()
+    lines = text.split("\n")
+    found = {}
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            plain = re.sub(r"^x(_|ǁ.*ǁ)|__mutmut_\w+$", "", node.name)
+            found[node.name] = [line.replace(node.name, plain) for line in lines[node.lineno - 1 : node.end_lineno]]
+    return found
+
+
+def change(name: str, bodies: dict[str, list[str]]) -> tuple[str, ...]:
+    """Returns the changed lines of a mutant, with their ``-`` and ``+``."""
+    original = re.sub(r"__mutmut_\d+$", "__mutmut_orig", name)
+    return tuple(line for line in difflib.ndiff(bodies[original], bodies[name]) if line[0] in "-+")
+
+
+def is_text(lines: tuple[str, ...]) -> bool:
+    """Whether a mutant differs only within a string of several words, or in upper and lower case, as SQL may."""
+    sides = {
+        tuple(re.sub(r'"[^"]* [^"]*"', '""', line[1:]).casefold() for line in lines if line[0] == sign) for sign in "-+"
+    }
+    return len(sides) == 1
+
+
+def report(verdicts: Verdicts) -> None:
+    """Prints each survivor: its function, the line, and what the line became."""
+    print(f"\n== {verdicts}")
+    for survivor in verdicts.survivors:
+        print("", f"{survivor.name.rpartition('.')[2]} {survivor.why}".rstrip(), *survivor.change, sep="\n", flush=True)
+
+
+if __name__ == "__main__":
+    main()
