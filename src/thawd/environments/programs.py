@@ -90,7 +90,7 @@ def find_program(
         environ: environment variables to search with and to run with.
 
     Raises:
-        EnvironmentBuildError: there is none that works; the message tells what was looked for, and the way out.
+        EnvironmentBuildError: there is none that works; the message says what was looked for, and the way out.
     """
     runtime = function.runtime
     assert runtime is not None

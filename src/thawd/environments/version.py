@@ -89,12 +89,11 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables".
     """
-    vcpus = max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
         # Several environments share the cores, and a pool of threads cannot be forked: as many threads as CPU share.
-        "OMP_NUM_THREADS": str(vcpus),
+        "OMP_NUM_THREADS": str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))),
         # Its telemetry opens files and starts a thread, and thawd promises that nothing leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONFAULTHANDLER": "1",

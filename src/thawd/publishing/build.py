@@ -11,7 +11,7 @@ import contextlib
 import itertools
 from collections.abc import Callable, Collection, Mapping
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thawd.environments.programs import (
@@ -35,7 +35,7 @@ from thawd.stores.packages import PackageStore
 Progress = Callable[[str], None]
 """Gets each line about a step that takes long."""
 
-# An environment of requirements that no version uses is kept for so long: it takes minutes to make.
+# How long an environment of requirements is kept that no version uses: it takes minutes to make.
 _ENVIRONMENT_UNUSED_S = 7 * 86_400.0
 
 
@@ -148,22 +148,18 @@ class Builder:
         )
         if executable.program is not None:
             variables = variables_of_program(function, executable.program, variables)
-        python, program, wrapper = executable.python, executable.program, executable.wrapper
-        if last is not None and last.function == function:
-            known = (last.python, last.task_root, last.variables, last.program, last.wrapper)
-            if known == (python, package, variables, program, wrapper):
-                return last
-        return Version(
+        version = Version(
             function=function,
-            generation=next(self._generations),
-            python=python,
+            generation=0 if last is None else last.generation,
+            python=executable.python,
             python_version=executable.python_version,
             task_root=package,
             variables=variables,
             number=release.number,
-            program=program,
-            wrapper=wrapper,
+            program=executable.program,
+            wrapper=executable.wrapper,
         )
+        return last if last == version else replace(version, generation=next(self._generations))
 
     async def _interpreter(self, function: Function, folder: Path, progress: Progress) -> Interpreter:
         """The interpreter of a Python function; with requirements, that of their environment.

@@ -51,7 +51,7 @@ class VersionEntry:
 
 
 class FunctionEntry:
-    """A function: its versions, what its aliases stand for, what is counted over all of them.
+    """A function: its versions, its aliases, and the counts over all versions.
 
     Attributes:
         latest: the version ``$LATEST``.

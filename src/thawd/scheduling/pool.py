@@ -415,7 +415,7 @@ class Pool:
             self.empty.set()
 
     def _check_at_rest(self) -> None:
-        """If the function has become idle, its keep-alive policy decides from now on what is kept."""
+        """If the function has become idle, start an idle time of its keep-alive policy."""
         if not (self._busy or self._starting or self.waiting or self.retired):
             self._keeper.at_rest(time.monotonic())
             self._schedule_reaping()

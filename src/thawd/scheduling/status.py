@@ -16,7 +16,7 @@ NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
 
 
 def document(family: FunctionEntry, spawner: Spawner) -> dict[str, Any]:
-    """A function's status: that of ``$LATEST``, what is counted over all versions, and its published versions.
+    """A function's status: that of ``$LATEST``, the counts over all versions, and its published versions.
 
     Args:
         family: the function.

@@ -1,8 +1,8 @@
 """AWS Lambda's Runtime API: the platform's end of an environment whose program is not thawd's own runtime.
 
-Each environment has an endpoint of its own, ``http://127.0.0.1:PORT``, told to it as ``AWS_LAMBDA_RUNTIME_API``. Seen
-from `Environment` it takes the place of the frames: what the program asks and answers here becomes the same news
-(READY, INIT_ERROR, a result), and an INVOKE frame sent to it becomes the answer to the program's ``next``.
+Each environment has its own endpoint, ``http://127.0.0.1:PORT``, which the variable ``AWS_LAMBDA_RUNTIME_API`` names.
+`Environment` uses it like the control channel of thawd's own runtime: requests and answers of the program become the
+frames READY and INIT_ERROR and results, and an INVOKE frame becomes the answer to the program's ``next``.
 
 Guarantees:
 - the program gets an invocation only when it, and every extension, has asked for the next;
@@ -369,7 +369,7 @@ class RuntimeApi:
     def _check_lost(self) -> None:
         # Extensions have connections of their own, which last longer than the program.
         if all(connection in self.extensions.connections for connection in self.connections):
-            # Soon, not now: what came in the same turn of the loop is heard first.
+            # In the next turn of the loop: input of this turn is handled first.
             asyncio.get_running_loop().call_soon(self._on_lost)
 
     def _refuse_transition(self, request: Request, wanted: ProgramState) -> None:
