@@ -54,7 +54,7 @@ handler = "noop.handler"
 code = "function"
 """
 _INVOKE = "/2015-03-31/functions/noop/invocations"
-_ASYNCHRONOUS = "X-Amz-Invocation-Type: Event\r\n"
+_ASYNCHRONOUS = {"X-Amz-Invocation-Type": "Event"}
 
 
 def measure() -> Sequence[Figure]:
@@ -149,7 +149,7 @@ def _over_http() -> Sequence[Figure]:
 
 
 def _synchronous(url: str) -> float:
-    return load.send(url, body=BODY, headers="", connections=CLIENTS, requests=EVENTS).rate_per_s
+    return load.send(url, body=BODY, headers={}, connections=CLIENTS, requests=EVENTS).rate_per_s
 
 
 def _end_to_end(served: serving.Served, url: str) -> tuple[float, float]:

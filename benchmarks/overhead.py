@@ -56,7 +56,7 @@ def measure() -> Sequence[Figure]:
             "x",
             AT_MOST,
             MOST_P50,
-            f"{_median_p50(single, 1):.0f} us against {_median_p50(single, 0):.0f} us ({load.client()})",
+            f"{_median_p50(single, 1):.0f} us against {_median_p50(single, 0):.0f} us",
         ),
         Figure(
             f"rate with {CLIENTS} clients, of the echo's",

@@ -82,7 +82,7 @@ def measure() -> Sequence[Figure]:
             "no-op over HTTP, p50, of the own runtime's",
             program_us / own_us,
             "x",
-            note=f"{program_us:.0f} us against {own_us:.0f} us ({load.client()})",
+            note=f"{program_us:.0f} us against {own_us:.0f} us",
         ),
     ]
 

@@ -184,6 +184,7 @@ class Notification(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def _covers(pattern: str, event_name: str) -> bool:
+    """Whether a name of S3's events, which may end with a star and has none elsewhere, stands for an event."""
     return event_name.startswith(pattern[:-1]) if pattern.endswith("*") else event_name == pattern
 
 

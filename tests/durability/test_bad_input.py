@@ -121,7 +121,7 @@ def test_whatever_a_handler_does_each_event_ends_and_is_told(tmp_path: Path, end
             assert results[request_id] == {"did": do}
             continue
         assert request_id not in results
-        assert f"event {request_id} was given up" in server.said()
+        assert f"event {request_id} is a dead letter" in server.said()
         if do == "more than an item":  # the record is, too: the event is among the dead letters only
             assert f"key '{request_id}': the item has 500013 bytes; allowed are 409600" in server.said()
             continue

@@ -295,7 +295,7 @@ class QueueMachine(RuleBasedStateMachine):
             self.model.count(row.function, "retried")
 
     def bury(self, row: Row, *, counts: bool, outcome: bytes | None) -> None:
-        self.do(self.queue.bury(row.id, error="bad", condition="Test", counts=counts, outcome=outcome))
+        self.do(self.queue.dead_letter(row.id, error="bad", condition="Test", counts=counts, outcome=outcome))
         row.state, row.at, row.error, row.condition = "dead", self.now, "bad", "Test"
         row.attempts += counts
         row.outcome = outcome

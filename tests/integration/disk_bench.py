@@ -21,7 +21,7 @@ import pytest
 
 import thawd._native
 from thawd.snapshot.disk import tree
-from thawd.snapshot.disk.folders import Disks, DiskSnapshot, Way
+from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
 
 NATIVE = Path(thawd._native.__file__).parent
 SOURCE = Path(thawd.__file__).parents[1]
@@ -221,9 +221,9 @@ def bench_of(user: User) -> Iterator[Bench]:
         with user.acting():
             disks = Disks(data / "tmp", program=NATIVE / "thawd-thaw")
             if user.prepare is not None:
-                disks._way = (Way.OVERLAY, "")  # the test's own process may mount; its children may not
-            elif disks.way()[0] is Way.NONE:
-                pytest.skip(f"mount namespaces cannot be had here: {disks.way()[1]}")
+                disks._mount_kind = (MountKind.OVERLAY, "")  # the test's own process may mount; its children may not
+            elif disks.mount_kind()[0] is MountKind.NONE:
+                pytest.skip(f"mount namespaces cannot be had here: {disks.mount_kind()[1]}")
         yield Bench(data, user, disks, data / "image", processes)
     finally:
         for process in processes:

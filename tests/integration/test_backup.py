@@ -111,7 +111,7 @@ def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> 
     (lively.root / "uploads" / "later.txt").write_text("later")
     refused = lively.command("restore", str(backup))
     assert refused.returncode == 1
-    assert "is there already" in refused.stderr
+    assert "exists already" in refused.stderr
     assert "--replace" in refused.stderr
     assert (lively.root / "uploads" / "later.txt").exists()
     replaced = lively.command("restore", str(backup), "--replace")
@@ -148,7 +148,7 @@ def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Pro
     state.rename(state.with_name("aside"))  # as a restore does, which was interrupted then
     refused = lively.command("restore", str(backup))
     assert refused.returncode != 0
-    assert "is there already" in refused.stderr
+    assert "exists already" in refused.stderr
     assert lively.command("restore", str(backup), "--replace").returncode == 0
     with lively.up() as running:
         assert depth(running, "later", "queued") + depth(running, "later", "leased") == 1
@@ -274,7 +274,7 @@ def test_a_backup_is_not_made_into_what_it_is_of(lively: Project, where: str) ->
     before = sorted((lively.root / where).rglob("*"))
     refused = lively.command("backup", str(lively.root / where / "below" / "backup"), "--buckets")
     assert refused.returncode == 1
-    assert "give a folder outside of it" in refused.stderr
+    assert "name a folder outside of it" in refused.stderr
     assert sorted((lively.root / where).rglob("*")) == before
 
 
@@ -285,7 +285,7 @@ def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) 
     backup = fill(lively)
     again = lively.command("backup", str(backup))
     assert again.returncode == 1
-    assert "is there already" in again.stderr
+    assert "exists already" in again.stderr
     state = lively.root / ".thawd" / "thawd.db"
     data = bytearray(state.read_bytes())
     data[4096 * 2 : 4096 * 3] = bytes(4096)

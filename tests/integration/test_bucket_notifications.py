@@ -17,7 +17,7 @@ from tests.integration.emulated import EmulatedAws
 from tests.integration.test_remote_buckets import ALL, There, rows
 from thawd.resources import RemoteBucket, StoreUrl
 from thawd.sources.buckets.notifications import NotifiedBucketWatcher
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.sqs.client import Endpoint
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
@@ -67,7 +67,7 @@ class Notified:
             queue = EventQueue(db)
             watcher = NotifiedBucketWatcher(
                 self.bucket,
-                books=Books(ObjectCatalog(db), Listings(db), lambda: self.is_full),
+                watcher_stores=WatcherStores(ObjectCatalog(db), Listings(db), lambda: self.is_full),
                 endpoint=Endpoint(self._aws.url),
                 log=self.log.append,
                 on_events=lambda functions: None,

@@ -211,7 +211,7 @@ def test_where_the_kernel_does_not_tell_writers_stillness_does(tmp_path: Path, m
     monkeypatch.setattr(watcher, "leases_work", lambda _folder: False)
 
     async def scenario(watched: Watched) -> None:
-        assert "does not tell who is writing" in watched.log[0]
+        assert "does not say which files are being written" in watched.log[0]
         process = writer(watched.folder / "slow")
         # It is never still for long, but for longer in all
         for _ in range(25):

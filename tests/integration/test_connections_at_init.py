@@ -146,7 +146,7 @@ def test_thawed_environments_connect_anew_and_nobody_gets_anothers_answer(
             assert "connected to 127.0.0.1:" in dropped
             library = {"requests": "urllib3", "redis": "redis", "psycopg": None}[name]  # libpq is native code
             assert (f"({library}, opened at app_{name}.py:" in dropped) == (library is not None)
-            assert f"each environment finds ended: {dropped}" in project.command("status").stdout
+            assert f"closed in each thawed environment: {dropped}" in project.command("status").stdout
 
 
 @pytest.mark.parametrize("snapshots", ["auto", "off"])

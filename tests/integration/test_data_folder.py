@@ -212,7 +212,7 @@ def test_a_data_folder_that_is_there_is_made_its_owners_alone_and_that_is_told_o
     open_to_others(waiting.data)
     (waiting.data / "theirs").write_text("")
     with waiting.up() as running:
-        assert any("holds what is not thawd's (theirs)" in line for line in running.output)
+        assert any("holds files of other programs (theirs)" in line for line in running.output)
         left = {name for name, mode in modes(waiting.data).items() if mode & 0o077}
         assert left == {".", "theirs"}
 

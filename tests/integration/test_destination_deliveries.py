@@ -20,7 +20,7 @@ import pytest
 
 from tests.ports import quiet_port
 from thawd.destinations import delivery as module
-from thawd.destinations.delivery import LIMIT_S, Delivery, Destinations, Outside, missing_extras
+from thawd.destinations.delivery import LIMIT_S, Delivery, DestinationContext, Destinations, missing_extras
 from thawd.destinations.slots import SLOTS
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, ThawdError
 from thawd.invocation import Result
@@ -62,13 +62,13 @@ def receiver() -> Iterator[Receiver]:
         yield running
 
 
-def run(work: Callable[[Destinations], Awaitable[Any]], folder: Path, outside: Outside | None = None) -> Any:
+def run(work: Callable[[Destinations], Awaitable[Any]], folder: Path, context: DestinationContext | None = None) -> Any:
     """Do something with destinations over a table and a bucket, ``out`` both."""
 
     async def main() -> Any:
         tables = Tables({"out": Table(name="out", path=folder / "out.table")})
         (folder / "bucket").mkdir(exist_ok=True)
-        destinations = Destinations(tables, {"out": Bucket(name="out", path=folder / "bucket")}, outside)
+        destinations = Destinations(tables, {"out": Bucket(name="out", path=folder / "bucket")}, context)
         try:
             async with asyncio.timeout(300):
                 return await work(destinations)
@@ -87,7 +87,9 @@ def failure(destinations: Destinations, to: Destination) -> Delivery:
     return destinations.failure(to, EVENT, arn=ARN, condition="RetriesExhausted", result=FAILED, attempts=3)
 
 
-def deliver(to: Destination, folder: Path, outside: Outside | None = None, *, fails: bool = False) -> Delivery:
+def deliver(
+    to: Destination, folder: Path, context: DestinationContext | None = None, *, fails: bool = False
+) -> Delivery:
     """Make a delivery and carry it out."""
 
     async def work(destinations: Destinations) -> Delivery:
@@ -95,7 +97,7 @@ def deliver(to: Destination, folder: Path, outside: Outside | None = None, *, fa
         await destinations.deliver(made)
         return made
 
-    made: Delivery = run(work, folder, outside)
+    made: Delivery = run(work, folder, context)
     return made
 
 
@@ -132,7 +134,7 @@ both = pytest.mark.parametrize("fails", [False, True], ids=["success", "failure"
 @both
 def test_sqs_gets_the_record_as_the_message(aws: EmulatedAws, tmp_path: Path, fails: bool) -> None:
     arn = aws.queue(f"plain-{fails}")
-    deliver(Destination("sqs", arn), tmp_path, Outside(aws_endpoint=aws.url), fails=fails)
+    deliver(Destination("sqs", arn), tmp_path, DestinationContext(aws_endpoint=aws.url), fails=fails)
     (message,) = aws.messages(arn)
     check_record(json.loads(message["Body"]), fails=fails)
     assert "MessageAttributes" not in message
@@ -141,7 +143,7 @@ def test_sqs_gets_the_record_as_the_message(aws: EmulatedAws, tmp_path: Path, fa
 @both
 def test_sns_gets_the_record_as_the_message(aws: EmulatedAws, tmp_path: Path, fails: bool) -> None:
     topic, queue = aws.topic(f"topic-{fails}")
-    deliver(Destination("sns", topic), tmp_path, Outside(aws_endpoint=aws.url), fails=fails)
+    deliver(Destination("sns", topic), tmp_path, DestinationContext(aws_endpoint=aws.url), fails=fails)
     (message,) = aws.messages(queue)
     check_record(json.loads(json.loads(message["Body"])["Message"]), fails=fails)
 
@@ -149,7 +151,7 @@ def test_sns_gets_the_record_as_the_message(aws: EmulatedAws, tmp_path: Path, fa
 @both
 def test_eventbridge_gets_the_record_as_the_detail(aws: EmulatedAws, tmp_path: Path, fails: bool) -> None:
     bus, queue = aws.bus(f"bus-{fails}")
-    deliver(Destination("events", bus), tmp_path, Outside(aws_endpoint=aws.url), fails=fails)
+    deliver(Destination("events", bus), tmp_path, DestinationContext(aws_endpoint=aws.url), fails=fails)
     (message,) = aws.messages(queue)
     event = json.loads(message["Body"])
     assert event["source"] == "lambda"
@@ -176,14 +178,14 @@ def test_a_bucket_of_the_configuration_that_lies_elsewhere_gets_the_record(tmp_p
             self.objects[key] = data
 
     elsewhere = Elsewhere()
-    outside = Outside(bucket=lambda name: elsewhere if name == "remote" else None)
-    deliver(Destination(kind, "remote"), tmp_path, outside, fails=True)
+    context = DestinationContext(bucket=lambda name: elsewhere if name == "remote" else None)
+    deliver(Destination(kind, "remote"), tmp_path, context, fails=True)
     check_record(json.loads(elsewhere.objects[key]), fails=True)
 
 
 def test_an_s3_arn_of_another_bucket_is_one_of_awss(aws: EmulatedAws, tmp_path: Path) -> None:
     aws.client("s3").create_bucket(Bucket="elsewhere")
-    deliver(Destination("s3", "elsewhere"), tmp_path, Outside(aws_endpoint=aws.url), fails=True)
+    deliver(Destination("s3", "elsewhere"), tmp_path, DestinationContext(aws_endpoint=aws.url), fails=True)
     (found,) = aws.client("s3").list_objects_v2(Bucket="elsewhere")["Contents"]
     assert found["Key"] == OBJECT
     check_record(json.loads(aws.client("s3").get_object(Bucket="elsewhere", Key=OBJECT)["Body"].read()), fails=True)
@@ -198,7 +200,7 @@ def test_a_dead_letter_is_the_payload_with_awss_attributes(aws: EmulatedAws, tmp
             (made,) = destinations.failures(function, EVENT, condition=condition, result=result, attempts=3)
             await destinations.deliver(made)
 
-    run(work, tmp_path, Outside(aws_endpoint=aws.url))
+    run(work, tmp_path, DestinationContext(aws_endpoint=aws.url))
     failed, aged = aws.messages(arn)
     assert failed["Body"] == aged["Body"] == '{"ORDER_IDS": [1, 2]}'
     kinds = {name: (one["DataType"], one["StringValue"]) for name, one in failed["MessageAttributes"].items()}
@@ -265,14 +267,14 @@ def arn_of(service: str, name: str) -> Destination:
 )
 def test_what_is_not_there_refuses(aws: EmulatedAws, tmp_path: Path, to: Destination) -> None:
     with pytest.raises(ThawdError) as refused:
-        deliver(to, tmp_path, Outside(aws_endpoint=aws.url))
+        deliver(to, tmp_path, DestinationContext(aws_endpoint=aws.url))
     assert not refused.value.retryable
 
 
 @pytest.mark.parametrize("to", [arn_of("sqs", "q.fifo"), arn_of("sns", "t.fifo")], ids=str)
 def test_fifo_queues_and_topics_are_refused_as_by_lambda(tmp_path: Path, to: Destination) -> None:
     with pytest.raises(DestinationRefused, match="is FIFO"):
-        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
+        deliver(to, tmp_path, DestinationContext(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
 @pytest.mark.parametrize(("service", "most"), [("sqs", 1_048_576), ("sns", 262_144), ("events", 1_048_576)])
@@ -282,14 +284,14 @@ def test_a_record_that_is_too_large_is_refused_with_its_size(tmp_path: Path, ser
         with pytest.raises(DestinationRefused, match=rf"of {most:,} bytes, and this one has {len(made.body):,}"):
             await destinations.deliver(made)
 
-    run(work, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
+    run(work, tmp_path, DestinationContext(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
 @pytest.mark.parametrize("service", ["sqs", "sns", "events", "s3"])
 def test_an_aws_that_is_down_may_be_up_later(tmp_path: Path, service: str) -> None:
     to = Destination("s3", "elsewhere") if service == "s3" else arn_of(service, "event-bus/b")
     with pytest.raises(DestinationUnavailable, match="could not be reached"):
-        deliver(to, tmp_path, Outside(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
+        deliver(to, tmp_path, DestinationContext(aws_endpoint=f"http://127.0.0.1:{quiet_port()}"))
 
 
 @pytest.mark.parametrize(
@@ -321,7 +323,7 @@ def test_aws_errors_are_tried_again_or_not(
     ).encode()
     metrics = Metrics()
     with pytest.raises(ThawdError, match=f"{code}: so it is") as error:
-        deliver(arn_of("sns", "t"), tmp_path, Outside(aws_endpoint=receiver.url, metrics=metrics))
+        deliver(arn_of("sns", "t"), tmp_path, DestinationContext(aws_endpoint=receiver.url, metrics=metrics))
     assert error.value.retryable == retryable
     assert len(receiver.got) == 1, "boto3 retried by itself"
     outcome = "unavailable" if retryable else "refused"
@@ -338,7 +340,7 @@ def test_an_entry_that_eventbridge_did_not_take_is_no_success(
         {"FailedEntryCount": 1, "Entries": [{"ErrorCode": code, "ErrorMessage": "so it is"}]}
     ).encode()
     with pytest.raises(ThawdError, match=f"{code}: so it is") as error:
-        deliver(arn_of("events", "event-bus/b"), tmp_path, Outside(aws_endpoint=receiver.url))
+        deliver(arn_of("events", "event-bus/b"), tmp_path, DestinationContext(aws_endpoint=receiver.url))
     assert error.value.retryable == retryable
 
 
@@ -378,7 +380,7 @@ def test_the_address_of_a_queue_is_asked_for_once_and_again_after_an_error(recei
             await destinations.deliver(made)
         await destinations.deliver(made)
 
-    run(work, tmp_path, Outside(aws_endpoint=receiver.url))
+    run(work, tmp_path, DestinationContext(aws_endpoint=receiver.url))
     asked = [got.headers["x-amz-target"].removeprefix("AmazonSQS.") for got in receiver.got]
     assert asked == ["GetQueueUrl", "SendMessage", "SendMessage", "GetQueueUrl", "SendMessage"]
 
@@ -453,7 +455,7 @@ def test_a_machine_without_threads_to_spare_costs_no_slot(tmp_path: Path, monkey
 def test_a_record_is_signed_as_standard_webhooks_says(
     receiver: Receiver, tmp_path: Path, secret: str, key: bytes
 ) -> None:
-    deliver(Destination("http", receiver.url), tmp_path, Outside(webhook_secret=secret))
+    deliver(Destination("http", receiver.url), tmp_path, DestinationContext(webhook_secret=secret))
     (got,) = receiver.got
     signed = f"{got.headers['webhook-id']}.{got.headers['webhook-timestamp']}.".encode() + got.body
     expected = base64.b64encode(hmac.digest(key, signed, hashlib.sha256)).decode()
@@ -546,7 +548,7 @@ def test_a_destination_that_never_answers_is_given_up_after_its_time(
     monkeypatch.setattr(module, "LIMIT_S", within(0.2))
     to = Destination("http", receiver.url) if kind == "http" else arn_of("sns", "t")
     with pytest.raises(DestinationUnavailable, match=r"did not take the record within 0.2 s"):
-        deliver(to, tmp_path, Outside(aws_endpoint=receiver.url))
+        deliver(to, tmp_path, DestinationContext(aws_endpoint=receiver.url))
 
 
 def test_an_address_that_hangs_takes_its_slots_and_delays_no_other(
@@ -586,13 +588,13 @@ def test_an_aws_that_hangs_takes_its_slots_until_its_threads_end_and_delays_no_o
             assert isinstance(outcome, DestinationUnavailable)
         monkeypatch.setattr(module, "LIMIT_S", LIMIT_S)
         assert sum(thread.name == "thawd-sns" for thread in threading.enumerate()) == SLOTS
-        calm = Destinations(Tables({}), {}, Outside(aws_endpoint=aws.url))
+        calm = Destinations(Tables({}), {}, DestinationContext(aws_endpoint=aws.url))
         await calm.deliver(success(calm, Destination("sqs", arn)))
         await destinations.deliver(success(destinations, Destination("bucket", "out")))
         receiver.gate.set()
         await destinations.deliver(hanging)  # the slots come back when the threads end
 
-    run(work, tmp_path, Outside(aws_endpoint=receiver.url))
+    run(work, tmp_path, DestinationContext(aws_endpoint=receiver.url))
     assert len(aws.messages(arn)) == 1
 
 
@@ -605,16 +607,14 @@ def no_function(name: str, qualifier: str | None) -> object:
 
 def test_a_function_is_told_by_an_event_with_the_record(tmp_path: Path) -> None:
     async def work(destinations: Destinations) -> None:
-        assert destinations.as_event(success(destinations, Destination("bucket", "out"))) is None
+        assert await destinations.deliver(success(destinations, Destination("bucket", "out"))) == []
         made = success(destinations, Destination("function", "next:live"))
-        event = destinations.as_event(made)
-        assert event is not None
+        (event,) = await destinations.deliver(made)
         assert (event.function, event.qualifier, event.source) == ("next", "live", "destination:f")
         assert event.request_id != REQUEST_ID
         assert (event.trace_id or "").startswith("Root=1-5759e988-bd862e3fe1be46a994272793;Parent=")
         check_record(json.loads(event.payload), fails=False)
-        plain = destinations.as_event(success(destinations, Destination("function", "next")))
-        assert plain is not None
+        (plain,) = await destinations.deliver(success(destinations, Destination("function", "next")))
         assert plain.qualifier is None
 
     run(work, tmp_path)
@@ -623,15 +623,15 @@ def test_a_function_is_told_by_an_event_with_the_record(tmp_path: Path) -> None:
 def test_a_function_that_is_not_there_and_a_record_too_large_for_an_event_are_refused(tmp_path: Path) -> None:
     async def work(destinations: Destinations) -> None:
         with pytest.raises(DestinationRefused, match="Function not found: next:live"):
-            destinations.as_event(success(destinations, Destination("function", "next:live")))
+            await destinations.deliver(success(destinations, Destination("function", "next:live")))
 
-    run(work, tmp_path, Outside(exists=no_function))
+    run(work, tmp_path, DestinationContext(exists=no_function))
 
     async def large(destinations: Destinations) -> None:
         result = Result(b'"' + b"x" * 1_048_576 + b'"')
         made = destinations.success(Destination("function", "next"), EVENT, result, arn=ARN)
         with pytest.raises(DestinationRefused, match="takes events of 1,048,576 bytes, and the record has 1,04"):
-            destinations.as_event(made)
+            await destinations.deliver(made)
 
     run(large, tmp_path)
 
@@ -647,17 +647,17 @@ def test_a_chain_that_comes_back_to_itself_is_stopped_after_16_rounds_unless_all
         while rounds < 40:
             for target in ("pong", "f"):
                 try:
-                    following = destinations.as_event(success(destinations, Destination("function", target), event))
+                    made = success(destinations, Destination("function", target), event)
+                    (following,) = await destinations.deliver(made)
                 except DestinationRefused as error:
                     assert "loop" in str(error)
                     assert target == "f"
                     return rounds
-                assert following is not None
                 event = Event(id=1, attempts=0, accepted_at=0.0, **_fields(following))
             rounds += 1
         return rounds
 
-    rounds = run(work, tmp_path, Outside(may_loop=lambda name: allowed, metrics=metrics))
+    rounds = run(work, tmp_path, DestinationContext(may_loop=lambda name: allowed, metrics=metrics))
     assert rounds == (40 if allowed else 15)
     assert metrics.function("f").recursive_invocations_dropped == (0 if allowed else 1)
 

@@ -21,7 +21,7 @@ import functools
 import inspect
 import os
 
-from thawd.control.configured import Configured
+from thawd.control.configured import DeclaredFunctions
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.publishing.build import Builder
 from thawd.publishing.publisher import Publisher
@@ -32,7 +32,7 @@ from thawd.snapshot.inspect.reader import ImageError
 
 SEAMS = {
     "build": (Builder, AssertionError("odd")),
-    "_begin": (Configured, ZeroDivisionError("odd")),
+    "_begin": (DeclaredFunctions, ZeroDivisionError("odd")),
     "prepare": (Spawner, ExceptionGroup("odd", [KeyError("odd")])),
     "template": (Starter, RuntimeError("odd")),
     "find": (Snapshots, KeyError("odd")),

@@ -25,7 +25,7 @@ from tests.integration.emulated import EmulatedAws
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
 from thawd.resources import Notification, RemoteBucket, StoreUrl
 from thawd.sources.buckets.remote import RemoteBucketWatcher
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.objects.catalog import ObjectCatalog
 from thawd.stores.objects.listings import Listings
@@ -203,7 +203,7 @@ class Watched:
         self.watcher = RemoteBucketWatcher(
             bucket,
             self.store,
-            books=Books(ObjectCatalog(self.db), Listings(self.db), lambda: self.is_full),
+            watcher_stores=WatcherStores(ObjectCatalog(self.db), Listings(self.db), lambda: self.is_full),
             log=self.log.append,
             on_events=self.woken.append,
         )

@@ -65,7 +65,7 @@ def store(project: Project) -> SnapshotStore:
 
 def test_an_empty_list_says_how_to_get_a_snapshot(project: Project, store: SnapshotStore) -> None:
     said, _ = command(project, "list")
-    assert f"no snapshots in {store.folder}; `thawd up` makes one" in said
+    assert f"no snapshots in {store.folder}; `thawd up` takes one" in said
     assert json.loads(command(project, "list", "--json")[0]) == []
     assert not store.folder.exists()
     project.config("snapshots = 'off'\n[functions.classify]\nhandler = 'app.handler'\n")
@@ -232,13 +232,13 @@ def test_rm_takes_what_was_left_half_made(project: Project, store: SnapshotStore
     add(store)
     (store.folder / ".new-dead").mkdir()
     said, _ = command(project, "rm", "--unused")
-    assert "removed 1 thing left behind half made" in said
+    assert "removed 1 unfinished file" in said
     assert list(store.folder.iterdir()) == []
 
 
 @pytest.mark.parametrize("arguments", [[], ["--all", "--unused"], ["abcd", "--all"]])
 def test_rm_wants_to_know_exactly_what(project: Project, store: SnapshotStore, arguments: list[str]) -> None:
-    assert "give either IDs, or --unused, or --all" in command(project, "rm", *arguments, status=2)[1]
+    assert "name IDs, or use --unused, or --all" in command(project, "rm", *arguments, status=2)[1]
 
 
 @pytest.mark.parametrize("verb", [["list"], ["inspect", "abcd"], ["verify"], ["rm", "abcd"]])
@@ -253,7 +253,7 @@ def test_a_mistake_in_the_configuration_is_told(project: Project, store: Snapsho
 @pytest.mark.parametrize("verb", [["inspect"], ["verify"], ["rm"]])
 def test_a_name_that_no_snapshot_has_is_told(project: Project, store: SnapshotStore, verb: list[str]) -> None:
     add(store, version="1"), add(store, version="2")
-    assert "`thawd snapshot list` shows what there is" in command(project, *verb, "nobody", status=1)[1]
+    assert "`thawd snapshot list` shows all snapshots" in command(project, *verb, "nobody", status=1)[1]
     assert "may be any of" in command(project, *verb, "classify", status=1)[1]
 
 

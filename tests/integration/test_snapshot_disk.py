@@ -12,7 +12,7 @@ import pytest
 
 from tests.integration.disk_bench import MAPPED, MIB, NATIVE, SOME_FILES, USERS, Bench, bench_of, user_named
 from thawd.snapshot.disk import tree
-from thawd.snapshot.disk.folders import Disks, DiskSnapshot, Way
+from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
 
 
 @pytest.fixture(params=USERS)
@@ -131,7 +131,7 @@ table[0:4] = b"init"
 
 def test_without_overlays_copies_find_the_same_in_copies_of_the_files(bench: Bench) -> None:
     snapshot = bench.freeze(SOME_FILES, MAPPED, WRITTEN)
-    bench.disks._way = (Way.BIND, "as where the kernel knows no overlays")
+    bench.disks._mount_kind = (MountKind.BIND, "as where the kernel knows no overlays")
     for name in ("first", "second"):
         copy = bench.thaw(snapshot)
         assert copy.do("sorted(os.listdir(FOLDER))") == ["folder", "link", "log", "model", "notes", "table"]
@@ -328,6 +328,6 @@ def test_after_the_death_of_the_server_the_next_one_cleans_up(bench: Bench) -> N
         assert next_server.clean() == 3
         assert list((bench.data / "tmp").iterdir()) == []
         bench.disks = next_server
-        bench.disks._way = (Way.OVERLAY, "")
+        bench.disks._mount_kind = (MountKind.OVERLAY, "")
         found = bench.disks.load(bench.data / "image.disk")
     assert bench.thaw(found).do("sorted(os.listdir(FOLDER))") == ["folder", "link", "log", "model", "notes"]

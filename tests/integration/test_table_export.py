@@ -154,11 +154,11 @@ def test_one_item_and_so_many_are_exported_alone(filled: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (("--format", "parquet"), "say where to with --output FILE"),
-        (("--output", "x"), "say with --format"),
+        (("--format", "parquet"), "name a file with --output"),
+        (("--output", "x"), "choose the format of the file with --format"),
         (("--json", "--csv"), "exclude each other"),
         (("--json", "--format", "csv"), "exclude each other"),
-        (("--format", "jsonl", "--output", "."), "is no file"),
+        (("--format", "jsonl", "--output", "."), "is not a regular file"),
         (("--format", "jsonl", "--output", "none/x"), "No such file or directory"),
     ],
 )

@@ -30,7 +30,7 @@ from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.marks import Marks
 from thawd.stores.events.outbox import Outbox
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Depth, Event
+from thawd.stores.events.records import Depth, Event, NewEvent
 from thawd.stores.schema import open_state
 from thawd.stores.tables.access import Tables
 
@@ -89,6 +89,7 @@ class Post:
         queue: Callable[[Any], EventQueue] = EventQueue,
         stores: Callable[..., Any] = Destinations,
         marks: bool = False,
+        report: Callable[[str], None] | None = None,
         **function: Any,
     ) -> None:
         self.state = open_state(folder / "thawd.db")
@@ -100,7 +101,8 @@ class Post:
         self.dispatcher = FakeDispatcher(self.function)
         self.told: list[str] = []
         self.stores = stores(self.tables, {"out-bucket": Bucket(name="out-bucket", path=self.bucket)})
-        self.outcomes = Outcomes(self.queue, Outbox(self.state), self.stores, report=self.told.append)
+        report = report or self.told.append
+        self.outcomes = Outcomes(self.queue, Outbox(self.state), self.stores, report=report)
         self.dead_letters = DeadLetters(self.state)
         self.invoker = AsyncInvoker(
             self.queue,
@@ -108,7 +110,7 @@ class Post:
             self.stores,
             self.outcomes,
             retry_wait_s=0.01,
-            report=self.told.append,
+            report=report,
         )
 
     async def __aenter__(self) -> Post:
@@ -359,13 +361,10 @@ def test_an_answer_that_is_no_json_to_anybody_else_is_recorded_as_text_and_runs_
 
 def test_an_operator_whose_terminal_is_gone_does_not_take_the_invoker_down(tmp_path: Path) -> None:
     async def work() -> None:
-        post = Post(tmp_path, maximum_retry_attempts=0)
-
         def broken(line: str) -> None:
             raise BrokenPipeError
 
-        post.invoker._report = broken
-        async with post:
+        async with Post(tmp_path, report=broken, maximum_retry_attempts=0) as post:
             post.dispatcher.outcomes = [FAILED]
             await post.accept()
             await post.settled(dead=1)
@@ -433,7 +432,10 @@ def test_events_that_were_read_ahead_for_a_function_that_is_gone_are_given_up_wh
             post.invoker.declare([])
             post.dispatcher.gate.set()
             await post.settled(queued=5)
-            assert await post.queue.bury_older("f", time.time() + 60, error="gone", condition="ResourceNotFound") == 5
+            assert (
+                await post.queue.dead_letter_older("f", time.time() + 60, error="gone", condition="ResourceNotFound")
+                == 5
+            )
 
     claim(work)
 
@@ -524,11 +526,11 @@ class Away(Destinations):
         self.error: ThawdError = ServiceException("nobody listens")
         self.tries = 0
 
-    async def deliver(self, delivery: Any) -> None:
+    async def deliver(self, delivery: Any) -> list[NewEvent]:
         self.tries += 1
         if not self.back.is_set():
             raise self.error
-        await super().deliver(delivery)
+        return await super().deliver(delivery)
 
 
 def test_while_a_destination_is_away_its_outcome_is_kept_and_the_handler_not_run_again(tmp_path: Path) -> None:

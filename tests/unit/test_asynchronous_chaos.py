@@ -26,7 +26,7 @@ from thawd.errors import (
 from thawd.invocation import Invocation, Result
 from thawd.queue import invoker, outcomes
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Depth, Event
+from thawd.stores.events.records import Depth, Event, NewEvent
 
 STEPS = 120
 
@@ -66,8 +66,8 @@ class ShakyQueue(EventQueue):
     async def retry(self, *args: Any, **rest: Any) -> None:
         await self._perhaps(super().retry(*args, **rest))
 
-    async def bury(self, *args: Any, **rest: Any) -> None:
-        await self._perhaps(super().bury(*args, **rest))
+    async def dead_letter(self, *args: Any, **rest: Any) -> None:
+        await self._perhaps(super().dead_letter(*args, **rest))
 
     async def deliver_later(self, *args: Any, **rest: Any) -> None:
         await self._perhaps(super().deliver_later(*args, **rest))
@@ -78,11 +78,12 @@ class ShakyDestinations(Destinations):
 
     dice: random.Random
 
-    async def deliver(self, delivery: Any) -> None:
+    async def deliver(self, delivery: Any) -> list[NewEvent]:
         if self.dice.random() < 0.2:
             raise ServiceException("nobody listens")
         if self.dice.random() < 0.02:
             raise InvalidParameterValueException("never")
+        return []
 
 
 async def depth_of(post: Post) -> Depth:

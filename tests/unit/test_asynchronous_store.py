@@ -51,17 +51,17 @@ class FailingQueue(EventQueue):
     async def retry(self, event_id: int, *, at: float, error: str, counts: bool = True) -> None:
         await self._or_fail("retry", super().retry(event_id, at=at, error=error, counts=counts))
 
-    async def bury(self, event_id: int, **rest: Any) -> None:
-        await self._or_fail("bury", super().bury(event_id, **rest))
+    async def dead_letter(self, event_id: int, **rest: Any) -> None:
+        await self._or_fail("dead_letter", super().dead_letter(event_id, **rest))
 
 
-@pytest.mark.parametrize("failing", [["done"], ["lease"], ["retry"], ["bury"], ["done", "done", "done"]])
+@pytest.mark.parametrize("failing", [["done"], ["lease"], ["retry"], ["dead_letter"], ["done", "done", "done"]])
 def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing: list[str]) -> None:
     async def work() -> None:
         async with Post(tmp_path, queue=FailingQueue, maximum_retry_attempts=1) as post:
             assert isinstance(post.queue, FailingQueue)
             post.queue.failing = list(failing)
-            fails = failing[0] in ("retry", "bury")
+            fails = failing[0] in ("retry", "dead_letter")
             post.dispatcher.outcomes = [FAILED] if fails else [Result(b"1")]
             await post.accept()
             await until(lambda: not post.queue.failing)
@@ -71,7 +71,7 @@ def test_an_error_of_the_store_loses_nothing_and_is_told(tmp_path: Path, failing
     claim(work)
 
 
-@pytest.mark.parametrize(("failing", "outcome"), [("done", Result(b"1")), ("bury", FAILED), ("retry", FAILED)])
+@pytest.mark.parametrize(("failing", "outcome"), [("done", Result(b"1")), ("dead_letter", FAILED), ("retry", FAILED)])
 def test_a_handler_does_not_run_again_because_its_outcome_could_not_be_stored(
     tmp_path: Path, failing: str, outcome: Result
 ) -> None:
@@ -82,7 +82,7 @@ def test_a_handler_does_not_run_again_because_its_outcome_could_not_be_stored(
             post.dispatcher.outcomes = [outcome, Result(b"1")]
             await post.accept()
             await until(lambda: not post.queue.failing)
-            await post.settled(dead=int(failing == "bury"))
+            await post.settled(dead=int(failing == "dead_letter"))
             assert len(post.dispatcher.got) == 1 + (failing == "retry")
 
     claim(work)

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.control.aliases import Aliases
-from thawd.control.configured import Configured
+from thawd.control.configured import DeclaredFunctions
 from thawd.control.records import Alias, Family, VersionRecord
 from thawd.control.registry import Registry
 from thawd.resources import LATEST, Function
@@ -59,7 +59,7 @@ def test_the_code_of_a_function_that_the_file_covers_is_kept() -> None:
     registry = Registry(Catalog())  # type: ignore[arg-type]
     registry.families["f"] = family_of(LATEST)
     publisher: Any = None
-    configured = Configured(registry, Deployments(), publisher, complain=print, say=print)  # type: ignore[arg-type]
+    configured = DeclaredFunctions(registry, Deployments(), publisher, complain=print, say=print)  # type: ignore[arg-type]
     configured.declare({"f": Function(name="f", handler="own.handler", code=Path("/nowhere"))})
     assert f"package-{LATEST}" in registry.packages()
     configured.declare({})

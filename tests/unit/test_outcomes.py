@@ -11,14 +11,16 @@ import pytest
 
 from tests.unit.execution_fakes import until
 from tests.unit.test_asynchronous import FAILED, Away, Post, claim
-from thawd.destinations.delivery import Delivery, Destinations, Outside
-from thawd.errors import DestinationRefused, DestinationUnavailable, StoreFullError
+from thawd.destinations.delivery import Delivery, DestinationContext, Destinations
+from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreFullError
+from thawd.invocation import Result
 from thawd.queue import invoker, outcomes
 from thawd.queue.outcomes import _AT_ONCE as AT_ONCE
-from thawd.queue.outcomes import Burial, Outcome
+from thawd.queue.outcomes import DeadLetterCause, Outcome
 from thawd.resources import Destination
 from thawd.stores.events import queue as queue_module
-from thawd.stores.events.records import Depth
+from thawd.stores.events.records import Depth, NewEvent
+from thawd.telemetry.metrics import DeliveryOutcome
 
 HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
 NEXT = Destination("function", "next")
@@ -35,14 +37,17 @@ class Scripted(Destinations):
     """Destinations that do what `script` says, each by its kind: the errors of its tries, then success."""
 
     def __init__(self, tables: Any, buckets: Any) -> None:
-        super().__init__(tables, buckets, Outside())
+        super().__init__(tables, buckets, DestinationContext())
         self.script: dict[str, list[Exception]] = {}
         self.taken: list[Delivery] = []
 
-    async def deliver(self, delivery: Delivery) -> None:
+    async def deliver(self, delivery: Delivery) -> list[NewEvent]:
         if errors := self.script.get(delivery.destination.kind):
             raise errors.pop(0)
+        if delivery.destination.kind == "function":
+            return await super().deliver(delivery)
         self.taken.append(delivery)
+        return []
 
 
 AWAY, NO = (lambda: DestinationUnavailable("away")), (lambda: DestinationRefused("never"))
@@ -80,8 +85,9 @@ def test_a_failure_is_on_the_disk_before_anyone_is_told(tmp_path: Path, monkeypa
     async def work() -> None:
         async with Post(tmp_path, stores=Scripted, on_failure=HOOK, maximum_retry_attempts=0) as post:
 
-            async def deliver(self: Scripted, delivery: Delivery) -> None:
+            async def deliver(self: Scripted, delivery: Delivery) -> list[NewEvent]:
                 seen.append((await post.queue.depth())["f"])
+                return []
 
             monkeypatch.setattr(Scripted, "deliver", deliver)
             post.dispatcher.outcomes = [FAILED]
@@ -128,14 +134,17 @@ def test_a_success_whose_destination_stays_away_is_told_as_a_failure_and_a_redri
     # Given a destination that is away for longer than it is waited for
     patience_s, away = outcomes._PATIENCE_S, [AWAY(), AWAY()]
 
-    async def deliver(self: Scripted, delivery: Delivery) -> None:
+    scripted = Scripted.deliver
+
+    async def deliver(self: Scripted, delivery: Delivery) -> list[NewEvent]:
         is_hook = delivery.destination == HOOK
         monkeypatch.setattr(outcomes, "_PATIENCE_S", 0.0 if is_hook else patience_s)
         if is_hook and away:
             raise away.pop()
-        if not is_hook and (errors := self.script.get(delivery.destination.kind)):
-            raise errors.pop(0)
+        if not is_hook:
+            return await scripted(self, delivery)
         self.taken.append(delivery)
+        return []
 
     monkeypatch.setattr(Scripted, "deliver", deliver)
 
@@ -225,20 +234,52 @@ def test_a_function_is_told_of_a_failure_in_the_transaction_that_gives_the_event
     claim(work)
 
 
-def test_a_success_that_a_function_cannot_be_told_of_is_given_up_and_told_as_such(tmp_path: Path) -> None:
-    from thawd.errors import ResourceNotFoundException
+class NoFunctions(Scripted):
+    """Destinations of a server where no function is a destination."""
 
-    class Nobody(Scripted):
-        def __init__(self, tables: Any, buckets: Any) -> None:
-            super().__init__(tables, buckets)
-            self._outside = Outside(exists=self._none)
+    def __init__(self, tables: Any, buckets: Any) -> None:
+        super().__init__(tables, buckets)
+        self._context = DestinationContext(exists=self._none)
 
-        @staticmethod
-        def _none(name: str, qualifier: str | None) -> object:
-            raise ResourceNotFoundException(f"Function not found: {name}")
+    @staticmethod
+    def _none(name: str, qualifier: str | None) -> object:
+        raise ResourceNotFoundException(f"Function not found: {name}")
 
+
+def test_a_failure_whose_function_is_missing_is_a_dead_letter_that_says_so_and_the_handler_runs_once(
+    tmp_path: Path,
+) -> None:
     async def work() -> None:
-        async with Post(tmp_path, stores=Nobody, on_success=NEXT, on_failure=HOOK) as post:
+        async with Post(tmp_path, stores=NoFunctions, on_failure=NEXT, maximum_retry_attempts=0) as post:
+            post.dispatcher.outcomes = [FAILED]
+            await post.accept()
+            await post.settled(dead=1)
+            (letter,) = await post.dead_letters.page("f")
+            assert (letter.condition, letter.attempts) == ("RetriesExhausted", 1)
+            assert "Function not found: next" in letter.error
+            assert len(post.dispatcher.got) == 1
+            assert not [line for line in post.told if "inside thawd" in line]
+
+    claim(work)
+
+
+@pytest.mark.parametrize("outcome", [FAILED, Result(b"1")])
+def test_a_delivery_to_a_function_is_counted_once(tmp_path: Path, outcome: Result) -> None:
+    async def work() -> None:
+        options = {"on_success": NEXT, "on_failure": NEXT, "maximum_retry_attempts": 0}
+        async with Post(tmp_path, stores=Scripted, **options) as post:
+            post.dispatcher.outcomes = [outcome]
+            await post.accept()
+            await post.settled(dead=int(outcome is FAILED))
+            deliveries = post.stores._context.metrics.function("f").deliveries
+            assert deliveries == {("function", DeliveryOutcome.DELIVERED): 1}
+
+    claim(work)
+
+
+def test_a_success_that_a_function_cannot_be_told_of_is_given_up_and_told_as_such(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with Post(tmp_path, stores=NoFunctions, on_success=NEXT, on_failure=HOOK) as post:
             await post.accept()
             await post.settled(dead=1)
             (letter,) = await post.dead_letters.page("f")
@@ -256,12 +297,14 @@ def test_what_is_left_of_an_outcome_keeps_why_the_rest_did_not_get_there() -> No
         Delivery(destination=to, function="f", request_id="1", key="k", body=b"{}", success=False)
         for to in (HOOK, QUEUE)
     ]
-    first = Outcome(made[0], Burial("broken", "RetriesExhausted"), (made[1],))
+    first = Outcome(made[0], DeadLetterCause("broken", "RetriesExhausted"), (made[1],))
     left = first.after("A refused it")
     assert left is not None
-    assert (left.delivery, left.burial) == (made[1], Burial("broken; and A refused it", "RetriesExhausted"))
+    assert (left.delivery, left.cause) == (made[1], DeadLetterCause("broken; and A refused it", "RetriesExhausted"))
     assert left.after("B refused it") is None
-    assert left.ending("B refused it") == Burial("broken; and A refused it; and B refused it", "RetriesExhausted")
+    assert left.cause_after("B refused it") == DeadLetterCause(
+        "broken; and A refused it; and B refused it", "RetriesExhausted"
+    )
 
 
 def test_while_the_state_file_takes_nothing_outcomes_are_delivered_seldom_and_that_is_told_once(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_dead_letters_are_listed_without_reading_their_payloads(queue: EventQueu
         for number in range(20):
             await queue.put([NewEvent(function="f", payload=b"x" * 1_000_000, request_id=f"id-{number}")])
             (leased,) = await queue.lease("f", limit=1)
-            await queue.bury(leased.id, error="e", condition="c")
+            await queue.dead_letter(leased.id, error="e", condition="c")
         tracemalloc.start()
         try:
             letters = await DeadLetters(db).page("f", payloads=False)
@@ -145,8 +145,8 @@ def test_dead_letters_keep_payload_and_error_until_they_are_done(queue: EventQue
     async def scenario() -> None:
         await queue.put([new(i) for i in range(3)], now=5)
         events = await queue.lease("f", limit=3)
-        await queue.bury(events[0].id, error="boom", condition="RetriesExhausted", now=50)
-        await queue.bury(events[2].id, error="old", condition="EventAgeExceeded", counts=False, now=60)
+        await queue.dead_letter(events[0].id, error="boom", condition="RetriesExhausted", now=50)
+        await queue.dead_letter(events[2].id, error="old", condition="EventAgeExceeded", counts=False, now=60)
         assert await queue.depth() == {"f": Depth(leased=1, dead=2)}
         first, second = await DeadLetters(db).page("f")
         assert (first.payload, first.error, first.condition) == (b'{"n":0}', "boom", "RetriesExhausted")
@@ -168,7 +168,7 @@ def test_of_a_very_long_error_the_beginning_is_kept(queue: EventQueue, db: Datab
         await queue.retry(event.id, at=0, error="x" * 5_000_000)
         assert len((await db.read(lambda c: c.execute("SELECT error FROM events").fetchone()))[0]) < 100_000
         (event,) = await queue.lease("f", limit=1)
-        await queue.bury(event.id, error="y" * 5_000_000, condition="RetriesExhausted")
+        await queue.dead_letter(event.id, error="y" * 5_000_000, condition="RetriesExhausted")
         (letter,) = await DeadLetters(db).page()
         assert letter.error.startswith("y" * 10_000)
         assert letter.error.endswith("… (5,000,000 characters in all)")
@@ -181,9 +181,9 @@ def test_an_event_is_given_up_once_and_not_put_back_after(queue: EventQueue, db:
     async def scenario() -> None:
         await queue.put([new(0)])
         (event,) = await queue.lease("f", limit=1)
-        await queue.bury(event.id, error="first", condition="RetriesExhausted")
+        await queue.dead_letter(event.id, error="first", condition="RetriesExhausted")
         await queue.retry(event.id, at=0, error="late")
-        await queue.bury(event.id, error="late", condition="EventAgeExceeded")
+        await queue.dead_letter(event.id, error="late", condition="EventAgeExceeded")
         assert [letter.error for letter in await DeadLetters(db).page("f")] == ["first"]
         assert await queue.depth() == {"f": Depth(dead=1)}
 
@@ -333,11 +333,11 @@ def test_an_outcome_waits_beside_its_event_until_that_ends(tmp_path: Path) -> No
         assert await outbox.next_due(now=200) == 500
         await queue.done([2])
         outbox.ended(2)
-        await queue.bury(3, error="away", condition="DestinationFailed", counts=False, outcome=b"outcome 3")
+        await queue.dead_letter(3, error="away", condition="DestinationFailed", counts=False, outcome=b"outcome 3")
         outbox.ended(3)
         (again,) = await outbox.lease(limit=9, now=600)
         assert (again.id, again.tries) == (1, 1)
-        await queue.bury(1, error="refused", condition="DestinationRefused", counts=False)
+        await queue.dead_letter(1, error="refused", condition="DestinationRefused", counts=False)
         dead = DeadLetters(db)
         assert [(letter.id, letter.has_outcome) for letter in await dead.page()] == [(1, False), (3, True)]
         assert await queue.depth() == {"f": Depth(dead=2)}
@@ -383,7 +383,7 @@ def test_dead_letters_of_all_functions_are_found_redriven_and_removed(queue: Eve
         dead = DeadLetters(db)
         await queue.put([new(i, "f" if i % 2 else "g") for i in range(6)], now=5)
         for event in [*await queue.lease("f", limit=9), *await queue.lease("g", limit=9)]:
-            await queue.bury(event.id, error="boom", condition="RetriesExhausted", now=float(event.id))
+            await queue.dead_letter(event.id, error="boom", condition="RetriesExhausted", now=float(event.id))
         assert [letter.id for letter in await dead.page()] == [1, 2, 3, 4, 5, 6]
         assert [letter.id for letter in await dead.page("g", after=1, limit=1)] == [3]
         assert [letter.id for letter in await dead.find([6, 99, 2])] == [6, 2]
@@ -417,7 +417,7 @@ def test_a_full_queue_takes_no_more_until_something_is_done(tmp_path: Path) -> N
         assert not queue.full
         await queue.put([new(3)])
         (event,) = await queue.lease("f", limit=1)
-        await queue.bury(event.id, error="x", condition="RetriesExhausted")
+        await queue.dead_letter(event.id, error="x", condition="RetriesExhausted")
         await queue.put([new(4)])
         assert queue.full
 
@@ -444,7 +444,7 @@ def test_a_queue_that_is_filled_from_all_sides_at_once_takes_as_many_as_it_may(t
         objects, dead, schedules = ObjectCatalog(db), DeadLetters(db), ScheduleStore(db)
         assert queue.full
         for event in await queue.lease("f", limit=2):
-            await queue.bury(event.id, error="x", condition="RetriesExhausted")
+            await queue.dead_letter(event.id, error="x", condition="RetriesExhausted")
         assert not queue.full
         # When events come of an object, of a schedule, of a redrive
         await objects.apply("b", [changed("one")], events_for=lambda _, __: [new(7)])
@@ -516,7 +516,7 @@ def test_events_of_a_function_that_is_gone_are_given_up_when_they_are_old(queue:
     async def scenario() -> None:
         await queue.put([new(0)], now=10)
         await queue.put([new(1)], now=100)
-        assert await queue.bury_older("f", 50, error="there is no function f", condition="ResourceNotFound") == 1
+        assert await queue.dead_letter_older("f", 50, error="there is no function f", condition="ResourceNotFound") == 1
         assert [letter.request_id for letter in await DeadLetters(db).page()] == ["request-0"]
         assert await queue.depth() == {"f": Depth(queued=1, dead=1)}
 
@@ -581,7 +581,7 @@ def test_the_cost_of_a_lease_does_not_grow_with_the_backlog(db: Database) -> Non
         events = await queue.lease("f", limit=10, now=1000)
         assert len(events) == 10
         await queue.retry(events[0].id, at=500, error="x")
-        await queue.bury(events[1].id, error="x", condition="RetriesExhausted")
+        await queue.dead_letter(events[1].id, error="x", condition="RetriesExhausted")
         await queue.done([event.id for event in events[2:]])
         await queue.depth()
         await queue.next_due("f", now=1000)

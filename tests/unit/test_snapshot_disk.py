@@ -16,7 +16,7 @@ import pytest
 
 from thawd.errors import StoreError
 from thawd.snapshot.disk import folders, tree
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, Way
+from thawd.snapshot.disk.folders import DiskRefusedError, Disks, MountKind
 
 NOBODY = 65534
 MIB = 1 << 20
@@ -319,7 +319,7 @@ def test_an_overlay_begins_with_it(disks: Disks, folder: Path) -> None:
 
 def test_without_overlays_copies_get_a_filled_folder(folder: Path, program: Callable[[str], Path]) -> None:
     disks = Disks(folder / "tmp", program=program(NO_OVERLAYS))
-    assert disks.way() == (Way.BIND, "no overlays")
+    assert disks.mount_kind() == (MountKind.BIND, "no overlays")
     at = disks.make("template")
     put_all_sorts(at)
     before = described(at)
@@ -353,9 +353,9 @@ def test_without_namespaces_a_folder_that_was_used_is_refused(folder: Path, prog
 
 
 def test_a_thaw_that_cannot_be_tried_is_no_way(folder: Path) -> None:
-    assert Disks(folder / "tmp", program=None).way()[0] is Way.NONE
-    way, why = Disks(folder / "tmp", program=folder / "missing").way()
-    assert way is Way.NONE
+    assert Disks(folder / "tmp", program=None).mount_kind()[0] is MountKind.NONE
+    way, why = Disks(folder / "tmp", program=folder / "missing").mount_kind()
+    assert way is MountKind.NONE
     assert "missing" in why
     assert list((folder / "tmp").iterdir()) == []
 
@@ -380,7 +380,7 @@ def test_a_disk_snapshot_that_is_not_whole_is_refused(disks: Disks, folder: Path
     record = (folder / "draft" / "disk.json").read_text()
     for damaged in ("", "{}", "[]", record.replace('"layout": 1', '"layout": 2'), record.replace('"at"', '"art"')):
         (folder / "draft" / "disk.json").write_text(damaged)
-        with pytest.raises(DiskRefusedError, match=r"draft is not whole .*thawd snapshot rm"):
+        with pytest.raises(DiskRefusedError, match=r"draft is incomplete .*thawd snapshot rm"):
             disks.load(folder / "draft")
     (folder / "draft" / "disk.json").write_text(record)
     shutil.rmtree(folder / "draft" / "files")

@@ -162,7 +162,7 @@ def header_field(image: bytes, name: str, value: bytes) -> bytes:
 def test_an_image_of_another_layout_is_refused_by_version_and_not_as_damaged(place: Path) -> None:
     # Where the checksum of another layout lies nobody knows: it must not be asked for.
     for newer in (header_field(WHOLE, "layout", b"\3\0\0\0"), WHOLE[:8] + b"\3" + WHOLE[9:]):
-        assert refusal(place, newer) == "image layout 3, this thawd reads layout 2: freeze anew."
+        assert refusal(place, newer) == "image layout 3, this thawd reads layout 2: freeze again."
 
 
 def test_an_image_of_another_architecture_is_refused_by_name(place: Path) -> None:
@@ -260,7 +260,7 @@ def test_tables_of_another_image_are_refused(place: Path) -> None:
     other.records["operations"][0]["protection"] = 7
     mixed = WHOLE[:PAGE] + other.image()[PAGE:]
     assert refusal(place, mixed) == (
-        "tables: their checksum does not fit. The image is damaged: remove it and freeze anew."
+        "tables: their checksum does not match. The image is damaged: remove it and freeze again."
     )
     assert "tables: their checksum" in refusal(place, other.image()[:PAGE] + WHOLE[PAGE:])
 

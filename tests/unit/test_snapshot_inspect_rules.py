@@ -139,9 +139,12 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "memory over vvar": (change("operations", 8, address=VDSO - 8 * PAGE), "overlaps the vDSO"),
     "an offset between pages": (
         change("operations", 1, offset=100),
-        "its offset 100 is no place of whole pages in a file",
+        "its offset 100 is not the offset of whole pages in a file",
     ),
-    "an offset beyond all files": (change("operations", 1, offset=1 << 62), "is no place of whole pages in a file"),
+    "an offset beyond all files": (
+        change("operations", 1, offset=1 << 62),
+        "is not the offset of whole pages in a file",
+    ),
     "an index without need": (
         change("operations", 3, index=0),
         "operation 3 (anonymous) at 0x555500000000: has the index 0",
@@ -202,8 +205,11 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
         "section files, record 0: checked: is 2, and neither 0 nor 1",
     ),
     "no threads": (lambda draft: draft.records["threads"].clear(), "section threads: is empty"),
-    "a thread without an id": (change("threads", 0, tid=0), "thread 0: its id 0 is no id"),
-    "two threads of one id": (change("threads", 1, tid=4242), "thread 1: its id 4242 is no id, or another thread's"),
+    "a thread without an id": (change("threads", 0, tid=0), "thread 0: its id 0 is not valid"),
+    "two threads of one id": (
+        change("threads", 1, tid=4242),
+        "thread 1: its id 4242 is not valid, or is another thread's",
+    ),
     "a thread that stands nowhere": (change("threads", 1, context=8), "thread 1: context: 0x8 is not mapped"),
     "a context between words": (change("threads", 1, context=ARENA + 4), "thread 1: its context, 0x7f0000000004"),
     "a thread's id nowhere": (change("threads", 1, clear_child_tid=8), "thread 1: clear_child_tid: 0x8 is not mapped"),
@@ -217,7 +223,7 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     ),
     "half close-on-exec": (change("descriptors", 0, close_on_exec=2), "record 0: close_on_exec: is 2"),
     "a negative number": (change("descriptors", 0, number=-1), "descriptor 0 (provided), number -1: is not above"),
-    "a number beyond all limits": (change("descriptors", 13, number=1 << 24), "or is no number"),
+    "a number beyond all limits": (change("descriptors", 13, number=1 << 24), "or is not valid"),
     "a number twice": (
         change("descriptors", 1, number=0),
         "descriptor 1 (provided), number 0: is not above the one before",
@@ -257,7 +263,10 @@ RULES: dict[str, tuple[Callable[[Draft], Any], str]] = {
     "an unknown revival": (change("sockets", 0, revival=4), "section sockets, record 0: unknown kind 4"),
     "a socket with half a port": (change("sockets", 0, any_port=2), "record 0: any_port: is 2"),
     "an address that does not fit": (change("sockets", 1, local_bytes=113), "record 1: an address of 113 bytes"),
-    "options that are not there": (change("sockets", 0, option_count=2), "record 0: its options are not all there"),
+    "options that are not there": (
+        change("sockets", 0, option_count=2),
+        "record 0: its options are not all in the image",
+    ),
     "a ring that is not there": (change("descriptors", 19, index=1), "number 27: its index 1 is not below 1"),
     "a ring of half a page": (change("rings", 0, rings_bytes=100), "section rings, record 0: is not of whole pages"),
     "an option that does not fit": (change("options", 0, bytes=17), "section options, record 0: an option of 17 bytes"),
@@ -275,7 +284,7 @@ def test_a_broken_rule_is_refused_by_name(place: Path, rule: tuple[Callable[[Dra
     break_it(draft)
     found = refusal(place, draft.image())
     assert message in found
-    assert found.endswith(". The image is damaged: remove it and freeze anew.")
+    assert found.endswith(". The image is damaged: remove it and freeze again.")
 
 
 def test_tables_that_would_take_all_memory_are_refused_unread(place: Path) -> None:

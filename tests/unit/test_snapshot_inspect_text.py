@@ -112,7 +112,7 @@ def test_stored_pages_across_two_mappings_are_shared_out(place: Path) -> None:
 def test_each_kind_of_descriptor_is_told_in_words(place: Path) -> None:
     description = describe(read_bytes(place, WHOLE))
     assert [item["what"] for item in description["descriptors"][2:]] == [
-        "given by whoever thaws",
+        "passed by the thawing process",
         "/var/task, read, at 0",
         "/dev/null",
         "memfd:cache, at 17",
@@ -124,12 +124,12 @@ def test_each_kind_of_descriptor_is_told_in_words(place: Path) -> None:
         "other end is 10",
         "the same as 8",
         "the same as 20",
-        "TCP, was connected to 127.0.0.1:5432: a copy finds the connection ended",
+        "TCP, was connected to 127.0.0.1:5432: in a copy the connection has ended",
         "UDP, new in a copy",
         "set",
         "takes 1, 12",
         "watches nothing",
-        "io_uring of 256 entries, nothing under way",
+        "io_uring of 256 entries, no request pending",
     ]
 
 
@@ -246,9 +246,9 @@ Threads
 
 Descriptors
   number  kind        what
-       0  provided    given by whoever thaws
-       1  provided    given by whoever thaws
-       2  provided    given by whoever thaws
+       0  provided    passed by the thawing process
+       1  provided    passed by the thawing process
+       2  provided    passed by the thawing process
        3  file        /var/task, read, at 0
        4  device      /dev/null
        5  object      memfd:cache, at 17
@@ -260,12 +260,12 @@ Descriptors
       11  socketpair  other end is 10
       20  copy        the same as 8
       21  copy        the same as 20
-      22  socket      TCP, was connected to 127.0.0.1:5432: a copy finds the connection ended
+      22  socket      TCP, was connected to 127.0.0.1:5432: in a copy the connection has ended
       23  socket      UDP, new in a copy
       24  timer       set
       25  signals     takes 1, 12
       26  inotify     watches nothing
-      27  ring        io_uring of 256 entries, nothing under way
+      27  ring        io_uring of 256 entries, no request pending
 
 Process
   working folder       /var/task

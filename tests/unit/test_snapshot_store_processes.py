@@ -15,7 +15,7 @@ import pytest
 
 from thawd.errors import ResourceConflictException, StoreError
 from thawd.snapshot.store import folder as store_folder
-from thawd.snapshot.store.files import hold
+from thawd.snapshot.store.files import try_lock
 from thawd.snapshot.store.images import SnapshotStore
 
 PRELUDE = """
@@ -199,7 +199,7 @@ def test_processes_that_add_use_and_remove_at_once_do_not_harm_each_other(tmp_pa
 
 def test_a_folder_that_stays_locked_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(store_folder, "_LOCK_WAIT_S", 0.05)
-    held = hold(tmp_path, shared=False)
+    held = try_lock(tmp_path, shared=False)
     assert held is not None
     with pytest.raises(StoreError, match=r"locked by another process for 0.05 s; see whether a `thawd snapshot` hangs"):
         SnapshotStore(tmp_path).snapshots()

@@ -395,7 +395,7 @@ ENVIRONMENT = """
     del os.environ["UNSET_BY_INIT"]
     new = {"SAME": "1", "CHANGED": "2", "CHANGED_BY_INIT": "1", "CHANGED_BY_INIT_AND_GIVEN_ANEW": "2",
            "UNSET_BY_INIT": "1", "SET_BY_INIT_AND_GIVEN": "2", "NEW": "2"}
-    changed = uniqueness.environment(new, given=given)
+    changed = uniqueness.environment(new, original=given)
     # A child sees what the C library has.
     seen = subprocess.run(["/usr/bin/env"], capture_output=True, text=True).stdout.splitlines()
     children = dict(line.split("=", 1) for line in seen)
@@ -426,8 +426,8 @@ def test_variables_are_those_of_a_process_started_with_the_new_ones_and_what_ini
 def test_variables_may_be_any_bytes_and_what_cannot_be_set_is_left_out() -> None:
     code = r"""
         new = {b"N\xff": b"v\xfe", b"": b"x", b"A=B": b"x", b"C": b"\0"}
-        changed = uniqueness.environment(new, given={})
-        again = uniqueness.environment(new, given={})
+        changed = uniqueness.environment(new, original={})
+        again = uniqueness.environment(new, original={})
         tell([[os.fsencode(name).hex() for name in changed], again, os.environb[b"N\xff"].hex(), b"C" in os.environb])
     """
     assert told(code) == [["4eff"], [], "76fe", False]
@@ -448,7 +448,7 @@ def test_local_time_follows_a_new_time_zone(python: str) -> None:
     code = """
         import time
         before = time.localtime(0).tm_gmtoff
-        uniqueness.environment({"TZ": "ABC-5"}, given={"TZ": "UTC"})
+        uniqueness.environment({"TZ": "ABC-5"}, original={"TZ": "UTC"})
         tell([before, time.localtime(0).tm_gmtoff, time.tzname[0]])
     """
     assert told(code, python=python, TZ="UTC") == [0, 5 * 3600, "ABC"]
@@ -466,7 +466,7 @@ def test_the_temporary_folder_follows_tmpdir_unless_the_function_chose_one(
         folder = {str(tmp_path)!r}
         if {chosen!r}:
             tempfile.tempdir = folder + "/" + {chosen!r}
-        uniqueness.environment({{"TMPDIR": folder + "/new"}}, given={{"TMPDIR": folder + "/old"}})
+        uniqueness.environment({{"TMPDIR": folder + "/new"}}, original={{"TMPDIR": folder + "/old"}})
         tell(tempfile.gettempdir())
     """
     assert told(code, TMPDIR=str(tmp_path / "old")) == str(tmp_path / ends_in)
@@ -476,7 +476,7 @@ def test_a_temporary_folder_of_the_system_gives_way_to_a_new_tmpdir(tmp_path: Pa
     code = f"""
         import tempfile
         assert tempfile.gettempdir() == "/tmp"
-        uniqueness.environment({{"TMPDIR": {str(tmp_path)!r}}}, given={{}})
+        uniqueness.environment({{"TMPDIR": {str(tmp_path)!r}}}, original={{}})
         tell(tempfile.gettempdir())
     """
     assert told(code) == str(tmp_path)

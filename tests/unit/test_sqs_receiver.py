@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from thawd.sources.sqs import receiver
-from thawd.sources.sqs.batch import Batching, Letter, SourceProgress
+from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import QueueLook, RawMessage, SourceError
 from thawd.sources.sqs.receiver import Receiver, Throttled
 
@@ -108,7 +108,7 @@ class House:
             raise RecursionError(body)
         return None if body.startswith("unwanted") else body.encode()
 
-    async def _handle(self, letters: Sequence[Letter]) -> set[str]:
+    async def _handle(self, letters: Sequence[ReceivedMessage]) -> set[str]:
         ids = [letter.id for letter in letters]
         self.batches.append(ids)
         await self.gate.wait()

@@ -13,7 +13,7 @@ from thawd.control.mapping_records import SourceMapping
 from thawd.errors import ResourceNotFoundException, TooManyRequestsException
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
-from thawd.sources.sqs.batch import Letter, SourceProgress
+from thawd.sources.sqs.batch import ReceivedMessage, SourceProgress
 from thawd.sources.sqs.receiver import Throttled
 from thawd.sources.sqs.source import SqsPoller
 
@@ -69,12 +69,12 @@ def message(number: int) -> dict[str, Any]:
     return {"MessageId": f"id{number}", "ReceiptHandle": f"h{number}", "Body": body, "MD5OfBody": "m", "Attributes": {}}
 
 
-def letters(made: SqsPoller, count: int) -> list[Letter]:
+def letters(made: SqsPoller, count: int) -> list[ReceivedMessage]:
     found = []
     for number in range(count):
         content = made._open(message(number))
         assert content is not None
-        found.append(Letter(message(number), content))
+        found.append(ReceivedMessage(message(number), content))
     return found
 
 

@@ -1,4 +1,4 @@
-"""Upkeep of the queue: what is given up because its function is gone, and what is not."""
+"""Claims about `thawd.queue.upkeep`: events whose function is gone become dead letters, and others do not."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_old_events_of_a_function_that_is_gone_for_good_are_given_up(tmp_path: P
         await upkeep.sweep()
         depth = (await queue.depth())["f"]
         assert (depth.queued, depth.dead) == (1, 1)
-        assert told == ["thawd: 1 events of f, which is no function any more, were given up"]
+        assert told == ["thawd: 1 events of f, which is no function any more, are dead letters now"]
         state.close()
 
     asyncio.run(scenario())

@@ -1,5 +1,6 @@
-"""The command ``thawd``: a module a verb or group of verbs; `program` holds the group and the short verbs.
+"""The command ``thawd``: a module for each verb or group of verbs; `program` puts them together.
 
-Heavy imports happen inside the verbs, so that ``thawd --help`` is instant. Nothing imports this package but
-`thawd.__main__`.
+Beside the verbs: `client` calls the running server, `options` and `exits` hold what verbs have in common, `output`
+prints. Heavy imports happen inside the verbs, so that ``thawd --help`` is instant. Only `thawd.__main__` imports this
+package.
 """

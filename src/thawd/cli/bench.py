@@ -1,4 +1,4 @@
-"""The verb ``thawd bench``: measure a function, a route or an address, and compare what was measured."""
+"""The verb ``thawd bench``: measure a function, a route or a URL under load, and compare two measurements."""
 
 from __future__ import annotations
 
@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli import bench_plans
-from thawd.cli.verbs import EXIT_FAILED, EXIT_INTERRUPTED, Finite, check_writable, config_option, fail, warn
+from thawd.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, fail, warn
+from thawd.cli.options import Finite, check_writable, config_option, examples
 from thawd.errors import ThawdError
 
 if TYPE_CHECKING:
@@ -20,108 +21,135 @@ if TYPE_CHECKING:
     from thawd.bench.summary import Summary
 
 EXIT_WRONG_ANSWERS = 3
-"""Some answers were not what was expected; see --expect-status."""
+"""Some answers were not as expected; see --expect-status."""
 EXIT_REGRESSION = 4
-"""The second of two runs is slower than --fail-above allows, or has a larger share of wrong answers."""
+"""The second of two compared runs is slower than --fail-above allows, or has a larger share of wrong answers."""
 
 _ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "thawd bench classify -n 5000 -C 8                  # eight requests in flight",
+        "thawd bench /classify --rate 200 --duration 60     # 200 requests a second",
+        "thawd bench classify --engine cold --engine thaw --html starts.html",
+        "thawd bench --compare before.json after.json --fail-above 1.2",
+    )
+)
 @click.argument("target", required=False)
-@click.option("-n", "--requests", type=click.IntRange(1), help="Requests in all; 1,000 unless --duration is given.")
-@click.option("--duration", "duration_s", type=Finite(0, min_open=True), help="Seconds to send for.")
 @click.option(
-    "-C", "--concurrency", type=click.IntRange(1, 10_000), help="Closed loop: requests at a time; 1 by default."
+    "-n", "--requests", type=click.IntRange(1), help="Number of requests. Default: 1,000, or no limit with --duration."
 )
-@click.option("--rate", type=Finite(0, min_open=True), help="Open loop: requests a second, whatever comes back.")
-@click.option("--pattern", type=click.Choice(["constant", "poisson", "bursts"]), help="Of --rate; poisson by default.")
-@click.option("--burst", type=click.IntRange(1), help="Requests of a burst, for --pattern bursts; 10 by default.")
-@click.option("--seed", type=int, default=1, show_default=True, help="Of the random times of --pattern poisson.")
+@click.option("--duration", "duration_s", type=Finite(0, min_open=True), help="Send requests for this many seconds.")
 @click.option(
-    "--arrivals", type=click.Path(path_type=Path), help="Open loop: a file with a time in seconds on each line."
+    "-C", "--concurrency", type=click.IntRange(1, 10_000), help="Closed loop: requests in flight. Default: 1."
 )
-@click.option("--speed", type=Finite(0, min_open=True), help="Play --arrivals so many times as fast; 1 by default.")
+@click.option(
+    "--rate", type=Finite(0, min_open=True), help="Open loop: requests a second, however slow the answers are."
+)
+@click.option(
+    "--pattern",
+    type=click.Choice(["constant", "poisson", "bursts"]),
+    help="With --rate: distribution of the requests over time. Default: poisson.",
+)
+@click.option("--burst", type=click.IntRange(1), help="With --pattern bursts: requests in a burst. Default: 10.")
+@click.option(
+    "--seed", type=int, default=1, show_default=True, help="With --pattern poisson: seed of the random times."
+)
+@click.option(
+    "--arrivals",
+    type=click.Path(path_type=Path),
+    help="Open loop: send at the times in this file, in seconds, one a line.",
+)
+@click.option("--speed", type=Finite(0, min_open=True), help="Replay --arrivals this many times as fast. Default: 1.")
 @click.option(
     "--engine",
     "engines",
     type=click.Choice(_ENGINES),
     multiple=True,
-    help="How environments start, on a private server; given more than once, one run each.",
+    help="Start environments this way, on a private server. Repeat it to measure several ways, one run each.",
 )
 @click.option(
     "--from",
     "begun_from",
     type=click.Choice(["zero", "one", "warm"]),
-    help="Environments alive when the load begins, on a private server; zero by default.",
+    help="Environments at the start of the load, on a private server. Default: zero.",
 )
 @click.option(
     "--environments",
     type=click.IntRange(1),
-    help="Private server: most at once; by default one for each request at a time.",
+    help="Limit of environments on a private server. Default: one for each request in flight.",
 )
 @click.option(
-    "--warm-up", type=click.IntRange(0), default=0, help="So many requests before, one by one, that do not count."
+    "--warm-up",
+    type=click.IntRange(0),
+    default=0,
+    help="Number of requests to send one by one before the measurement, not counted.",
 )
-@click.option(
-    "-p", "--payload", "payloads", multiple=True, help="The body; @FILE reads it. More than one: sent in turn."
-)
+@click.option("-p", "--payload", "payloads", multiple=True, help="Body, or @FILE to read it; several are sent in turn.")
 @click.option(
     "-X",
     "--method",
     type=click.Choice(["GET", "POST", "PUT", "PATCH", "DELETE"]),
-    help="Of a route or address; POST with a payload, else GET.",
+    help="HTTP method, for a route or a URL. Default: POST with a payload, else GET.",
 )
-@click.option("-H", "--header", "headers", multiple=True, help="A further header of requests, NAME: VALUE.")
+@click.option("-H", "--header", "headers", multiple=True, help="Header to add to requests, as NAME: VALUE.")
 @click.option(
     "--expect-status",
     "statuses",
     type=click.IntRange(100, 599),
     multiple=True,
-    help="Right answers have this status; by default any 2xx and no function error.",
+    help="Status of a right answer; may be repeated. Default: any 2xx without a function error.",
 )
-@click.option("--expect-text", default="", help="Right answers contain this.")
+@click.option("--expect-text", default="", help="Text that a right answer contains.")
 @click.option(
     "--timeout",
     "timeout_s",
     type=Finite(0, min_open=True),
     default=900.0,
     show_default=True,
-    help="Seconds after which a request is given up.",
+    help="Seconds after which a request counts as failed.",
 )
 @click.option(
-    "--connections", type=click.IntRange(1, 50_000), default=2000, show_default=True, help="Open loop: most at once."
+    "--connections",
+    type=click.IntRange(1, 50_000),
+    default=2000,
+    show_default=True,
+    help="Open loop: limit of connections.",
 )
 @click.option("--label", help="Name of the run in tables and plots.")
-@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write all that was measured there.")
-@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a line for each request there.")
-@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report with plots there, one file.")
+@click.option("--json", "json_file", type=click.Path(path_type=Path), help="Write the whole measurement to this file.")
+@click.option("--csv", "csv_file", type=click.Path(path_type=Path), help="Write a line for each request to this file.")
+@click.option("--html", "html_file", type=click.Path(path_type=Path), help="Write a report with plots to this file.")
 @click.option(
     "--compare",
     "compared",
     nargs=2,
     type=click.Path(path_type=Path),
-    help="Compare two files of --json; measure nothing.",
+    help="Compare two files that --json wrote; measure nothing.",
 )
 @click.option(
     "--fail-above",
     type=Finite(0, min_open=True),
-    help="With --compare: exit status 4 where a percentile is surely more than so many times as high.",
+    help="With --compare: exit status 4 if a percentile is higher by more than this factor, with certainty.",
 )
 @config_option
 def bench(**options: Any) -> None:
-    """Measure TARGET under load: a function's name, a route's path such as /classify, or any http(s) address.
+    """Measure TARGET under load.
 
-    With --engine or --from a private server of the configuration is started for it, with empty data, and stopped
-    afterwards; else a function or route is measured on the running server, as it is. Ctrl-C ends the load with its last
-    answers, a second one at once; what was measured is told. Exit status 3: some answers were wrong; 130: Ctrl-C.
+    TARGET is the name of a function, the path of a route such as /classify, or any http(s) URL. Functions and routes
+    are measured on the running server. With --engine or --from, a private server with empty data is started for the
+    measurement instead.
+
+    Ctrl-C stops sending and waits for the last answers; a second Ctrl-C does not wait. The figures so far are printed
+    either way. The exit status is 3 if some answers were wrong, and 130 after Ctrl-C.
     """
     try:
         _check_use(options)
         if options["compared"]:
             _compare(options)
         elif options["target"] is None:
-            raise click.UsageError("say what to measure: a function, a /path, or an http(s) address; or give --compare")
+            raise click.UsageError("name a TARGET: a function, a /path, or an http(s) URL; or use --compare")
         else:
             _measure(options)
     except ThawdError as error:
@@ -129,11 +157,11 @@ def bench(**options: Any) -> None:
 
 
 def _check_use(options: Mapping[str, Any]) -> None:
-    """Refuse options that would have no effect: who gives one believes that it has."""
+    """Refuse options that would have no effect."""
     if options["compared"]:
         for name in ("target", "json_file", "csv_file"):
             if options[name] is not None:
-                raise click.UsageError(f"--compare measures nothing; it takes no {_NAMES[name]}")
+                raise click.UsageError(f"--compare measures nothing, so {_NAMES[name]} has no effect")
     elif options["fail_above"] is not None:
         raise click.UsageError("--fail-above is for --compare")
     if options["speed"] is not None and options["arrivals"] is None:
@@ -172,7 +200,7 @@ def _compare(options: Mapping[str, Any]) -> None:
                 click.echo(f"{second.label}: {ratio.name} is surely more than {options['fail_above']:g} times as high")
             more_wrong = wrong[1] * len(first.columns) > wrong[0] * len(second.columns)
             if more_wrong:
-                click.echo(f"{second.label}: a larger share of answers is wrong")
+                click.echo(f"{second.label}: a larger share of the answers is wrong")
             worse = worse or bool(slower) or more_wrong or not lines
     if options["html_file"] is not None:
         require_library()
@@ -189,12 +217,12 @@ def _compare(options: Mapping[str, Any]) -> None:
 
 
 def _in_file(run: Run, path: Path) -> str:
-    """A run's name on a page with those of another file."""
+    """A run's name on a page that also shows runs of another file."""
     return f"{run.label} ({path.stem})"
 
 
 def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
-    """Runs of the same label; the only ones, where each file holds one."""
+    """Pairs of runs with the same label; the only runs are a pair whatever their labels."""
     if len(before) == len(after) == 1:
         return [(before[0], after[0])]
     by_label = {run.label: run for run in after}
@@ -204,7 +232,7 @@ def _pairs(before: list[Run], after: list[Run]) -> list[tuple[Run, Run]]:
     paired = {run.label for run, _ in pairs}
     alone = dict.fromkeys(run.label for run in (*before, *after) if run.label not in paired)
     if alone:
-        warn(f"in one of the files only, not compared: {', '.join(alone)}")
+        warn(f"not compared, because only one of the files has them: {', '.join(alone)}")
     return pairs
 
 
@@ -219,25 +247,25 @@ def _measure(options: Mapping[str, Any]) -> None:
     for path in written:
         check_writable(path)
         if written.count(path) > 1:
-            raise click.UsageError(f"two things are both to be written to {path}")
+            raise click.UsageError(f"two options name the same file {path}")
     bench_plans.check_files(options)
-    measured, exits = _runs(options, bench_plans.shape_of(options))
+    measured, status = _runs(options, bench_plans.shape_of(options))
     summaries = [summarise(run) for run in measured]
     for line in text.lines_of(measured, summaries):
         click.echo(line)
     _write(options, measured, summaries)
-    if not exits and any(told.errors for told in summaries):
-        exits = EXIT_WRONG_ANSWERS
-    if exits:
-        sys.exit(exits)
+    if not status and any(summary.errors for summary in summaries):
+        status = EXIT_WRONG_ANSWERS
+    if status:
+        sys.exit(status)
 
 
 def _runs(options: Mapping[str, Any], shape: LoadShape) -> tuple[list[Run], int]:
-    """What was measured, one run for each engine, and the exit status: what went before a failure is not lost."""
+    """The runs, one for each engine, and the exit status. Runs before a failure are kept."""
     from thawd.bench.measuring import measure
 
     measured: list[Run] = []
-    exits = 0
+    status = 0
     for engine in options["engines"] or (None,):
         before = len(measured)
         try:
@@ -248,14 +276,14 @@ def _runs(options: Mapping[str, Any], shape: LoadShape) -> tuple[list[Run], int]
         except (ThawdError, KeyboardInterrupt) as error:
             if not measured:
                 raise
-            exits = EXIT_FAILED if isinstance(error, ThawdError) else EXIT_INTERRUPTED
+            status = EXIT_FAILED if isinstance(error, ThawdError) else EXIT_INTERRUPTED
             if len(measured) == before:
-                warn(f"{engine}, not measured: {error if str(error) else 'ended by Ctrl-C'}")
+                warn(f"{engine} was not measured: {error if str(error) else 'ended by Ctrl-C'}")
         if measured[-1].interrupted:
-            exits = EXIT_INTERRUPTED
-        if exits == EXIT_INTERRUPTED:
+            status = EXIT_INTERRUPTED
+        if status == EXIT_INTERRUPTED:
             break
-    return measured, exits
+    return measured, status
 
 
 def _write(options: Mapping[str, Any], measured: list[Run], summaries: list[Summary]) -> None:
@@ -265,7 +293,7 @@ def _write(options: Mapping[str, Any], measured: list[Run], summaries: list[Summ
     if options["json_file"] is not None:
         import msgspec
 
-        runs.write_json(options["json_file"], measured, [msgspec.to_builtins(told) for told in summaries])
+        runs.write_json(options["json_file"], measured, [msgspec.to_builtins(summary) for summary in summaries])
     if options["csv_file"] is not None:
         runs.write_csv(options["csv_file"], measured)
     if options["html_file"] is not None:
@@ -273,7 +301,7 @@ def _write(options: Mapping[str, Any], measured: list[Run], summaries: list[Summ
 
 
 def _named(run: Run, others: list[Run]) -> Run:
-    """The run under a name that none of the others has: an engine may be measured twice."""
+    """The run with a label that no other run has, because an engine may be measured twice."""
     import msgspec
 
     taken = {other.label for other in others}
@@ -283,28 +311,28 @@ def _named(run: Run, others: list[Run]) -> Run:
 
 @contextlib.contextmanager
 def _progress(shape: LoadShape) -> Iterator[Any]:
-    """Tells on standard error how far the load is: in one line on a terminal, else in one every five seconds."""
+    """Prints progress on standard error: one line that changes on a terminal, else a line every five seconds."""
     is_terminal = sys.stderr.isatty()
-    told_s = 0.0
+    printed_s = 0.0
     shown = ending = False
 
-    def tell(load: Load, for_s: float) -> None:
-        nonlocal told_s, shown, ending
-        if not is_terminal and for_s - told_s < 5 and load.stopped == ending:
+    def report(load: Load, for_s: float) -> None:
+        nonlocal printed_s, shown, ending
+        if not is_terminal and for_s - printed_s < 5 and load.stopped == ending:
             return
-        told_s, ending = for_s, load.stopped
+        printed_s, ending = for_s, load.stopped
         shown = True
         done, wrong = len(load.samples), load.samples.errors()
         of = "" if shape.requests is None else f" of {shape.requests:,}"
-        line = f"  {for_s:5.1f} s  {done:,}{of} answered, {wrong:,} wrong, {load.in_flight:,} under way"
+        line = f"  {for_s:5.1f} s  {done:,}{of} answered, {wrong:,} wrong, {load.in_flight:,} in flight"
         if load.waiting:
             line += f", {len(load.waiting):,} not sent yet"
         if load.stopped:
-            line += "; waiting for these, Ctrl-C gives them up"
+            line += "; waiting for these, Ctrl-C abandons them"
         click.echo(f"\r\x1b[K{line}" if is_terminal else line, err=True, nl=not is_terminal)
 
     try:
-        yield tell
+        yield report
     finally:
         if is_terminal and shown:
             click.echo("\r\x1b[K", err=True, nl=False)

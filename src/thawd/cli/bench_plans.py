@@ -1,4 +1,4 @@
-"""From the options of ``thawd bench`` to what is to be measured: the load's shape, the target, the server for it."""
+"""From the options of ``thawd bench`` to a plan: the shape of the load, the target, and the server that it needs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,8 @@ from urllib.parse import quote
 
 import click
 
-from thawd.cli.verbs import fail, load, warn
+from thawd.cli.exits import fail, warn
+from thawd.cli.options import load
 
 if TYPE_CHECKING:
     from thawd.bench.measuring import Plan, Served
@@ -29,6 +30,7 @@ _FUNCTION = re.compile(r"[A-Za-z0-9_-]{1,64}(:[A-Za-z0-9_$-]{1,128})?")
 
 
 def shape_of(options: Mapping[str, Any]) -> LoadShape:
+    """The shape of the load: closed loop with --concurrency, open loop with --rate or --arrivals."""
     from thawd.bench.runs import LoadShape
 
     count, duration_s = options["requests"], options["duration_s"]
@@ -36,7 +38,7 @@ def shape_of(options: Mapping[str, Any]) -> LoadShape:
     if rate is None and file is None:
         for name in ("pattern", "burst"):
             if options[name] is not None:
-                raise click.UsageError(f"--{name} is for an open loop: give --rate")
+                raise click.UsageError(f"--{name} is for an open loop: add --rate")
         count = 1000 if count is None and duration_s is None else count
         return LoadShape("closed", concurrency=options["concurrency"] or 1, requests=count, duration_s=duration_s)
     if options["concurrency"] is not None:
@@ -59,7 +61,7 @@ def shape_of(options: Mapping[str, Any]) -> LoadShape:
 
 
 def check_files(options: Mapping[str, Any]) -> None:
-    """Read what is to be sent, and when, before a server is started for it.
+    """Read payloads, headers and arrivals, so that a mistake in them shows before a server is started.
 
     Raises:
         StoreError: the arrivals cannot be used.
@@ -96,7 +98,7 @@ def _offsets(options: Mapping[str, Any], shape: LoadShape) -> Iterator[float]:
 
 @contextlib.contextmanager
 def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> Iterator[Plan]:
-    """The plan for one run; while it lasts, the server that it needs is there."""
+    """The plan for one run. The server that it needs runs inside the ``with`` block."""
     from thawd.bench.requests import check_url, without_credentials
 
     target: str = options["target"]
@@ -113,7 +115,7 @@ def plan(options: Mapping[str, Any], shape: LoadShape, engine: str | None) -> It
     function = _function_of(target, options, settings)
     if not is_private:
         if options["environments"]:
-            raise click.UsageError("--environments is for a private server: give --engine or --from with it")
+            raise click.UsageError("--environments is for a private server: add --engine or --from")
         url, credentials, headers = _running(settings)
         served = _served(url, headers, function, is_private=False)
         yield _make_plan(options, shape, target, served, None, credentials)
@@ -133,7 +135,7 @@ def _private(
         fail(f"there is no function {function!r}; the configuration has: {known}")
     name, _, qualifier = options["target"].partition(":")
     if qualifier not in ("", "$LATEST") and not name.startswith("/"):
-        fail(f"a private server has no versions and aliases: give {name!r}, or measure it on the running server")
+        fail(f"a private server has no versions or aliases: name {name!r}, or measure it on the running server")
     environments = options["environments"] or shape.concurrency or max(_default_environments(), 1)
     provisioned = environments if engine == "provisioned" else 0
     warn(f"starting a private server for {function}, engine {engine}, at most {in_words(environments)}")
@@ -206,18 +208,18 @@ def _make_plan(  # noqa: PLR0913, PLR0917 - what differs between the three kinds
 
 
 def _label(options: Mapping[str, Any], name: str, engine: str | None) -> str:
-    """The run's name: what was given, with the engine behind it where there are several."""
-    given: str | None = options["label"]
+    """The run's name: --label, with the engine behind it where there are several; else the engine or the target."""
+    label: str | None = options["label"]
     if engine is None:
-        return given or name.partition("://")[2] or name
-    return engine if given is None else f"{given} {engine}" if len(options["engines"]) > 1 else given
+        return label or name.partition("://")[2] or name
+    return engine if label is None else f"{label} {engine}" if len(options["engines"]) > 1 else label
 
 
 def _function_of(target: str, options: Mapping[str, Any], settings: Settings) -> str:
-    """The function that answers `target`, a path or a function's name; without its qualifier."""
+    """Name of the function that answers `target`, a path or a function's name, without qualifier."""
     if not target.startswith("/"):
         if not _FUNCTION.fullmatch(target):
-            fail(f"{target!r} is no function's name, nor a path that begins with /, nor an http(s) address")
+            fail(f"{target!r} is neither the name of a function, nor a path that begins with /, nor an http(s) URL")
         return target.partition(":")[0]
     from thawd.gateway.routes.endpoint import RouteTable
 
@@ -230,10 +232,10 @@ def _function_of(target: str, options: Mapping[str, Any], settings: Settings) ->
 
 
 def _running(settings: Settings) -> tuple[str, Credentials | None, dict[str, str]]:
-    """Where the running server is; what signs requests to it, and which headers let them in."""
+    """URL of the running server, the function that signs requests to it, and the headers with its key."""
     from thawd.cli.client import address, request, signature
 
-    request(settings, "/_thawd/status", None, {})  # ends the command with the way out where nobody answers
+    request(settings, "/_thawd/status", None, {})  # ends the command if no server answers
     host, port = address(settings)
     server = settings.server
     url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -254,11 +256,11 @@ def _payload(text: str) -> bytes:
         fail(f"{text[1:]}: {error.strerror}")
 
 
-def _headers(given: tuple[str, ...]) -> dict[str, str]:
+def _headers(texts: tuple[str, ...]) -> dict[str, str]:
     headers = {}
-    for text in given:
+    for text in texts:
         name, colon, value = text.partition(":")
         if not colon or not _HEADER.fullmatch(name.strip()) or not _HEADER_VALUE.fullmatch(value):
-            raise click.UsageError(f"-H {text!r} is no header; write NAME: VALUE, in characters of Latin-1")
+            raise click.UsageError(f"-H {text!r} is not a header; write NAME: VALUE, in characters of Latin-1")
         headers[name.strip()] = value.strip()
     return headers

@@ -1,4 +1,4 @@
-"""How the verbs of the command line speak to the running server: one HTTP request, with what lets it in."""
+"""How verbs call the running server: one HTTP request with the credentials of the configuration."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import contextlib
 import json
 import signal
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-from thawd.cli.terminal import sigpipe
-from thawd.cli.verbs import fail
+from thawd.cli.exits import fail
+from thawd.cli.output import sigpipe
 from thawd.server.claims import address_in
 
 if TYPE_CHECKING:
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
 def request(
     settings: Settings, path: str, body: bytes | None, headers: dict[str, str]
 ) -> tuple[int, dict[str, str], bytes]:
-    """One request to the running server; ends the command when there is none.
+    """Send one request to the running server; ends the command when no server answers.
 
     Args:
-        settings: say where it listens, and what it wants to see.
-        path: with the query string, percent-encoded.
-        body: what is posted; None: it is a GET.
-        headers: besides those that let us in.
+        settings: address and credentials of the server.
+        path: path with query string, percent-encoded.
+        body: body of a POST; None: the request is a GET.
+        headers: further headers, besides the credentials.
 
     Returns:
         Status, headers (names in lower case), body.
@@ -49,15 +49,31 @@ def request(
             f"the server at {host}:{port} ended the connection before it had answered ({error or type(error).__name__})"
         )
     except http.client.HTTPException as error:
-        fail(f"what answers at {host}:{port} does not speak HTTP as thawd does ({error!r})")
+        fail(f"the server at {host}:{port} does not speak HTTP as thawd does ({error!r})")
     except OSError as error:
         fail(f"no thawd answers at {host}:{port} ({error}); start it with `thawd up -c {settings.path}`")
+
+
+def fetch(settings: Settings, path: str, body: bytes | None = None) -> Any:
+    """The JSON document that the running server answers; any other answer ends the command."""
+    status, _, answered = request(settings, path, body, {})
+    if status != 200:
+        fail(f"HTTP {status}: {message_of(answered)}")
+    return parse_answer(answered)
+
+
+def parse_answer(body: bytes) -> Any:
+    """An answer's JSON document; ends the command where the body is not JSON."""
+    try:
+        return json.loads(body)
+    except ValueError:
+        fail("the server that answers is not thawd; find out which one has the port, or start thawd with `thawd up`")
 
 
 def signature(
     keys: Mapping[str, str], address: tuple[str, int], path: str, body: bytes | None, headers: Mapping[str, str]
 ) -> dict[str, str]:
-    """Headers that sign a request, and those of its `headers` that must be signed, with the first of the keys."""
+    """Headers that sign a request (Signature Version 4) with the first of the keys, and its ``Host`` header."""
     import time
 
     from thawd.gateway.sigv4 import SignedRequest, sign
@@ -69,8 +85,8 @@ def signature(
     raw_path, _, query = path.partition("?")
     signed = {"host": host, **{name.lower(): value for name, value in headers.items()}}
     sent = [(name.encode(), value.encode("latin-1")) for name, value in signed.items() if _must_be_signed(name)]
-    made = SignedRequest("GET" if body is None else "POST", raw_path, query, sent, body or b"")
-    return {"Host": host, **sign(made, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
+    unsigned = SignedRequest("GET" if body is None else "POST", raw_path, query, sent, body or b"")
+    return {"Host": host, **sign(unsigned, access_key, secret, now_s=time.time(), scope=(REGION, "lambda"))}
 
 
 def _must_be_signed(name: str) -> bool:
@@ -78,12 +94,12 @@ def _must_be_signed(name: str) -> bool:
 
 
 def address(settings: Settings) -> tuple[str, int]:
-    """Where the server of this data folder listens: the one it wrote down, else the configured one."""
+    """Address of the data folder's server: the one that the running server announced, else the configured one."""
     return address_in(settings.server.data) or (settings.server.host, settings.server.port)
 
 
 def message_of(body: bytes) -> str:
-    """What the body of an answer says is wrong."""
+    """Error message in the body of an answer."""
     try:
         return str(json.loads(body)["Message"])
     except (ValueError, KeyError, TypeError):

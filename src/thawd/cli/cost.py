@@ -1,4 +1,4 @@
-"""The commands ``thawd cost`` and ``thawd tune``: what a function would cost, and which memory suits it."""
+"""The verb ``thawd cost``: what a function would cost on AWS Lambda."""
 
 from __future__ import annotations
 
@@ -10,23 +10,23 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from thawd.cli.terminal import print_text
-from thawd.cli.verbs import EXIT_INTERRUPTED, Finite, check_writable, config_option, fail, load, warn
+from thawd.cli.exits import fail, warn
+from thawd.cli.options import Finite, config_option, examples, load
+from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
     from thawd.config import Settings
     from thawd.cost.keep_warm import Arrival
     from thawd.cost.prices import Prices
     from thawd.cost.records import Measured, Record
-    from thawd.cost.tune import Tuned
 
 _KEEP_ALIVE_S = 300.0
 _MOST_LINES = 1_000_000
 _PATH = click.Path(path_type=Path)
 
 
-class Given:
-    """What the command line gives `thawd cost`; sources of measurements come first."""
+class CostOptions:
+    """The options of ``thawd cost``, with types; sources of measurements come first."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.function: str | None = options["function"]
@@ -50,62 +50,79 @@ class Given:
         self.as_json: bool = options["as_json"]
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "thawd cost classify                             # from its log",
+        "thawd cost --size 1024:35:900:180 --arch both   # by hand",
+        "thawd cost classify --invocations 3e6 --server 40",
+        "thawd cost classify --arrivals log              # compare keep-warm policies",
+    )
+)
 @click.argument("function", required=False)
 @click.option(
     "--size",
     "sizes",
     multiple=True,
     metavar="MB:MS[:INIT[:RESTORE]]",
-    help="Memory, duration, init and billed restore by hand, in MB and ms; may be repeated.",
+    help="Memory in MB, then duration, init and billed restore in ms, instead of a measurement; may be repeated.",
 )
-@click.option("--report", metavar="FILE", help="A log with REPORT lines, thawd's or Lambda's; - is standard input.")
-@click.option("--bench", type=_PATH, help="A file of `thawd bench --json`; needs FUNCTION or --memory.")
+@click.option("--report", metavar="FILE", help="Log with REPORT lines of thawd or Lambda; - is standard input.")
+@click.option("--bench", type=_PATH, help="File from `thawd bench --json`; needs FUNCTION or --memory.")
 @click.option(
-    "--memory", "memory_mb", type=click.IntRange(128, 10_240), help="With --bench: the function's memory, MB."
+    "--memory", "memory_mb", type=click.IntRange(128, 10_240), help="With --bench: memory of the function in MB."
 )
 @click.option(
-    "--arch", type=click.Choice(["x86_64", "arm64", "both"]), default="x86_64", show_default=True, help="Processor."
+    "--arch",
+    type=click.Choice(["x86_64", "arm64", "both"]),
+    default="x86_64",
+    show_default=True,
+    help="Processor architecture.",
 )
-@click.option("--invocations", type=Finite(0, 1e15), default=1e6, show_default=True, help="Invocations a month.")
-@click.option("--starts", type=Finite(0, 100), help="Percent of them that wait for a start; else as measured.")
+@click.option("--invocations", type=Finite(0, 1e15), default=1e6, show_default=True, help="Invocations in a month.")
+@click.option(
+    "--starts", type=Finite(0, 100), help="Percentage of invocations that wait for a start. Default: as measured."
+)
 @click.option(
     "--storage",
     "storage_mb",
     type=click.IntRange(512, 10_240),
     default=512,
     show_default=True,
-    help="Size of /tmp, MB.",
-)
-@click.option("--provisioned", type=click.IntRange(0, 10_000), default=0, help="Compare with so many provisioned.")
-@click.option("--free-tier", is_flag=True, help="The account's monthly free tier is all for this function.")
-@click.option("--server", type=Finite(0, 1e9), help="Compare with a server that costs so much a month.")
-@click.option(
-    "--arrivals", metavar="FILE", help='Simulate keeping warm with these times of arrival; "log": those of the log.'
+    help="Size of /tmp in MB.",
 )
 @click.option(
-    "--pattern", help="Simulate it with made arrivals: every=S, poisson=PER_HOUR, office=PER_HOUR, bursts=NxS."
+    "--provisioned", type=click.IntRange(0, 10_000), default=0, help="Compare with this provisioned concurrency."
 )
-@click.option("--hours", type=Finite(1, 10_000), default=168.0, show_default=True, help="Length of a pattern.")
+@click.option("--free-tier", is_flag=True, help="Subtract the account's monthly free tier.")
+@click.option("--server", type=Finite(0, 1e9), help="Compare with a server of this monthly price.")
+@click.option(
+    "--arrivals", metavar="FILE", help='Simulate keep-warm policies with the arrival times in FILE, or in the "log".'
+)
+@click.option(
+    "--pattern",
+    help="Simulate them with generated arrivals: every=S, poisson=PER_HOUR, office=PER_HOUR, bursts=NxS.",
+)
+@click.option("--hours", type=Finite(1, 10_000), default=168.0, show_default=True, help="Length of --pattern in hours.")
 @click.option(
     "--keep-alive",
     "keep_alive_s",
     type=Finite(0, 86_400),
-    help="Fixed keep-alive time of the simulation, seconds; else the function's idle_timeout_s, else 300.",
+    help="Fixed keep-alive time to simulate, in seconds. Default: the function's idle_timeout_s, or 300.",
 )
-@click.option("--prices", type=_PATH, help="A file of prices in place of the one that comes along.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def cost(**options: Any) -> None:
-    """Work out what FUNCTION would cost on AWS Lambda, from measured durations, init and restore included.
+    """Estimate what FUNCTION would cost on AWS Lambda.
 
-    The durations come from FUNCTION's log here, from --report, from --bench, or by hand from --size. They are of the
-    machine that measured them. With --server and --provisioned it tells from how many invocations on these cost less;
-    with --arrivals or --pattern, what each way of keeping environments warm would do.
+    The estimate uses measured durations, with init and restore. They come from FUNCTION's log, from --report, from
+    --bench, or from --size, and hold for the machine that measured them. With --server and --provisioned, the output
+    says from how many invocations on these cost less. With --arrivals or --pattern, it compares policies of keeping
+    environments warm.
     """
     from thawd.cost.prices import CostError, load_prices
 
-    given = Given(options)
+    given = CostOptions(options)
     try:
         document = _document(given, load_prices(given.prices))
     except CostError as error:
@@ -116,7 +133,7 @@ def cost(**options: Any) -> None:
     _print(document)
 
 
-def _document(given: Given, prices: Prices) -> dict[str, Any]:
+def _document(given: CostOptions, prices: Prices) -> dict[str, Any]:
     from thawd.cost import report
     from thawd.cost.prices import ARCHITECTURES, CostError
     from thawd.cost.records import by_hand, measure
@@ -158,8 +175,8 @@ def _document(given: Given, prices: Prices) -> dict[str, Any]:
     return document
 
 
-def _records(given: Given, settings: Settings | None) -> list[Record]:
-    """Measured invocations from where they are given."""
+def _records(given: CostOptions, settings: Settings | None) -> list[Record]:
+    """Measured invocations, from the first source among the options."""
     from thawd.cost.measured import read_bench
     from thawd.cost.prices import CostError
     from thawd.cost.records import read_records
@@ -170,7 +187,7 @@ def _records(given: Given, settings: Settings | None) -> list[Record]:
     if given.bench is not None:
         memory_mb = given.memory_mb or (declared.memory_mb if declared is not None else None)
         if memory_mb is None:
-            raise CostError("the file of a bench does not tell the function's memory; give --memory or FUNCTION")
+            raise CostError("a bench file does not hold the function's memory size; add --memory or FUNCTION")
         return read_bench(given.bench, memory_mb=memory_mb)
     if settings is not None and given.function is not None:
         return read_records(_log_lines(settings, given.function))
@@ -187,7 +204,7 @@ def _lines(name: str) -> list[str]:
 
 
 def _log_lines(settings: Settings, function: str) -> list[str]:
-    """The function's log, as far as it is kept."""
+    """The lines of the function's log that are still kept."""
     from thawd.telemetry.logs.groups import DEFAULT_PREFIX, path_of_group
     from thawd.telemetry.logs.reader import LogReader
 
@@ -201,7 +218,7 @@ def _log_lines(settings: Settings, function: str) -> list[str]:
     return [line.decode(errors="replace") for line in lines]
 
 
-def _arrivals(given: Given, records: Sequence[Record], size: Measured) -> list[Arrival]:
+def _arrivals(given: CostOptions, records: Sequence[Record], size: Measured) -> list[Arrival]:
     from thawd.cost.arrivals import make_arrivals, read_arrivals
     from thawd.cost.records import arrivals_of
 
@@ -213,7 +230,7 @@ def _arrivals(given: Given, records: Sequence[Record], size: Measured) -> list[A
     return read_arrivals(Path(given.arrivals or ""), duration_s=duration_s)
 
 
-def _warmth(given: Given, settings: Settings | None, size: Measured, arrivals: list[Arrival]) -> Any:
+def _warmth(given: CostOptions, settings: Settings | None, size: Measured, arrivals: list[Arrival]) -> Any:
     from thawd.cost.arrivals import BEGIN_S
     from thawd.cost.report import Warmth
     from thawd.scheduling.provisioned import ProvisionedPlan
@@ -231,7 +248,7 @@ def _warmth(given: Given, settings: Settings | None, size: Measured, arrivals: l
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,
         plan=plan,
         provisioned=given.provisioned,
-        # A week's pace is that of the week, though nobody comes on its Sunday.
+        # The span is the whole pattern, because a week of office hours ends with days without an arrival.
         span=None if given.pattern is None else (BEGIN_S, BEGIN_S + given.hours * 3600),
     )
 
@@ -256,8 +273,8 @@ def _print(document: dict[str, Any]) -> None:
 def _shown(row: dict[str, Any], server_monthly: float | None) -> dict[str, str]:
     first = "not measured" if row["first_ms"] is None else f"{row['first_ms']:,.0f} ms"
     if row["per_million"] is None:
-        first = "-"  # provisioned: nobody waits
-    # Starts that were not measured count as warm invocations, and would make a row look cheaper than it is.
+        first = "-"  # with provisioned concurrency no request waits for a start
+    # Starts without a measurement count as warm invocations, so the row shows a lower bound.
     is_low = row["first_ms"] is None and row["start_share"] > 0
     least, most = ("at least ", "at most ") if is_low else ("", "")
     shown = {
@@ -298,136 +315,14 @@ def _print_warm(warm: dict[str, Any]) -> None:
     print_text(
         [
             {
-                "way": way["way"],
+                "policy": way["way"],
                 "wait for a start": f"{way['start_share']:.2%}",
                 "started ahead": f"{way['started_ahead']:,}",
-                "at once": f"{way['most']:,}",
+                "environments": f"{way['most']:,}",
                 "idle memory, GB hours a day": f"{way['idle_gb_hours_a_day']:,.2f}",
                 "month on Lambda": _month(way, init_measured=warm["init_measured"]),
             }
             for way in warm["ways"]
         ],
-        key_name="way",
+        key_name="policy",
     )
-
-
-@click.command()
-@click.argument("function")
-@click.option(
-    "--memory", "sizes_mb", metavar="MB,MB,…", help="Sizes to try; else Lambda's usual ones, as far as the CPUs go."
-)
-@click.option(
-    "-p", "--payload", "payloads", multiple=True, help="An event as JSON, or @FILE; several are given in turn."
-)
-@click.option("--runs", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Warm invocations a size.")
-@click.option(
-    "--starts", type=click.IntRange(0, 1000), default=3, show_default=True, help="Starts of each kind a size; 0: none."
-)
-@click.option(
-    "--arch", type=click.Choice(["x86_64", "arm64"]), default="x86_64", show_default=True, help="Whose prices."
-)
-@click.option(
-    "--weight",
-    type=Finite(0, 1),
-    default=0.5,
-    show_default=True,
-    help="Weight of cost against time in what is balanced.",
-)
-@click.option(
-    "--no-cpu-limits", "unlimited", is_flag=True, help="Measure at full speed where no CPU share can be held."
-)
-@click.option("--html", "html_path", type=_PATH, help="Write a page with the plot there.")
-@click.option("--prices", type=_PATH, help="A file of prices in place of the one that comes along.")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
-@config_option
-def tune(**options: Any) -> None:
-    """Run FUNCTION at several memory sizes, cold, restored and warm, and tell the cheapest, the fastest, the balanced.
-
-    Each size has a private server of its own, whose environments get the CPU share that Lambda gives with the memory.
-    A running server is left alone.
-    """
-    import msgspec
-
-    from thawd.cost import tune as tuning
-    from thawd.cost import tune_page
-    from thawd.cost.prices import CostError, load_prices
-    from thawd.errors import StoreError
-
-    settings = load(options["config_path"])
-    function: str = options["function"]
-    if function not in settings.functions:
-        fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
-    sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
-    check_writable(options["html_path"])
-    trial = tuning.Trial(
-        events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
-        runs=options["runs"],
-        starts=options["starts"],
-        unlimited=options["unlimited"],
-    )
-    try:
-        prices = load_prices(options["prices"])
-        trials = tuning.tune(settings, function, sizes_mb, trial, progress=lambda line: click.echo(line, err=True))
-    except (CostError, StoreError) as error:
-        fail(str(error))
-    tuned = tuning.priced(
-        function, trials.sizes, prices, architecture=options["arch"], limited=trials.limited, weight=options["weight"]
-    )
-    if options["as_json"]:
-        click.echo(msgspec.json.format(msgspec.json.encode(tuned)).decode())
-    else:
-        _print_tuned(tuned)
-    if options["html_path"] is not None:
-        said = f"{prices.region}, prices of {prices.date} in {prices.currency}"
-        options["html_path"].write_text(tune_page.page(tuned, prices_said=said, runs=trial.runs))
-    if trials.interrupted:
-        warn(f"ended by Ctrl-C; measured were {len(tuned.sizes)} of {len(sizes_mb)} sizes")
-        sys.exit(EXIT_INTERRUPTED)
-    if not tuned.per_million:
-        fail("the function worked at no size")
-
-
-def _sizes(text: str | None) -> list[int]:
-    if text is None:
-        return []
-    sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
-    if not all(128 <= size <= 10_240 for size in sizes):
-        fail(f"--memory {text}: sizes are whole numbers from 128 to 10240, with commas between them")
-    return sorted(set(sizes))
-
-
-def _event(text: str) -> bytes:
-    """An event that is JSON; ends the command where it is none."""
-    try:
-        event = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
-        json.loads(event)
-    except OSError as error:
-        fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
-    except ValueError as error:
-        fail(f"the payload {text[:80]} is not JSON: {error}")
-    return event
-
-
-def _print_tuned(tuned: Tuned) -> None:
-    from thawd.cost.tune_page import marks_of
-
-    if not tuned.limited:
-        click.echo("not held to CPU shares: times of small sizes are shorter here than on Lambda")
-    rows = [
-        {
-            "memory": f"{size.memory_mb:,} MB",
-            "CPU": f"{size.cpus:.2f}",
-            "warm": _ms(None if size.measured is None else size.measured.warm_ms),
-            "with init": _ms(None if size.measured is None else size.measured.cold_ms),
-            "with restore": _ms(None if size.measured is None else size.measured.restored_ms),
-            "used": "-" if size.most_memory_mb is None else f"{size.most_memory_mb:,} MB",
-            "a million": f"{tuned.per_million[size.memory_mb]:,.2f}" if size.measured is not None else "-",
-            "": ", ".join(marks_of(tuned, size.memory_mb)) or size.failure or "",
-        }
-        for size in tuned.sizes
-    ]
-    print_text(rows, key_name="memory")
-
-
-def _ms(value: float | None) -> str:
-    return "-" if value is None else f"{value:,.1f} ms"

@@ -1,4 +1,4 @@
-"""Ctrl-C before the program has begun: while it is imported, or its arguments read. Imports next to nothing itself."""
+"""Ctrl-C while modules are imported or arguments parsed. Imports almost nothing itself."""
 
 import contextlib
 import signal
@@ -7,14 +7,14 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def interruptible() -> Iterator[None]:
-    """Within it, Ctrl-C ends the process as the signal does.
+    """Inside the ``with`` block, Ctrl-C ends the process immediately, as the signal does by default.
 
-    For imports: an exception that is raised in the middle of one may be swallowed by the interpreter, and with it the
-    person's wish; and there is nothing yet to be put in order.
+    This is for imports. The interpreter may swallow a KeyboardInterrupt that is raised in the middle of one, and
+    there is nothing to clean up yet.
     """
     before = signal.getsignal(signal.SIGINT)
     if before is not signal.default_int_handler:
-        yield  # a shell had it ignored, say
+        yield  # the signal is ignored, for example by a shell that runs us in the background
         return
     signal.signal(signal.SIGINT, signal.SIG_DFL)
     try:
@@ -23,7 +23,7 @@ def interruptible() -> Iterator[None]:
         signal.signal(signal.SIGINT, before)
 
 
-def raising() -> None:
-    """From now on Ctrl-C raises KeyboardInterrupt, also within `interruptible`; where it is ignored it stays so."""
+def raise_on_interrupt() -> None:
+    """Let Ctrl-C raise KeyboardInterrupt again, also inside `interruptible`; an ignored signal stays ignored."""
     if signal.getsignal(signal.SIGINT) is signal.SIG_DFL:
         signal.signal(signal.SIGINT, signal.default_int_handler)

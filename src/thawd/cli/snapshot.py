@@ -1,7 +1,7 @@
-"""The commands ``thawd snapshot …``: what images there are, what is in one, whether they are whole, and away with them.
+"""The verbs ``thawd snapshot …``: list, inspect, verify, lint and remove snapshots.
 
-Works whether a server runs or not: what one uses is locked, and stays. Owns the looks of it; the store decides what
-goes. Heavy imports happen inside the verbs, so that help is instant.
+They work whether a server runs or not, because a snapshot in use is locked and stays. They own the looks of the
+output; the store decides which snapshots may go. Heavy imports happen inside the verbs, so that help is instant.
 """
 
 from __future__ import annotations
@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from thawd.cli.terminal import print_text
-from thawd.cli.verbs import EXIT_FAILED, Verbs, config_option, load, warn
+from thawd.cli.exits import EXIT_FAILED, VerbGroup, warn
+from thawd.cli.options import config_option, examples, load
+from thawd.cli.output import print_text
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError
 
 if TYPE_CHECKING:
@@ -25,16 +26,25 @@ if TYPE_CHECKING:
     from thawd.snapshot.lint.rules import Finding
     from thawd.snapshot.store.images import Snapshot, SnapshotStore
 
-_json_option = click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+_json_option = click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 
 
-@click.group(name="snapshot", cls=Verbs)
+@click.group(
+    name="snapshot",
+    cls=VerbGroup,
+    epilog=examples(
+        "thawd snapshot list",
+        "thawd snapshot inspect classify        # what takes the space",
+        "thawd snapshot lint classify           # what a thaw would break",
+        "thawd snapshot rm --unused",
+    ),
+)
 def group() -> None:
-    """Look after the snapshots that environments are thawed from.
+    """List, inspect, verify, lint and remove snapshots.
 
-    A snapshot is named by its ID, by the first digits of it, by its function or by FUNCTION:VERSION where only one
-    fits. They are removed by themselves when they are too old or too large together; removing one by hand is safe: the
-    function is frozen anew when it is next published.
+    A snapshot is named by its ID, by the first digits of its ID, or by FUNCTION or FUNCTION:VERSION where only one
+    matches. Snapshots that are too old, or too large together, are removed automatically. Removing one by hand is
+    safe: the function is frozen again when it is next published.
     """
 
 
@@ -51,9 +61,9 @@ def list_(as_json: bool, config_path: Path) -> None:
         return
     if not snapshots:
         how = (
-            f'{config_path} has snapshots = "off"; "auto" lets `thawd up` make some'
+            f'{config_path} has snapshots = "off"; with "auto", `thawd up` takes some'
             if settings.server.snapshots == "off"
-            else "`thawd up` makes one of each function that it publishes, unless the function has snapshot = false; "
+            else "`thawd up` takes one of each function that it publishes, unless the function has snapshot = false; "
             "if it did not, `thawd status` says why"
         )
         click.echo(f"no snapshots in {store.folder}; {how}")
@@ -69,14 +79,14 @@ def list_(as_json: bool, config_path: Path) -> None:
 
 @group.command()
 @click.argument("which", metavar="ID|PATH")
-@click.option("--full", is_flag=True, help="Every row of every table, not only the largest.")
+@click.option("--full", is_flag=True, help="Print every row of every table, not only the largest.")
 @_json_option
 @config_option
 def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
-    """Show what is in a snapshot or image file.
+    """Show the contents of a snapshot or an image file.
 
-    That is: what takes the space, mappings, threads, descriptors, and the machine it was frozen on. PATH is that of an
-    image anywhere and needs no configuration. What has a slash in it, or is the name of a file here, is a path.
+    The output shows what takes the space, mappings, threads, descriptors, and the machine on which the process was
+    frozen. An argument with a slash, or one that is a file here, is the PATH of an image and needs no configuration.
     """
     from thawd.snapshot.inspect import reader as images
 
@@ -103,10 +113,10 @@ def inspect(which: str, full: bool, as_json: bool, config_path: Path) -> None:
 @_json_option
 @config_option
 def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
-    """Read snapshots whole and say which are sound.
+    """Check that snapshots are undamaged.
 
-    Those with these IDs, or all. Each is compared with its SHA-256, and its tables are decoded. Ends with status 1
-    when one is damaged or must not be used.
+    Reads the snapshots with these IDs, or all, compares each with its SHA-256 and decodes its tables. The exit status
+    is 1 if one is damaged or must not be used.
     """
     store = _store(load(config_path))
     snapshots = [store.resolve(text) for text in dict.fromkeys(ids)] if ids else store.snapshots()
@@ -139,11 +149,11 @@ def verify(ids: tuple[str, ...], as_json: bool, config_path: Path) -> None:
 @_json_option
 @config_option
 def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
-    """Search functions for what will not be right after a thaw: all functions when none is named.
+    """Search functions for state that will be wrong after a thaw.
 
-    Each is initialised in its own interpreter, as for a snapshot, and ended again; no server is needed. Finds
-    generators of its own that are seeded, connections, threads, credentials and times captured at import, and more;
-    docs/uniqueness.md explains every rule. Exit status 1 when there is a warning.
+    Each FUNCTION, or every one when none is named, is initialised in its own interpreter as for a snapshot; no server
+    is needed. Lint finds seeded random generators, connections, threads, credentials and times captured at import,
+    and more; docs/uniqueness.md explains every rule. The exit status is 1 if there is a warning.
     """
     import asyncio
 
@@ -193,16 +203,17 @@ def _counted(found: list[Finding]) -> str:
 
 @group.command()
 @click.argument("ids", metavar="[ID]...", nargs=-1)
-@click.option("--unused", is_flag=True, help="All that no process uses, and what died half made.")
-@click.option("--all", "everything", is_flag=True, help="All; those in use stay, and the status is 1 then.")
+@click.option("--unused", is_flag=True, help="Remove all that no process uses, and unfinished ones.")
+@click.option("--all", "everything", is_flag=True, help="Remove all; if one is in use, it stays and the status is 1.")
 @config_option
 def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) -> None:
-    """Remove snapshots that nobody uses.
+    """Remove snapshots that are not in use.
 
-    What a running server uses stays. A function whose snapshot is gone is frozen anew when it is next published.
+    A snapshot that a running server uses stays. A function without a snapshot is frozen again when it is next
+    published.
     """
     if [bool(ids), unused, everything].count(True) != 1:
-        raise click.UsageError("give either IDs, or --unused, or --all")
+        raise click.UsageError("name IDs, or use --unused, or --all: one of the three")
     store = _store(load(config_path))
     failed = False
     if ids:
@@ -217,7 +228,7 @@ def rm(ids: tuple[str, ...], unused: bool, everything: bool, config_path: Path) 
         doomed = list(chosen.values())
     else:
         if left := store.tidy():
-            click.echo(f"removed {left} thing{'' if left == 1 else 's'} left behind half made")
+            click.echo(f"removed {left} unfinished file{'' if left == 1 else 's'}")
         doomed = [snapshot for snapshot in store.snapshots() if everything or not snapshot.in_use]
         if not doomed:
             click.echo(f"nothing to remove in {store.folder}")
@@ -258,7 +269,7 @@ def _named(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _document(snapshot: Snapshot) -> dict[str, Any]:
-    """What is known of a snapshot, for programs."""
+    """Everything known of a snapshot, as a JSON document."""
     document = {
         **_named(snapshot),
         "path": str(snapshot.path),
@@ -288,7 +299,7 @@ def _document(snapshot: Snapshot) -> dict[str, Any]:
 
 
 def _row(snapshot: Snapshot) -> dict[str, Any]:
-    """A line of the list."""
+    """A row of the list."""
     sidecar = snapshot.sidecar
     return {
         "id": snapshot.id,
@@ -312,13 +323,13 @@ def _state(snapshot: Snapshot) -> str:
 
 
 def _print_origin(snapshot: Snapshot) -> None:
-    """Where a snapshot comes from, above what is in it."""
+    """Print the origin of a snapshot, above its contents."""
     click.echo(f"{snapshot.name}, {snapshot.sha256}")
     if (sidecar := snapshot.sidecar) is not None:
         origin = sidecar.origin
         tested = f" in {_took(origin.self_test_ms)}" if origin.self_test_ms is not None else ""
         click.echo(
-            f"  made {_local(sidecar.created_unix_s)} by thawd {sidecar.thawd}, Python {origin.python}, "
+            f"  taken {_local(sidecar.created_unix_s)} by thawd {sidecar.thawd}, Python {origin.python}, "
             f"kernel {sidecar.kernel}\n"
             f"  init {_took(origin.init_ms)}, freeze {_took(origin.freeze_ms)}, self-test {origin.self_test}{tested}"
         )
@@ -350,5 +361,5 @@ def _utc(unix_s: float) -> str | None:
 def _moment(unix_s: float) -> datetime | None:
     try:
         return datetime.fromtimestamp(unix_s, UTC)
-    except (OverflowError, ValueError, OSError):  # beyond the year 9999: somebody has set it
+    except (OverflowError, ValueError, OSError):  # a file time beyond the year 9999
         return None

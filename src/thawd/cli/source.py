@@ -1,4 +1,4 @@
-"""The commands ``thawd source …``: what invokes functions by itself, and how to have it rest."""
+"""The verbs ``thawd source …``: list, pause and resume queues, schedules and remote buckets."""
 
 from __future__ import annotations
 
@@ -9,27 +9,31 @@ from urllib.parse import quote
 
 import click
 
-from thawd.cli.client import message_of, request
-from thawd.cli.terminal import print_text
-from thawd.cli.verbs import config_option, fail, load
+from thawd.cli.client import fetch
+from thawd.cli.options import config_option, examples, load
+from thawd.cli.output import print_text
 
 _PATH = "/_thawd/sources"
 
 
-@click.group(name="source")
+@click.group(
+    name="source",
+    epilog=examples("thawd source list", "thawd source pause classify/orders", "thawd source resume nightly"),
+)
 def group() -> None:
-    """Look after what invokes functions by itself: SQS queues, schedules and buckets elsewhere.
+    """List, pause and resume event sources.
 
-    A queue is named FUNCTION/QUEUE, or by its UUID; a schedule by its name, a bucket as bucket:NAME.
+    Event sources are SQS queues, schedules and remote buckets. A queue is named FUNCTION/QUEUE or by its UUID, a
+    schedule by its name, and a bucket bucket:NAME.
     """
 
 
 @group.command("list")
-@click.option("--json", "as_json", is_flag=True, help="One JSON document.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
 @config_option
 def list_(as_json: bool, config_path: Path) -> None:
-    """List all sources: state, what came of the last batch or run, how far behind they are."""
-    document = _answer(config_path, _PATH, None)
+    """List all sources with state, last result and lag."""
+    document = fetch(load(config_path), _PATH)
     if as_json:
         click.echo(json.dumps(document["sources"], indent=2))
         return
@@ -47,36 +51,29 @@ def list_(as_json: bool, config_path: Path) -> None:
     if rows:
         print_text(rows, key_name="name")
     else:
-        click.echo("no sources: declare some in thawd.toml, or make them through the Lambda API")
+        click.echo("no sources: declare some in thawd.toml, or create them with the Lambda API")
 
 
 @group.command()
 @click.argument("name")
 @config_option
 def pause(name: str, config_path: Path) -> None:
-    """Have the source NAME rest until it is resumed, also across restarts; what is under way goes on."""
-    _say(_answer(config_path, f"{_PATH}/{quote(name, safe='')}/pause", b""))
+    """Pause the source NAME until it is resumed.
+
+    Invocations in flight finish. The source stays paused when the server restarts.
+    """
+    _print_state(fetch(load(config_path), f"{_PATH}/{quote(name, safe='')}/pause", b""))
 
 
 @group.command()
 @click.argument("name")
 @config_option
 def resume(name: str, config_path: Path) -> None:
-    """Have the source NAME work again."""
-    _say(_answer(config_path, f"{_PATH}/{quote(name, safe='')}/resume", b""))
+    """Resume the source NAME."""
+    _print_state(fetch(load(config_path), f"{_PATH}/{quote(name, safe='')}/resume", b""))
 
 
-def _answer(config_path: Path, path: str, body: bytes | None) -> Any:
-    status, _, answer = request(load(config_path), path, body, {})
-    if status != 200:
-        fail(f"HTTP {status}: {message_of(answer)}")
-    try:
-        return json.loads(answer)
-    except ValueError:
-        fail("what answers is not thawd; look which server has the port, or start thawd with `thawd up`")
-
-
-def _say(source: dict[str, Any]) -> None:
+def _print_state(source: dict[str, Any]) -> None:
     click.echo(f"{source['name']}: {source['state']}")
 
 

@@ -1,33 +1,41 @@
-"""The verb ``thawd table``: a table's items on the terminal, or exported into a file."""
+"""The verb ``thawd table``: print a table's items, or export them into a file."""
 
 from __future__ import annotations
 
 import itertools
+import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
+from thawd.cli.exits import fail
+from thawd.cli.options import config_option, examples, load
+from thawd.cli.output import print_text
 from thawd.cli.table_export import FORMATS, Row, Spool, export, write_csv, write_json_lines
-from thawd.cli.terminal import item_row, print_text
-from thawd.cli.verbs import config_option, fail, load
-from thawd.errors import NothingStored, ThawdError
+from thawd.errors import NothingStored, StoreError, ThawdError
 
 if TYPE_CHECKING:
     from thawd.resources import Table
 
 
-@click.command()
+@click.command(
+    epilog=examples(
+        "thawd table labels -n 20",
+        "thawd table labels --key cat.png --json",
+        "thawd table labels --format parquet -o labels.parquet",
+    )
+)
 @click.argument("name")
-@click.option("--json", "as_json", is_flag=True, help="One JSON object a line, UTF-8.")
+@click.option("--json", "as_json", is_flag=True, help="JSON, one object a line, UTF-8.")
 @click.option("--csv", "as_csv", is_flag=True, help="CSV, UTF-8, with a header line.")
-@click.option("--format", "chosen", type=click.Choice(FORMATS), help="The same by name; parquet needs --output.")
+@click.option("--format", "chosen", type=click.Choice(FORMATS), help="Format by name; parquet needs --output.")
 @click.option(
-    "-o", "--output", type=click.Path(path_type=Path), help="Write into this file, which appears when it is complete."
+    "-o", "--output", type=click.Path(path_type=Path), help="Write to this file, which appears when it is complete."
 )
 @click.option("--key", help="Only the item with this key.")
-@click.option("-n", "--limit", type=click.IntRange(1), help="At most so many items.")
+@click.option("-n", "--limit", type=click.IntRange(1), help="Largest number of items.")
 @config_option
 def table(  # noqa: PLR0913, PLR0917 - an option each
     name: str,
@@ -39,14 +47,16 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
     limit: int | None,
     config_path: Path,
 ) -> None:
-    """Print or export the items of the table NAME, by key; works whether thawd runs or not.
+    """Print or export the items of the table NAME.
 
-    An item's key stands first: in JSON and Parquet as the field `_key`, else as the column `key`. A field of the
-    item's own with that name gets an underscore more: `_key` becomes `_key_` (and `_key_` becomes `_key__`), `key`
-    becomes `key_`.
+    Items are in the order of their keys. The key comes first: as the field `_key` in JSON and Parquet, else as the
+    column `key`. A field of the item with the same name gets an underscore: `_key` becomes `_key_` (and `_key_`
+    becomes `_key__`), `key` becomes `key_`.
 
-    Text shows line breaks and control characters escaped; JSON and CSV hold them as they are. Columns of a Parquet
-    file are bool, int64, double or string where all their values are; else they hold JSON as text.
+    On the terminal, line breaks and control characters are escaped; JSON and CSV hold them unchanged. A Parquet
+    column is bool, int64, double or string if all its values have that type; otherwise it holds JSON as text.
+
+    Works whether the server runs or not.
     """
     settings = load(config_path)
     if name not in settings.tables:
@@ -56,13 +66,13 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
         raise click.UsageError("--json, --csv and --format exclude each other")
     kind = asked[0] if asked else None
     if output is None and kind == "parquet":
-        raise click.UsageError("Parquet is not for the terminal; say where to with --output FILE")
+        raise click.UsageError("Parquet is not for the terminal; name a file with --output")
     if output is not None and kind is None:
-        raise click.UsageError(f"say with --format what the file is to hold: {', '.join(FORMATS)}")
+        raise click.UsageError(f"choose the format of the file with --format: {', '.join(FORMATS)}")
     key_name = "key" if kind in (None, "csv") else "_key"
     try:
         found = itertools.islice(_found(settings.tables[name], key), limit)
-        rows = (item_row(k, v, key_name=key_name) for k, v in found)
+        rows = (_row(k, v, key_name=key_name) for k, v in found)
         if output is not None and kind is not None:
             count = export(rows, output, kind=kind, key_name=key_name)
             click.echo(f"{output}: {count:,} item{'' if count == 1 else 's'}", err=True)
@@ -72,8 +82,23 @@ def table(  # noqa: PLR0913, PLR0917 - an option each
         fail(str(error))
 
 
+def _row(key: str, item: bytes, *, key_name: str) -> dict[str, Any]:
+    """An item as a row: the key, then the fields. A field with the key's name gets an underscore.
+
+    Raises:
+        StoreError: the item is not a JSON object, because another program wrote it.
+    """
+    try:
+        fields = json.loads(item)
+    except ValueError as error:
+        raise StoreError(f"the item under the key {key!r} is not JSON ({error}); put it again") from None
+    if not isinstance(fields, dict):
+        raise StoreError(f"the item under the key {key!r} is not a JSON object; put it again")
+    return {key_name: key, **{f"{n}_" if n.rstrip("_") == key_name else n: value for n, value in fields.items()}}
+
+
 def _found(of: Table, key: str | None) -> Iterator[tuple[str, bytes]]:
-    """Keys and items; none of a table that is made when the first item is put, which is said."""
+    """Keys and items. A table that does not exist until its first item is put has none, and a note says so."""
     from thawd.stores.tables.access import read_item, read_table
 
     try:

@@ -1,7 +1,7 @@
-"""A table's items as JSON lines, CSV or Parquet, into a file that appears whole or not at all.
+"""Exports a table's items as JSON lines, CSV or Parquet, into a file that appears complete or not at all.
 
-Memory does not grow with the table: CSV and Parquet need to know all columns before the first row, so rows go to a
-temporary file first and are read back from there. What is in the file is one pass over the table.
+Memory use does not grow with the table. CSV and Parquet need all columns before the first row, so rows are written to
+a temporary file first and read back from there. The table itself is read once.
 """
 
 from __future__ import annotations
@@ -25,27 +25,27 @@ Row = dict[str, Any]
 
 _BATCH_ROWS = 10_000
 _BATCH_BYTES = 4 << 20
-# The whole numbers up to here are those that a double tells apart.
+# Up to here a double represents every whole number exactly.
 _MOST_EXACT = 1 << 53
 
 
 def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> int:
-    """Write `rows` into the file `output`, in place of what was there; how many there were.
+    """Write `rows` to the file `output`, which replaces an existing one, and return their number.
 
     Args:
-        rows: each with its key in the field `key_name`.
+        rows: the rows, each with its key in the field `key_name`.
         output: the file.
         kind: one of `FORMATS`.
         key_name: name of the field that every row has.
 
     Raises:
-        StoreError: the library that writes Parquet is not installed.
-        OSError: the file cannot be written; what was there is there still.
+        StoreError: the library that writes Parquet is not installed, or `output` is not a regular file.
+        OSError: the file cannot be written; an existing file is unchanged.
     """
     if kind == "parquet" and importlib.util.find_spec("pyarrow") is None:
         raise StoreError("Parquet needs pyarrow, which is not installed; install it with: pip install 'thawd[parquet]'")
     if output.exists() and not output.is_file():
-        raise StoreError(f"{output} is no file; name a new one, or one that may be replaced")
+        raise StoreError(f"{output} is not a regular file; name a new file, or one that may be replaced")
     with folders.replacing(output) as file:
         if kind == "jsonl":
             return write_json_lines(rows, file.write)
@@ -58,21 +58,21 @@ def export(rows: Iterable[Row], output: Path, *, kind: str, key_name: str) -> in
 
 
 def write_json_lines(rows: Iterable[Row], write: Callable[[bytes], object]) -> int:
-    """Write one JSON object a line, UTF-8; how many."""
+    """Write one JSON object a line, UTF-8, and return their number."""
     count = 0
     for row in rows:
-        # What is no Unicode (half a surrogate pair) goes out as the escape that JSON has for it.
+        # A lone surrogate is not valid Unicode, so it is written as JSON's escape for it.
         write((json.dumps(row, ensure_ascii=False) + "\n").encode(errors="backslashreplace"))
         count += 1
     return count
 
 
 def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
-    """Write CSV in UTF-8 with a header; fields that are no text as JSON."""
+    """Write CSV in UTF-8 with a header line; values other than text are written as JSON."""
     import csv
 
     line = io.StringIO()
-    # The writer quotes the characters of its line end, and a lone \r is a line end to readers.
+    # The writer quotes the characters of its line terminator, and readers take a lone \r for a line end.
     writer = csv.writer(line, lineterminator="\r\n")
     columns = list(spool.columns)
     for cells in _cells(columns, spool):
@@ -83,7 +83,7 @@ def write_csv(spool: Spool, write: Callable[[bytes], object]) -> None:
 
 
 def cell(value: Any) -> str:
-    """A value as the text of a cell."""
+    """Text of a cell: text unchanged, other values as JSON, None as nothing."""
     if value is None:
         return ""
     return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
@@ -96,15 +96,15 @@ def _cells(columns: list[str], rows: Iterable[Row]) -> Iterator[list[str]]:
 
 
 class Spool:
-    """Rows on disk, and what columns they have. To be read again and again, while it is entered.
+    """Rows in a temporary file, and their columns. Inside its ``with`` block they can be read repeatedly.
 
     Attributes:
-        columns: the kinds of values that were met, by column, the key first.
-        count: how many rows there are.
+        columns: types of the values in each column, the key's column first.
+        count: number of rows.
     """
 
     def __init__(self, rows: Iterable[Row], *, folder: Path | None = None, key_name: str) -> None:
-        self.columns: dict[str, Kinds] = {key_name: Kinds()}
+        self.columns: dict[str, ColumnTypes] = {key_name: ColumnTypes()}
         self.count = 0
         self._rows = rows
         self._folder = folder
@@ -115,7 +115,7 @@ class Spool:
         try:
             for row in self._rows:
                 for name, value in row.items():
-                    self.columns.setdefault(name, Kinds()).add(value)
+                    self.columns.setdefault(name, ColumnTypes()).add(value)
                 self._file.write(json.dumps(row).encode() + b"\n")
                 self.count += 1
         except BaseException:
@@ -130,7 +130,7 @@ class Spool:
         return (row for batch in self.batches() for row in batch)
 
     def batches(self) -> Iterator[list[Row]]:
-        """The rows, a few thousand or a few megabytes at a time."""
+        """The rows in lists of a few thousand rows or a few megabytes."""
         self._file.seek(0)
         batch: list[Row] = []
         size = 0
@@ -144,14 +144,14 @@ class Spool:
             yield batch
 
 
-class Kinds:
-    """Which kinds of values a column holds."""
+class ColumnTypes:
+    """Types of the values in one column."""
 
     def __init__(self) -> None:
         self._seen: set[str] = set()
 
     def add(self, value: Any) -> None:
-        """One more value."""
+        """Note the type of one value."""
         if value is None:
             return
         if isinstance(value, bool):
@@ -168,7 +168,7 @@ class Kinds:
     def parquet(self) -> str:
         """The column's type in Parquet: ``bool``, ``int64``, ``double``, ``string``, or ``json`` for JSON as text."""
         for name, held in (
-            ("string", {"text"}),  # a column of nulls alone, too
+            ("string", {"text"}),  # also a column of nulls
             ("bool", {"bool"}),
             ("int64", {"int", "long"}),
             ("double", {"int", "float"}),
@@ -210,5 +210,5 @@ def _value(value: Any, kind: str) -> Any:
 
 
 def _unicode(text: str) -> str:
-    """`text`, with an escape in the place of what is no Unicode."""
+    """`text` with escapes in place of lone surrogates, which are not valid Unicode."""
     return text.encode(errors="backslashreplace").decode()

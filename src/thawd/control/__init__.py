@@ -1,4 +1,5 @@
-"""The control plane: functions, versions, aliases, layers and what belongs to them, made through the Lambda API.
+"""The control plane: functions, versions, aliases, layers and their settings, as the Lambda API manages them.
 
-Owns what the resources are and how they change; knows nothing of HTTP. What serves is told to the `Deployments`.
+Owns the resources and their changes; knows nothing of HTTP. It notifies `Deployments` of every change that affects
+which versions serve.
 """

@@ -5,13 +5,13 @@ Source: AWS Lambda API reference, the operations named.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
 from thawd.control.names import ALIAS_NAME, function_arn, is_version, parse_function
-from thawd.control.records import Alias, Family, new_revision
+from thawd.control.records import Alias, Family, Parameters, new_revision
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
     InvalidParameterValueException,
@@ -21,49 +21,47 @@ from thawd.errors import (
 )
 from thawd.resources import LATEST
 
-Given = Mapping[str, Any]
-
 
 class Aliases:
     """CreateAlias, GetAlias, ListAliases, UpdateAlias, DeleteAlias."""
 
-    def __init__(self, known: Registry, deployments: Deployments) -> None:
-        self._registry = known
+    def __init__(self, registry: Registry, deployments: Deployments) -> None:
+        self._registry = registry
         self._deployments = deployments
         self.on_url_end: Callable[[str, str], None] = lambda name, alias: None
 
-    async def create(self, given: Given) -> dict[str, Any]:
+    async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateAlias."""
-        name = parse_function(given["FunctionName"]).name
+        name = parse_function(parameters["FunctionName"]).name
         family = self._registry.family(name)
-        if not ALIAS_NAME.fullmatch(given["Name"]):
+        if not ALIAS_NAME.fullmatch(parameters["Name"]):
             raise ValidationException(
-                f"1 validation error detected: Value '{given['Name']}' at 'name' failed to satisfy constraint: Member "
-                f"must satisfy regular expression pattern: {ALIAS_NAME.pattern}"
+                f"1 validation error detected: Value '{parameters['Name']}' at 'name' failed to satisfy constraint: "
+                f"Member must satisfy regular expression pattern: {ALIAS_NAME.pattern}"
             )
-        if given["Name"] in family.aliases:
-            arn = function_arn(name, given["Name"])
+        if parameters["Name"] in family.aliases:
+            arn = function_arn(name, parameters["Name"])
             raise ResourceConflictException(f"Alias already exists: {arn}")
-        alias = Alias(given["Name"], given["FunctionVersion"], given.get("Description", ""))
-        return await self._store(family, alias, given)
+        alias = Alias(parameters["Name"], parameters["FunctionVersion"], parameters.get("Description", ""))
+        return await self._store(family, alias, parameters)
 
-    async def update(self, given: Given) -> dict[str, Any]:
+    async def update(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateAlias."""
-        name = parse_function(given["FunctionName"]).name
+        name = parse_function(parameters["FunctionName"]).name
         family = self._registry.family(name)
-        old = self._find(family, given["Name"])
-        check_revision(given.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
+        old = self._find(family, parameters["Name"])
+        check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
         alias = Alias(
             old.name,
-            given.get("FunctionVersion", old.version),
-            given.get("Description", old.description),
+            parameters.get("FunctionVersion", old.version),
+            parameters.get("Description", old.description),
             old.weights,
         )
-        return await self._store(family, alias, given)
+        return await self._store(family, alias, parameters)
 
-    async def _store(self, family: Family, alias: Alias, given: Given) -> dict[str, Any]:
-        if "RoutingConfig" in given:
-            alias.weights = given["RoutingConfig"].get("AdditionalVersionWeights") or {}
+    async def _store(self, family: Family, alias: Alias, parameters: Parameters) -> dict[str, Any]:
+        if "RoutingConfig" in parameters:
+            alias.weights = parameters["RoutingConfig"].get("AdditionalVersionWeights") or {}
         for number in alias.shares():
             if not is_version(number):
                 raise InvalidParameterValueException(f"{number} is no version; an alias cannot stand for another alias")
@@ -102,26 +100,26 @@ class Aliases:
             raise ResourceNotFoundException(f"Cannot find alias arn: {function_arn(family.name, name)}")
         return alias
 
-    def get(self, given: Given) -> dict[str, Any]:
+    def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetAlias."""
-        family = self._registry.family(parse_function(given["FunctionName"]).name)
-        return self._find(family, given["Name"]).document(family.name)
+        family = self._registry.family(parse_function(parameters["FunctionName"]).name)
+        return self._find(family, parameters["Name"]).document(family.name)
 
-    def list(self, given: Given) -> dict[str, Any]:
+    def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListAliases."""
-        family = self._registry.family(parse_function(given["FunctionName"]).name)
-        wanted = given.get("FunctionVersion")
+        family = self._registry.family(parse_function(parameters["FunctionName"]).name)
+        wanted = parameters.get("FunctionVersion")
         items = [(name, alias) for name, alias in sorted(family.aliases.items()) if wanted in (None, alias.version)]
-        chosen, marker = paging.page(items, given)
+        chosen, marker = paging.page(items, parameters)
         return paging.with_marker({"Aliases": [alias.document(family.name) for alias in chosen]}, marker)
 
-    async def delete(self, given: Given) -> None:
-        """DeleteAlias; one that is not there is as good as deleted."""
-        name = parse_function(given["FunctionName"]).name
+    async def delete(self, parameters: Parameters) -> None:
+        """DeleteAlias; deleting an alias that does not exist succeeds."""
+        name = parse_function(parameters["FunctionName"]).name
         family = self._registry.family(name)
-        if given["Name"] not in family.aliases:
+        if parameters["Name"] not in family.aliases:
             return
-        alias = family.aliases[given["Name"]]
+        alias = family.aliases[parameters["Name"]]
         was_provisioned = alias.name in family.provisioned
         had_url = alias.name in family.urls
         for settings in (family.provisioned, family.provisioned_modified, family.event_configs, family.runtime_updates):

@@ -5,13 +5,12 @@ Source: AWS Lambda API reference, the operations named.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
 from thawd.control.names import function_arn, parse_function
-from thawd.control.records import Family, now_text
+from thawd.control.records import Family, Parameters, now_text
 from thawd.control.registry import Registry, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,
@@ -21,24 +20,23 @@ from thawd.errors import (
 from thawd.resources import LATEST
 from thawd.stores.code import MAX_UNZIPPED_BYTES, MAX_ZIP_BYTES
 
-Given = Mapping[str, Any]
 TOTAL_CODE_BYTES = 80_530_636_800
 LEAST_UNRESERVED = 1
-"""Environments that stay for functions without reserved concurrency."""
+"""Environments that must remain for functions without reserved concurrency."""
 
 
 class Concurrency:
     """Reserved and provisioned concurrency, and the account's limits."""
 
-    def __init__(self, known: Registry, deployments: Deployments) -> None:
-        self._registry = known
+    def __init__(self, registry: Registry, deployments: Deployments) -> None:
+        self._registry = registry
         self._deployments = deployments
 
-    async def put(self, given: Given) -> dict[str, Any]:
+    async def put(self, parameters: Parameters) -> dict[str, Any]:
         """PutFunctionConcurrency."""
-        family = self._unqualified(given)
+        family = self._unqualified(parameters)
         check_undeclared(family, "The reserved concurrency")
-        count = given["ReservedConcurrentExecutions"]
+        count = parameters["ReservedConcurrentExecutions"]
         others = sum(_reserved(other) or 0 for other in self._registry.families.values() if other.name != family.name)
         if self._deployments.most_at_once() - others - count < LEAST_UNRESERVED:
             raise InvalidParameterValueException(
@@ -53,9 +51,9 @@ class Concurrency:
         await self._set(family, count)
         return {"ReservedConcurrentExecutions": count}
 
-    async def delete(self, given: Given) -> None:
+    async def delete(self, parameters: Parameters) -> None:
         """DeleteFunctionConcurrency."""
-        family = self._unqualified(given)
+        family = self._unqualified(parameters)
         check_undeclared(family, "The reserved concurrency")
         await self._set(family, None)
 
@@ -64,19 +62,19 @@ class Concurrency:
         await self._registry.save(family)
         self._deployments.settings_changed(family)
 
-    def get(self, given: Given) -> dict[str, Any]:
+    def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunctionConcurrency."""
-        family = self._unqualified(given)
+        family = self._unqualified(parameters)
         count = _reserved(family)
         return {} if count is None else {"ReservedConcurrentExecutions": count}
 
-    def _unqualified(self, given: Given) -> Family:
-        return self._registry.family(parse_function(given["FunctionName"]).name)
+    def _unqualified(self, parameters: Parameters) -> Family:
+        return self._registry.family(parse_function(parameters["FunctionName"]).name)
 
-    async def provision(self, given: Given) -> dict[str, Any]:
+    async def provision(self, parameters: Parameters) -> dict[str, Any]:
         """PutProvisionedConcurrencyConfig."""
-        family, qualifier = self._qualified(given)
-        count = given["ProvisionedConcurrentExecutions"]
+        family, qualifier = self._qualified(parameters)
+        count = parameters["ProvisionedConcurrentExecutions"]
         number = self._registry.record(family.name, qualifier).version
         for other in family.provisioned:
             if other != qualifier and self._registry.record(family.name, other).version == number:
@@ -88,7 +86,7 @@ class Concurrency:
         if count + others > room:
             raise InvalidParameterValueException(
                 f"Requested Provisioned Concurrency should not be greater than the reservedConcurrentExecution for "
-                f"function: {count + others} are asked for, and {room} are there"
+                f"function: {count + others} are requested, and {room} are available"
             )
         family.provisioned[qualifier] = count
         family.provisioned_modified[qualifier] = now_text()
@@ -96,33 +94,33 @@ class Concurrency:
         self._deployments.provision(family, qualifier, count)
         return self._document(family, qualifier)
 
-    def get_provisioned(self, given: Given) -> dict[str, Any]:
+    def get_provisioned(self, parameters: Parameters) -> dict[str, Any]:
         """GetProvisionedConcurrencyConfig."""
-        family, qualifier = self._qualified(given)
+        family, qualifier = self._qualified(parameters)
         if qualifier not in family.provisioned:
             raise ProvisionedConcurrencyConfigNotFoundException(
                 "No Provisioned Concurrency Config found for this function"
             )
         return self._document(family, qualifier)
 
-    async def delete_provisioned(self, given: Given) -> None:
+    async def delete_provisioned(self, parameters: Parameters) -> None:
         """DeleteProvisionedConcurrencyConfig."""
-        family, qualifier = self._qualified(given)
+        family, qualifier = self._qualified(parameters)
         if family.provisioned.pop(qualifier, None) is None:
             return
         family.provisioned_modified.pop(qualifier, None)
         await self._registry.save(family)
         self._deployments.provision(family, qualifier, None)
 
-    def list_provisioned(self, given: Given) -> dict[str, Any]:
+    def list_provisioned(self, parameters: Parameters) -> dict[str, Any]:
         """ListProvisionedConcurrencyConfigs."""
-        family = self._unqualified(given)
-        chosen, marker = paging.page([(name, name) for name in sorted(family.provisioned)], given)
+        family = self._unqualified(parameters)
+        chosen, marker = paging.page([(name, name) for name in sorted(family.provisioned)], parameters)
         configs = [{"FunctionArn": function_arn(family.name, name), **self._document(family, name)} for name in chosen]
         return paging.with_marker({"ProvisionedConcurrencyConfigs": configs}, marker)
 
-    def _qualified(self, given: Given) -> tuple[Family, str]:
-        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+    def _qualified(self, parameters: Parameters) -> tuple[Family, str]:
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         family = self._registry.family(name)
         if qualifier is None or qualifier == LATEST:
             raise InvalidParameterValueException(
@@ -148,7 +146,7 @@ class Concurrency:
         }
         return made if status != "FAILED" else {**made, "StatusReason": now.failure}
 
-    def account(self, given: Given) -> dict[str, Any]:
+    def account(self, parameters: Parameters) -> dict[str, Any]:
         """GetAccountSettings."""
         most = self._deployments.most_at_once()
         reserved = sum(_reserved(family) or 0 for family in self._registry.families.values())
@@ -168,6 +166,6 @@ class Concurrency:
 
 
 def _reserved(family: Family) -> int | None:
-    """Reserved concurrency of a function, made through the API or declared."""
+    """Reserved concurrency of a function, set through the API or declared; None: it has none."""
     latest = family.versions.get(LATEST)
     return latest.function.reserved_concurrency if family.declared and latest is not None else family.reserved

@@ -1,4 +1,4 @@
-"""From the parameters of CreateFunction and UpdateFunctionConfiguration to what is run, and what is only shown.
+"""Applies the parameters of CreateFunction and UpdateFunctionConfiguration: those that change what runs and the rest.
 
 Source: AWS Lambda API reference, "CreateFunction"; developer guide, "Defined runtime environment variables", "Lambda
 quotas".
@@ -24,8 +24,8 @@ MAX_TIMEOUT_S = 900
 MAX_EPHEMERAL_MB = 10_240
 MAX_LAYERS = 5
 MAX_LOG_GROUP = 200
-"""Characters; AWS has 512, and here a log group is a file."""
-# Parameters that are shown as they were given.
+"""Longest name of a log group, characters. AWS allows 512; here a log group is a file."""
+# Parameters that are stored and shown unchanged.
 _SHOWN = (
     "Description",
     "Role",
@@ -42,60 +42,60 @@ _SHOWN = (
 FindLayer = Callable[[str, int | None], LayerVersion | None]
 
 
-def refuse_unsupported(given: Mapping[str, Any]) -> None:
-    """Let parameters pass that can be honoured here.
+def refuse_unsupported(parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters that ask for what thawd does not offer.
 
     Raises:
         InvalidParameterValueException: container images, other architectures and the like (400).
     """
-    if given.get("PackageType") == "Image" or "ImageUri" in given.get("Code", {}):
+    if parameters.get("PackageType") == "Image" or "ImageUri" in parameters.get("Code", {}):
         raise InvalidParameterValueException(
             "Container images are not run here; create the function from a zip file (PackageType Zip)"
         )
-    if given.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
+    if parameters.get("Architectures") not in (None, ["x86_64"], ["arm64"]):
         raise InvalidParameterValueException("Architectures takes exactly one of x86_64 and arm64")
     for name, what in (("MemorySize", MAX_MEMORY_MB), ("Timeout", MAX_TIMEOUT_S)):
-        if given.get(name, 0) > what:
+        if parameters.get(name, 0) > what:
             raise InvalidParameterValueException(
                 f"'{name}' value failed to satisfy constraint: Member must have value less than or equal to {what}"
             )
-    if given.get("EphemeralStorage", {}).get("Size", 0) > MAX_EPHEMERAL_MB:
+    if parameters.get("EphemeralStorage", {}).get("Size", 0) > MAX_EPHEMERAL_MB:
         raise InvalidParameterValueException(
             "'EphemeralStorage.Size' value failed to satisfy constraint: Member must have value less than or equal to "
             f"{MAX_EPHEMERAL_MB}"
         )
 
 
-def apply(record: VersionRecord, given: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
-    """`record` with the parameters that were given, checked; those not given stay.
+def apply(record: VersionRecord, parameters: Mapping[str, Any], find_layer: FindLayer) -> VersionRecord:
+    """Check `parameters` and apply them to `record`; settings that they do not name stay.
 
     Raises:
-        InvalidParameterValueException: one cannot be used (400).
+        InvalidParameterValueException: a parameter cannot be used (400).
     """
-    refuse_unsupported(given)
-    check_dead_letter(given)
-    if any(ord(character) < 32 for character in given.get("Handler", "")):
+    refuse_unsupported(parameters)
+    check_dead_letter(parameters)
+    if any(ord(character) < 32 for character in parameters.get("Handler", "")):
         raise InvalidParameterValueException("Handler must not contain control characters")
     function = record.function
     changes: dict[str, Any] = {}
     for name, field in (("Handler", "handler"), ("Timeout", "timeout_s"), ("MemorySize", "memory_mb")):
-        if name in given:
-            changes[field] = given[name]
-    if "EphemeralStorage" in given:
-        changes["ephemeral_storage_mb"] = given["EphemeralStorage"]["Size"]
-    if "Environment" in given:
-        changes["environment"] = _environment(given["Environment"].get("Variables", {}))
-    runtime = given.get("Runtime", record.runtime)
+        if name in parameters:
+            changes[field] = parameters[name]
+    if "EphemeralStorage" in parameters:
+        changes["ephemeral_storage_mb"] = parameters["EphemeralStorage"]["Size"]
+    if "Environment" in parameters:
+        changes["environment"] = _environment(parameters["Environment"].get("Variables", {}))
+    runtime = parameters.get("Runtime", record.runtime)
     changes |= _interpreter(runtime)
-    snap_start = given.get("SnapStart", {}).get("ApplyOn", record.snap_start)
+    snap_start = parameters.get("SnapStart", {}).get("ApplyOn", record.snap_start)
     changes["snapshot"] = snap_start == SNAP_START_ON
-    layers = _layers(given["Layers"], find_layer) if "Layers" in given else record.layers
-    shown = {**record.shown, **{name: given[name] for name in _SHOWN if name in given}}
-    if "LoggingConfig" in given:
-        shown["LoggingConfig"] = logging = _logging(given["LoggingConfig"], function.name)
+    layers = _layers(parameters["Layers"], find_layer) if "Layers" in parameters else record.layers
+    shown = {**record.shown, **{name: parameters[name] for name in _SHOWN if name in parameters}}
+    if "LoggingConfig" in parameters:
+        shown["LoggingConfig"] = logging = _logging(parameters["LoggingConfig"], function.name)
         changes |= _log_options(logging, function.name)
-    if "VpcConfig" in given:
-        shown["VpcConfig"] = {"SubnetIds": [], "SecurityGroupIds": [], "VpcId": "", **given["VpcConfig"]}
+    if "VpcConfig" in parameters:
+        shown["VpcConfig"] = {"SubnetIds": [], "SecurityGroupIds": [], "VpcId": "", **parameters["VpcConfig"]}
     return msgspec.structs.replace(
         record,
         function=msgspec.structs.replace(function, **changes),
@@ -106,22 +106,22 @@ def apply(record: VersionRecord, given: Mapping[str, Any], find_layer: FindLayer
     )
 
 
-def new_function(name: str, given: Mapping[str, Any], code: Any) -> Function:
-    """The function of a CreateFunction, with AWS's defaults, before `apply`.
+def new_function(name: str, parameters: Mapping[str, Any], code: Any) -> Function:
+    """A new function with AWS's defaults, to which `apply` adds the parameters of CreateFunction.
 
     Raises:
         InvalidParameterValueException: runtime or handler is missing (400).
     """
-    if not given.get("Runtime") or not given.get("Handler"):
+    if not parameters.get("Runtime") or not parameters.get("Handler"):
         raise InvalidParameterValueException(
             "Runtime and Handler are mandatory parameters for functions created with deployment packages."
         )
     # Source: API reference, CreateFunction: Timeout 3 s, MemorySize 128 MB.
-    return Function(name=name, handler=given["Handler"], code=code, memory_mb=128, timeout_s=3, snapshot=False)
+    return Function(name=name, handler=parameters["Handler"], code=code, memory_mb=128, timeout_s=3, snapshot=False)
 
 
 def _interpreter(runtime: str) -> dict[str, Any]:
-    """Fields of the function that say what runs it."""
+    """The function's fields that select its interpreter or program."""
     if runtime not in RUNTIMES:
         raise InvalidParameterValueException(
             f"The runtime parameter of {runtime} is no longer supported or not on this machine; there are "
@@ -148,9 +148,9 @@ def _environment(variables: Mapping[str, str]) -> dict[str, str]:
     return dict(variables)
 
 
-def _logging(given: Mapping[str, Any], name: str) -> dict[str, Any]:
-    made = {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{name}", **given}
-    levels = {"ApplicationLogLevel", "SystemLogLevel"} & set(given)
+def _logging(parameters: Mapping[str, Any], name: str) -> dict[str, Any]:
+    made = {"LogFormat": "Text", "LogGroup": f"/aws/lambda/{name}", **parameters}
+    levels = {"ApplicationLogLevel", "SystemLogLevel"} & set(parameters)
     if levels and made["LogFormat"] != "JSON":
         raise InvalidParameterValueException(
             f"{' and '.join(sorted(levels))} can be set only when LogFormat is JSON, and it is {made['LogFormat']}"
@@ -161,7 +161,7 @@ def _logging(given: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _log_options(logging: Mapping[str, Any], name: str) -> dict[str, Any]:
-    """Fields of the function that say how it logs."""
+    """The function's fields for logging."""
     group = logging["LogGroup"]
     if len(group) > MAX_LOG_GROUP:
         raise InvalidParameterValueException(
@@ -176,10 +176,10 @@ def _log_options(logging: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _layers(arns: list[str], find: FindLayer) -> list[LayerUse]:
-    """Layer versions, checked.
+    """Look up and check the layer versions with these ARNs.
 
     Raises:
-        InvalidParameterValueException: too many, one that is not there, or together too large (400).
+        InvalidParameterValueException: they are too many or too large together, or one does not exist (400).
     """
     if len(arns) > MAX_LAYERS:
         raise InvalidParameterValueException(

@@ -1,6 +1,7 @@
 """The functions of thawd.toml: published when they have changed, and shown by the control plane.
 
-They can have versions, aliases and tags like any other; what the file says of them is changed in the file.
+They can have versions, aliases and tags like any other function. Settings that the file declares are changed in the
+file only.
 """
 
 from __future__ import annotations
@@ -15,46 +16,54 @@ from pathlib import Path
 import msgspec
 
 from thawd.control.deployments import Deployments
-from thawd.control.records import SNAP_START_OFF, SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
+from thawd.control.records import (
+    SNAP_START_OFF,
+    SNAP_START_ON,
+    Family,
+    StateReason,
+    VersionRecord,
+    new_revision,
+    now_text,
+)
 from thawd.control.registry import Registry
 from thawd.environments.version import Version
 from thawd.errors import unexpected
 from thawd.publishing.publisher import Candidate, Ending, Outcome, Publisher
 from thawd.resources import ACCOUNT_ID, LATEST, Function
 
-_CREATING = Settled("Pending", "The function is being created.", "Creating")
-_UPDATING = Settled("InProgress", "The function is being updated.", "Creating")
+_CREATING = StateReason("Pending", "The function is being created.", "Creating")
+_UPDATING = StateReason("InProgress", "The function is being updated.", "Creating")
 _ROLE = f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"
 
 
-class Configured:
-    """Publishes declared functions, and keeps their records.
+class DeclaredFunctions:
+    """Publishes the functions of thawd.toml, and keeps their records up to date.
 
     Args:
-        known: all functions.
-        deployments: what serves.
+        registry: all functions.
+        deployments: takes functions and versions to the dispatcher.
         publisher: publishes versions.
-        complain: gets what an operator has to act on.
-        say: gets what an operator may want to know.
+        complain: reports a problem to the operator.
+        say: reports what goes on to the operator.
     """
 
     def __init__(
         self,
-        known: Registry,
+        registry: Registry,
         deployments: Deployments,
         publisher: Publisher,
         *,
         complain: Callable[[str], None],
         say: Callable[[str], None],
     ) -> None:
-        self._registry = known
+        self._registry = registry
         self._deployments = deployments
         self._publisher = publisher
         self._complain = complain
         self._say = say
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """These are the functions of thawd.toml from now on."""
+        """Replace the functions declared in thawd.toml."""
         for name, family in list(self._registry.families.items()):
             if family.declared and name not in functions:
                 family.versions.pop(LATEST, None)
@@ -82,7 +91,7 @@ class Configured:
                 if old is None or old.function != function:
                     family.versions[LATEST] = _record(function, version=None, state=_CREATING)
             elif old.function != function:
-                # As on Lambda: what is new is shown at once, and what serves meanwhile is Active.
+                # As on Lambda: the new settings are shown immediately, and the version that still serves is Active.
                 family.versions[LATEST] = msgspec.structs.replace(old, function=function, update=_UPDATING)
             self._deployments.declare(family)
 
@@ -136,35 +145,35 @@ class Configured:
         # As on Lambda, a function whose first init failed is Active: it is there, and its callers get the error.
         first_failed = outcome.ending is Ending.INIT_FAILED and not outcome.replaces
         if version is not None and (outcome.ending in (Ending.SERVES, Ending.RESTORED) or first_failed):
-            self._replace_record(version, state=Settled("Active"))
+            self._replace_record(version, state=StateReason("Active"))
 
     def _record_failure(self, function: Function, reason: str, *, code: str) -> None:
         """Record why a declared function could not be published; where another version serves, that stays Active.
 
         Args:
             function: as declared.
-            reason: why not.
+            reason: why it could not be published.
             code: ``StateReasonCode`` or ``LastUpdateStatusReasonCode``.
         """
         record = self._record(function)
         if record is not None and record.state.state == "Active":
-            record.update = Settled("Failed", reason, code)
+            record.update = StateReason("Failed", reason, code)
         elif record is not None:
-            record.state = Settled("Failed", reason, code)
+            record.state = StateReason("Failed", reason, code)
 
-    def _replace_record(self, version: Version, *, state: Settled) -> None:
+    def _replace_record(self, version: Version, *, state: StateReason) -> None:
         """Show `version` as the function is now, unless it is not declared any more."""
         if self._record(version.function) is not None:
             record = _record(version.function, version=version, state=state)
             self._registry.families[version.function.name].versions[LATEST] = record
 
     def _record(self, function: Function) -> VersionRecord | None:
-        """What is shown of a function; None when it is not declared any more."""
+        """The record of a declared function; None when it is not declared any more."""
         family = self._registry.families.get(function.name)
         return family.versions.get(LATEST) if family is not None and family.declared else None
 
 
-def _record(function: Function, *, version: Version | None, state: Settled) -> VersionRecord:
+def _record(function: Function, *, version: Version | None, state: StateReason) -> VersionRecord:
     python = version.python_version if version is not None else (function.python or "3.11")
     package = version.task_root.name if version is not None else ""
     size = 0 if version is None else _size_bytes(version.task_root)
@@ -185,7 +194,7 @@ def _record(function: Function, *, version: Version | None, state: Settled) -> V
 
 
 def _size_bytes(folder: Path) -> int:
-    """Sum of the sizes of the files in a package; what goes away or cannot be read meanwhile counts nothing."""
+    """Sum of the sizes of the files in a package; files that cannot be read or vanish meanwhile are not counted."""
     size = 0
     for place, _, names in os.walk(folder):
         for name in names:

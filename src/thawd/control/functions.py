@@ -5,7 +5,7 @@ Source: AWS Lambda API reference, the operations of these names.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ import msgspec
 from thawd.control import configuration, paging
 from thawd.control.deployments import DeployError, Deployments
 from thawd.control.names import function_arn, is_version, parse_function
-from thawd.control.records import SNAP_START_ON, Family, Settled, VersionRecord, new_revision, now_text
+from thawd.control.records import SNAP_START_ON, Family, Parameters, StateReason, VersionRecord, new_revision, now_text
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,
@@ -25,37 +25,36 @@ from thawd.errors import (
 from thawd.resources import LATEST
 from thawd.stores.code import Code, CodeStore
 
-Given = Mapping[str, Any]
 ReadObject = Callable[[str, str], Awaitable[bytes]]
-"""The contents of an object, by bucket and key."""
+"""Reads the contents of an object, by bucket and key."""
 
-_ACTIVE = Settled("Active")
-_SUCCESSFUL = Settled("Successful")
-_CREATING = Settled("Pending", "The function is being created.", "Creating")
-_UPDATING = Settled("InProgress", "The function is being updated.", "Creating")
+_ACTIVE = StateReason("Active")
+_SUCCESSFUL = StateReason("Successful")
+_CREATING = StateReason("Pending", "The function is being created.", "Creating")
+_UPDATING = StateReason("InProgress", "The function is being updated.", "Creating")
 
 
 class Functions:
     """The operations on functions and versions.
 
     Args:
-        known: all functions.
+        registry: all functions.
         code: uploaded code.
-        deployments: what serves.
-        read_object: for code that lies in a bucket.
-        in_background: runs a coroutine that nobody waits for.
+        deployments: publishes versions and retires them.
+        read_object: reads code that is in a bucket.
+        in_background: runs a coroutine as a background task.
     """
 
     def __init__(
         self,
-        known: Registry,
+        registry: Registry,
         code: CodeStore,
         deployments: Deployments,
         *,
         read_object: ReadObject,
         in_background: Callable[[Any], object],
     ) -> None:
-        self._registry = known
+        self._registry = registry
         self._code = code
         self._deployments = deployments
         self._read_object = read_object
@@ -64,36 +63,38 @@ class Functions:
         self.on_delete: Callable[[Family], None] = lambda family: None
         deployments.on_outcome = lambda record, error: in_background(self._follow(record, error))
 
-    async def create(self, given: Given) -> dict[str, Any]:
+    async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateFunction."""
-        name = self._named(given, unqualified=True)
-        configuration.refuse_unsupported(given)
+        name = self._named(parameters, unqualified=True)
+        configuration.refuse_unsupported(parameters)
         left = self._registry.families.get(name)
         if left is not None and LATEST in left.versions:
             raise ResourceConflictException(f"Function already exist: {name}")
-        code = await self._take_code(given["Code"])
-        function = configuration.new_function(name, given, Path(code.name))
+        code = await self._take_code(parameters["Code"])
+        function = configuration.new_function(name, parameters, Path(code.name))
         record = VersionRecord(
-            function, given["Runtime"], code.sha256, code.size_bytes, code.name, shown={"Role": given["Role"]}
+            function, parameters["Runtime"], code.sha256, code.size_bytes, code.name, shown={"Role": parameters["Role"]}
         )
-        record = configuration.apply(record, given, self._registry.layer_version)
+        record = configuration.apply(record, parameters, self._registry.layer_version)
         await self._deployments.check_runtime(record)
         record.last_modified, record.revision, record.state = now_text(), new_revision(), _CREATING
-        # Versions may be left of a function that thawd.toml declared once: their numbers are not given again.
-        family = Family(name, tags=dict(given.get("Tags", {})), last_version=0 if left is None else left.last_version)
+        # A function that thawd.toml once declared may have left versions: their numbers are not used again.
+        family = Family(
+            name, tags=dict(parameters.get("Tags", {})), last_version=0 if left is None else left.last_version
+        )
         family.versions = {**({} if left is None else left.versions), LATEST: record}
-        return await self._store(family, record, given)
+        return await self._store(family, record, parameters)
 
-    async def update_code(self, given: Given) -> dict[str, Any]:
+    async def update_code(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionCode."""
-        name = self._named(given)
+        name = self._named(parameters)
         family = self._registry.family(name)
-        configuration.refuse_unsupported(given)
+        configuration.refuse_unsupported(parameters)
         old = self._registry.record(name)
         check_undeclared(family, "The code")
         check_settled(old)
-        check_revision(given.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
-        code = await self._take_code(given)
+        check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
+        code = await self._take_code(parameters)
         record = msgspec.structs.replace(
             old,
             function=msgspec.structs.replace(old.function, code=Path(code.name)),
@@ -101,29 +102,31 @@ class Functions:
             code_size=code.size_bytes,
             package=code.name,
         )
-        return await self._update(family, old, record, given)
+        return await self._update(family, old, record, parameters)
 
-    async def update_configuration(self, given: Given) -> dict[str, Any]:
+    async def update_configuration(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionConfiguration."""
-        name = self._named(given)
+        name = self._named(parameters)
         family = self._registry.family(name)
         old = self._registry.record(name)
         check_undeclared(family, "The configuration")
         check_settled(old)
-        check_revision(given.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
-        record = configuration.apply(old, given, self._registry.layer_version)
+        check_revision(parameters.get("RevisionId"), old.revision, what="GetFunction/GetAlias")
+        record = configuration.apply(old, parameters, self._registry.layer_version)
         await self._deployments.check_runtime(record)
-        return await self._update(family, old, record, given)
+        return await self._update(family, old, record, parameters)
 
-    async def _update(self, family: Family, old: VersionRecord, record: VersionRecord, given: Given) -> dict[str, Any]:
+    async def _update(
+        self, family: Family, old: VersionRecord, record: VersionRecord, parameters: Parameters
+    ) -> dict[str, Any]:
         record = msgspec.structs.replace(record, last_modified=now_text(), revision=new_revision(), update=_UPDATING)
-        if given.get("DryRun"):
+        if parameters.get("DryRun"):
             return self.document(msgspec.structs.replace(record, update=_SUCCESSFUL))
-        return await self._store(family, record, given)
+        return await self._store(family, record, parameters)
 
-    async def _store(self, family: Family, record: VersionRecord, given: Given) -> dict[str, Any]:
-        """Store a new ``$LATEST``, and with ``Publish`` the version that is published of it: both or none."""
-        published = self._next_version(family, record, description=None) if given.get("Publish") else None
+    async def _store(self, family: Family, record: VersionRecord, parameters: Parameters) -> dict[str, Any]:
+        """Store a new ``$LATEST`` and, with ``Publish``, the version published from it: both or neither."""
+        published = self._next_version(family, record, description=None) if parameters.get("Publish") else None
         await self._registry.save(family, *filter(None, (record, published)))
         family.versions[LATEST] = record
         if family.name not in self._registry.families or self._registry.families[family.name] is not family:
@@ -135,23 +138,23 @@ class Functions:
         self._add(family, published)
         return self.document(published, qualified=True)
 
-    async def publish(self, given: Given) -> dict[str, Any]:
-        """PublishVersion: the version there is already when nothing has changed since."""
-        name = self._named(given)
+    async def publish(self, parameters: Parameters) -> dict[str, Any]:
+        """PublishVersion: returns the last version if nothing has changed since."""
+        name = self._named(parameters)
         family = self._registry.family(name)
         record = self._registry.record(name)
         check_settled(record)
-        check_revision(given.get("RevisionId"), record.revision, what="GetFunction/GetAlias")
-        wanted = given.get("CodeSha256")
+        check_revision(parameters.get("RevisionId"), record.revision, what="GetFunction/GetAlias")
+        wanted = parameters.get("CodeSha256")
         if wanted and wanted != record.code_sha256:
             raise InvalidParameterValueException(
                 f"CodeSHA256 ({wanted}) is different from current CodeSHA256 in $LATEST ({record.code_sha256}). "
                 "Please try again with the CodeSHA256 in $LATEST."
             )
         last = family.versions.get(str(family.last_version))
-        if last is not None and _same(last, record, given.get("Description")):
+        if last is not None and _same(last, record, parameters.get("Description")):
             return self.document(last, qualified=True)
-        published = self._next_version(family, record, description=given.get("Description"))
+        published = self._next_version(family, record, description=parameters.get("Description"))
         await self._registry.save(family, published)
         self._add(family, published)
         return self.document(published, qualified=True)
@@ -180,7 +183,7 @@ class Functions:
         self._in_background(self._settle(family, record))
 
     def resume(self) -> None:
-        """Settle what was under way when the server before this one ended; call it once."""
+        """Finish the publications that the end of the previous server interrupted; call it once."""
         for family in self._registry.families.values():
             for record in family.versions.values():
                 if not (family.declared and record.version == LATEST) and (
@@ -189,16 +192,16 @@ class Functions:
                     self._begin(family, record)
 
     async def _settle(self, family: Family, record: VersionRecord) -> None:
-        """Have the version serve, and note how that went."""
+        """Publish the version and store the outcome."""
         eager = record.version == LATEST or record.snap_start == SNAP_START_ON
-        failed: Settled | None = None
+        failed: StateReason | None = None
         try:
             if eager:
                 await self._deployments.publish(record)
         except DeployError as error:
-            failed = Settled("Failed", str(error), error.code)
-        except Exception as error:  # whatever it is, the version is not pending any more
-            failed = Settled("Failed", unexpected(error), "InternalError")
+            failed = StateReason("Failed", str(error), error.code)
+        except Exception as error:  # any error ends the Pending state
+            failed = StateReason("Failed", unexpected(error), "InternalError")
         if failed is None:
             await self._note(family, record, _ACTIVE, _SUCCESSFUL)
         elif record.state.state == "Pending":
@@ -207,15 +210,15 @@ class Functions:
             await self._note(family, record, _ACTIVE, failed)
 
     async def _follow(self, record: VersionRecord, error: DeployError | None) -> None:
-        """Note that a version was published because it was invoked, or could not be, or works after all."""
+        """Store the outcome of a publication that an invocation caused, or that a failed version works after all."""
         family = self._registry.families.get(record.function.name)
-        state = _ACTIVE if error is None else Settled("Failed", str(error), error.code)
+        state = _ACTIVE if error is None else StateReason("Failed", str(error), error.code)
         update = _SUCCESSFUL if error is None else record.update
         if family is not None and (record.state, record.update) != (state, update):
             await self._note(family, record, state, update)
 
-    async def _note(self, family: Family, record: VersionRecord, state: Settled, update: Settled) -> None:
-        """Store how a version stands, unless it is gone."""
+    async def _note(self, family: Family, record: VersionRecord, state: StateReason, update: StateReason) -> None:
+        """Store a version's state, unless it was deleted."""
         try:
             async with self._registry.changing(family.name):
                 is_there = self._registry.families.get(family.name) is family
@@ -225,12 +228,12 @@ class Functions:
                 if record.version == LATEST:
                     record.revision = new_revision()
                 await self._registry.save(family, record)
-        except Exception as error:  # what could not be stored is settled anew after the next start
+        except Exception as error:  # `resume` determines the state again after the next start
             self._deployments.complain(f"thawd: the state of {record.function.name} could not be stored: {error}")
 
-    async def delete(self, given: Given) -> None:
+    async def delete(self, parameters: Parameters) -> None:
         """DeleteFunction: a version, or the function with all of them."""
-        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         family = self._registry.family(name)
         if qualifier is None:
             check_undeclared(family, "The existence")
@@ -240,7 +243,7 @@ class Functions:
             return
         if not is_version(qualifier) or qualifier == LATEST:
             raise InvalidParameterValueException(
-                f"{qualifier} is no number of a version; $LATEST goes with the function, and aliases by DeleteAlias"
+                f"{qualifier} is not a version number; $LATEST is deleted with the function, and aliases by DeleteAlias"
             )
         if qualifier not in family.versions:
             return
@@ -255,9 +258,9 @@ class Functions:
         del family.versions[qualifier]
         self._deployments.remove_version(name, qualifier)
 
-    def get(self, given: Given) -> dict[str, Any]:
+    def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunction."""
-        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         record = self._registry.record(name, qualifier)
         family = self._registry.family(name)
         made: dict[str, Any] = {"Configuration": self.document(record, qualifier=qualifier)}
@@ -268,34 +271,34 @@ class Functions:
             made["Concurrency"] = {"ReservedConcurrentExecutions": family.reserved}
         return made
 
-    def get_configuration(self, given: Given) -> dict[str, Any]:
+    def get_configuration(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunctionConfiguration."""
-        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         return self.document(self._registry.record(name, qualifier), qualifier=qualifier)
 
-    def list(self, given: Given) -> dict[str, Any]:
+    def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListFunctions."""
         items: list[tuple[str, VersionRecord]] = []
         for name, family in sorted(self._registry.families.items()):
             if LATEST not in family.versions:
-                continue  # thawd.toml declared it once
-            numbers = _in_order(family) if given.get("FunctionVersion") == "ALL" else [LATEST]
+                continue  # thawd.toml does not declare the function any more; only its versions are left
+            numbers = _in_order(family) if parameters.get("FunctionVersion") == "ALL" else [LATEST]
             items += [(f"{name} {_sort_key(number)}", family.versions[number]) for number in numbers]
-        chosen, marker = paging.page(items, given)
-        everything = given.get("FunctionVersion") == "ALL"
+        chosen, marker = paging.page(items, parameters)
+        everything = parameters.get("FunctionVersion") == "ALL"
         return paging.with_marker({"Functions": [self.document(one, qualified=everything) for one in chosen]}, marker)
 
-    def list_versions(self, given: Given) -> dict[str, Any]:
+    def list_versions(self, parameters: Parameters) -> dict[str, Any]:
         """ListVersionsByFunction."""
-        family = self._registry.family(self._named(given))
+        family = self._registry.family(self._named(parameters))
         items = [(_sort_key(number), family.versions[number]) for number in _in_order(family)]
-        chosen, marker = paging.page(items, given)
+        chosen, marker = paging.page(items, parameters)
         return paging.with_marker({"Versions": [self.document(one, qualified=True) for one in chosen]}, marker)
 
     def document(
         self, record: VersionRecord, *, qualified: bool = False, qualifier: str | None = None
     ) -> dict[str, Any]:
-        """A version as ``FunctionConfiguration``; its ARN with the version, or with the qualifier that was asked."""
+        """A version as ``FunctionConfiguration``; its ARN ends with the version number or the requested qualifier."""
         made = record.document(
             optimised=self._deployments.optimised(record),
             qualifier=record.version if qualified else qualifier,
@@ -304,9 +307,9 @@ class Functions:
             made["MasterArn"] = function_arn(record.function.name, LATEST)
         return made
 
-    def _named(self, given: Given, *, unqualified: bool = False) -> str:
-        """The function's name, of which no qualifier may be given but ``$LATEST``."""
-        name, qualifier = parse_function(given["FunctionName"])
+    def _named(self, parameters: Parameters, *, unqualified: bool = False) -> str:
+        """The function's name; a qualifier other than ``$LATEST`` is refused, and with `unqualified` that one, too."""
+        name, qualifier = parse_function(parameters["FunctionName"])
         if qualifier is not None and (unqualified or qualifier != LATEST):
             raise InvalidParameterValueException(
                 f"This operation is permitted on Lambda functions only. Aliases and versions do not support this "
@@ -314,13 +317,13 @@ class Functions:
             )
         return name
 
-    async def _take_code(self, given: Given) -> Code:
-        """The code of a request: bytes, or an object in one of our buckets."""
-        if "ZipFile" in given:
-            content = given["ZipFile"]
-        elif "S3Bucket" in given and "S3Key" in given:
+    async def _take_code(self, parameters: Parameters) -> Code:
+        """Store the code of a request, which is in the request itself or an object in a bucket."""
+        if "ZipFile" in parameters:
+            content = parameters["ZipFile"]
+        elif "S3Bucket" in parameters and "S3Key" in parameters:
             try:
-                content = await self._read_object(given["S3Bucket"], given["S3Key"])
+                content = await self._read_object(parameters["S3Bucket"], parameters["S3Key"])
             except ResourceNotFoundException as error:
                 raise InvalidParameterValueException(
                     f"Error occurred while GetObject. S3 Error Code: NoSuchKey. S3 Error Message: {error.message}"
@@ -339,7 +342,7 @@ def _in_order(family: Family) -> list[str]:
 
 
 def _same(last: VersionRecord, record: VersionRecord, description: str | None) -> bool:
-    """Whether a version would be what the last one is."""
+    """Whether publishing `record` would make a version equal to the last one."""
 
     def essence(one: VersionRecord) -> tuple[Any, ...]:
         shown = {name: value for name, value in one.shown.items() if name != "Description"}

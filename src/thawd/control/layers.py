@@ -6,7 +6,7 @@ Source: AWS Lambda API reference, the operations named; developer guide, "Layer 
 from __future__ import annotations
 
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import msgspec
@@ -14,37 +14,35 @@ import msgspec
 from thawd.control import paging
 from thawd.control.names import layer_arn, parse_layer
 from thawd.control.permissions import policy_document, statement_of
-from thawd.control.records import new_revision, now_text
+from thawd.control.records import Parameters, new_revision, now_text
 from thawd.control.registry import Layer, LayerVersion, Registry, check_revision
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
 from thawd.stores.code import CodeStore
-
-Given = Mapping[str, Any]
 
 
 class Layers:
     """The operations on layers.
 
     Args:
-        known: all layers.
+        registry: all layers.
         code: uploaded code.
-        read_object: for code that lies in a bucket.
+        read_object: reads code that is in a bucket.
     """
 
     def __init__(
-        self, known: Registry, code: CodeStore, *, read_object: Callable[[str, str], Awaitable[bytes]]
+        self, registry: Registry, code: CodeStore, *, read_object: Callable[[str, str], Awaitable[bytes]]
     ) -> None:
-        self._registry = known
+        self._registry = registry
         self._code = code
         self._read_object = read_object
         self.locate: Callable[[str], str] = lambda package: f"/_thawd/code/{package}.zip"
 
-    async def publish(self, given: Given) -> dict[str, Any]:
+    async def publish(self, parameters: Parameters) -> dict[str, Any]:
         """PublishLayerVersion."""
-        name, number = parse_layer(given["LayerName"])
+        name, number = parse_layer(parameters["LayerName"])
         if number is not None:
             raise InvalidParameterValueException("The layer's name must have no version")
-        content = given["Content"]
+        content = parameters["Content"]
         if "ZipFile" in content:
             data = content["ZipFile"]
         elif "S3Bucket" in content and "S3Key" in content:
@@ -61,10 +59,10 @@ class Layers:
             unzipped_bytes=code.unzipped_bytes,
             package=code.name,
             created=now_text(),
-            description=given.get("Description", ""),
-            runtimes=given.get("CompatibleRuntimes", []),
-            architectures=given.get("CompatibleArchitectures", []),
-            license=given.get("LicenseInfo", ""),
+            description=parameters.get("Description", ""),
+            runtimes=parameters.get("CompatibleRuntimes", []),
+            architectures=parameters.get("CompatibleArchitectures", []),
+            license=parameters.get("LicenseInfo", ""),
         )
         versions = {**layer.versions, version.version: version}
         changed = Layer(name, versions, version.version)
@@ -72,73 +70,73 @@ class Layers:
         self._registry.layers[name] = changed
         return self._document(version, content=True)
 
-    def get(self, given: Given) -> dict[str, Any]:
+    def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetLayerVersion."""
-        return self._document(self._find(given), content=True)
+        return self._document(self._find(parameters), content=True)
 
-    def get_by_arn(self, given: Given) -> dict[str, Any]:
+    def get_by_arn(self, parameters: Parameters) -> dict[str, Any]:
         """GetLayerVersionByArn."""
-        name, number = parse_layer(given["Arn"])
+        name, number = parse_layer(parameters["Arn"])
         return self._document(self._find({"LayerName": name, "VersionNumber": number}), content=True)
 
-    def list(self, given: Given) -> dict[str, Any]:
+    def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListLayers."""
         items = []
         for name, layer in sorted(self._registry.layers.items()):
-            fitting = [version for version in layer.versions.values() if _fits(version, given)]
+            fitting = [version for version in layer.versions.values() if _fits(version, parameters)]
             if fitting:
                 items.append((name, max(fitting, key=lambda version: version.version)))
-        chosen, marker = paging.page(items, given)
+        chosen, marker = paging.page(items, parameters)
         layers = [
             {"LayerName": one.name, "LayerArn": layer_arn(one.name), "LatestMatchingVersion": self._document(one)}
             for one in chosen
         ]
         return paging.with_marker({"Layers": layers}, marker)
 
-    def list_versions(self, given: Given) -> dict[str, Any]:
-        """ListLayerVersions: the newest first; none of a layer that there is not."""
-        name, _ = parse_layer(given["LayerName"])
+    def list_versions(self, parameters: Parameters) -> dict[str, Any]:
+        """ListLayerVersions: the newest first; an empty list for a layer that does not exist."""
+        name, _ = parse_layer(parameters["LayerName"])
         layer = self._registry.layers.get(name) or Layer(name)
         newest_first = sorted(layer.versions.values(), key=lambda version: -version.version)
-        items = [(str(10**10 - one.version), one) for one in newest_first if _fits(one, given)]
-        chosen, marker = paging.page(items, given)
+        items = [(str(10**10 - one.version), one) for one in newest_first if _fits(one, parameters)]
+        chosen, marker = paging.page(items, parameters)
         return paging.with_marker({"LayerVersions": [self._document(one) for one in chosen]}, marker)
 
-    async def delete(self, given: Given) -> None:
-        """DeleteLayerVersion: functions that use it go on; one that is not there is as good as deleted."""
-        name, _ = parse_layer(given["LayerName"])
+    async def delete(self, parameters: Parameters) -> None:
+        """DeleteLayerVersion: functions keep using it; deleting a version that does not exist succeeds."""
+        name, _ = parse_layer(parameters["LayerName"])
         layer = self._registry.layers.get(name)
-        if layer is None or given["VersionNumber"] not in layer.versions:
+        if layer is None or parameters["VersionNumber"] not in layer.versions:
             return
-        left = {number: one for number, one in layer.versions.items() if number != given["VersionNumber"]}
+        left = {number: one for number, one in layer.versions.items() if number != parameters["VersionNumber"]}
         changed = Layer(name, left, layer.last_version)
         await self._registry.save_layer(changed)
         self._registry.layers[name] = changed
 
-    async def add_permission(self, given: Given) -> dict[str, Any]:
+    async def add_permission(self, parameters: Parameters) -> dict[str, Any]:
         """AddLayerVersionPermission."""
-        version = self._find(given)
-        check_revision(given.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
-        if any(statement["Sid"] == given["StatementId"] for statement in version.statements):
+        version = self._find(parameters)
+        check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
+        if any(statement["Sid"] == parameters["StatementId"] for statement in version.statements):
             raise ResourceConflictException(
-                f"The statement id ({given['StatementId']}) provided already exists. Please provide a new "
+                f"The statement id ({parameters['StatementId']}) provided already exists. Please provide a new "
                 "statement id, or remove the existing statement."
             )
-        made = statement_of(given, layer_arn(version.name, version.version))
+        made = statement_of(parameters, layer_arn(version.name, version.version))
         changed = await self._with_statements(version, [*version.statements, made])
         return {"Statement": json.dumps(made, separators=(",", ":")), "RevisionId": changed.revision}
 
-    async def remove_permission(self, given: Given) -> None:
+    async def remove_permission(self, parameters: Parameters) -> None:
         """RemoveLayerVersionPermission."""
-        version = self._find(given)
-        check_revision(given.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
-        left = [statement for statement in version.statements if statement["Sid"] != given["StatementId"]]
+        version = self._find(parameters)
+        check_revision(parameters.get("RevisionId"), version.revision, what="GetLayerVersionPolicy")
+        left = [statement for statement in version.statements if statement["Sid"] != parameters["StatementId"]]
         if len(left) == len(version.statements):
-            raise ResourceNotFoundException(f"Statement {given['StatementId']} is not found in resource policy.")
+            raise ResourceNotFoundException(f"Statement {parameters['StatementId']} is not found in resource policy.")
         await self._with_statements(version, left)
 
     async def _with_statements(self, version: LayerVersion, statements: Any) -> LayerVersion:
-        """The version with another policy, once that is stored."""
+        """Store another policy for the version; returns the changed version."""
         changed = msgspec.structs.replace(version, statements=statements, revision=new_revision())
         layer = self._registry.layers[version.name]
         renewed = Layer(layer.name, {**layer.versions, version.version: changed}, layer.last_version)
@@ -146,16 +144,16 @@ class Layers:
         self._registry.layers[layer.name] = renewed
         return changed
 
-    def get_policy(self, given: Given) -> dict[str, Any]:
+    def get_policy(self, parameters: Parameters) -> dict[str, Any]:
         """GetLayerVersionPolicy."""
-        version = self._find(given)
+        version = self._find(parameters)
         if not version.statements:
             raise ResourceNotFoundException("No policy is associated with the given resource.")
         return {"Policy": policy_document(version.statements), "RevisionId": version.revision}
 
-    def _find(self, given: Given) -> LayerVersion:
-        name, _ = parse_layer(given["LayerName"])
-        number = given["VersionNumber"]
+    def _find(self, parameters: Parameters) -> LayerVersion:
+        name, _ = parse_layer(parameters["LayerName"])
+        number = parameters["VersionNumber"]
         version = self._registry.layer_version(name, number)
         if number is not None and number < 1:
             raise InvalidParameterValueException("Layer Version Cannot be less than 1.")
@@ -186,8 +184,8 @@ class Layers:
         return made
 
 
-def _fits(version: LayerVersion, given: Given) -> bool:
-    runtime, architecture = given.get("CompatibleRuntime"), given.get("CompatibleArchitecture")
+def _fits(version: LayerVersion, parameters: Parameters) -> bool:
+    runtime, architecture = parameters.get("CompatibleRuntime"), parameters.get("CompatibleArchitecture")
     return (runtime is None or runtime in version.runtimes) and (
         architecture is None or not version.architectures or architecture in version.architectures
     )

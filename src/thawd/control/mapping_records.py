@@ -1,4 +1,4 @@
-"""An event source mapping as it lies in the catalog, as the Lambda API shows it, and as pollers read it."""
+"""An event source mapping as the catalog stores it, as the Lambda API shows it, and as pollers read it."""
 
 from __future__ import annotations
 
@@ -19,15 +19,15 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
     """One queue whose messages invoke one function.
 
     Attributes:
-        uuid: its name for the API.
+        uuid: the mapping's identifier in the API.
         source: ARN of the queue.
         function: name of the function.
-        qualifier: version or alias; None: none was given.
-        given: its settings, as the API takes them.
-        enabled: whether it is to be read.
-        modified: when it was changed last, seconds since the epoch.
-        url: of the queue, where it was declared by that.
-        declared: whether thawd.toml declares it; then it is not stored.
+        qualifier: version or alias; None: the function was named without one.
+        given: the settings, named as in the API.
+        enabled: whether the queue is to be read.
+        modified: when the mapping was last changed, seconds since the epoch.
+        url: URL of the queue, if thawd.toml names the queue by URL.
+        declared: whether thawd.toml declares the mapping; it is then not stored.
         tags: keys and values.
     """
 
@@ -44,7 +44,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """Its name for people, ``FUNCTION/QUEUE``."""
+        """The mapping's name for people, ``FUNCTION/QUEUE``."""
         qualified = self.function if self.qualifier is None else f"{self.function}:{self.qualifier}"
         return f"{qualified}/{self.source.rpartition(':')[2]}"
 
@@ -55,18 +55,18 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def window_s(self) -> int:
-        """How long a batch gathers messages, seconds."""
+        """How long messages are collected for a batch, seconds."""
         return int(self.given.get("MaximumBatchingWindowInSeconds") or 0)
 
     @property
     def maximum_concurrency(self) -> int | None:
-        """Most batches at once; None: as many as the function has environments."""
+        """Most batches that run together; None: as many as the function has environments."""
         most = self.given.get("ScalingConfig", {}).get("MaximumConcurrency")
         return None if most is None else int(most)
 
     @property
     def patterns(self) -> list[str]:
-        """Event patterns, one of which a message must match; none: all are wanted."""
+        """Event patterns; a message must match one of them. An empty list accepts all messages."""
         filters = self.given.get("FilterCriteria", {}).get("Filters", [])
         return [one["Pattern"] for one in filters if one.get("Pattern")]
 
@@ -97,26 +97,26 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
 
 def declared_mapping(function: str, source: SqsSource, *, arn: str, modified: float) -> SourceMapping:
-    """A mapping that thawd.toml declares; its UUID follows from function and queue.
+    """A mapping that thawd.toml declares; its UUID is computed from function and queue.
 
     Args:
         function: name of the function.
         source: as declared.
-        arn: of its queue.
-        modified: when it was changed last, seconds since the epoch.
+        arn: ARN of the queue.
+        modified: when the mapping was last changed, seconds since the epoch.
     """
-    given: dict[str, Any] = {"BatchSize": source.batch_size, "MaximumBatchingWindowInSeconds": source.window_s}
+    settings: dict[str, Any] = {"BatchSize": source.batch_size, "MaximumBatchingWindowInSeconds": source.window_s}
     if source.maximum_concurrency is not None:
-        given["ScalingConfig"] = {"MaximumConcurrency": source.maximum_concurrency}
+        settings["ScalingConfig"] = {"MaximumConcurrency": source.maximum_concurrency}
     if source.filters:
-        given["FilterCriteria"] = {"Filters": [{"Pattern": text} for text in source.filters]}
+        settings["FilterCriteria"] = {"Filters": [{"Pattern": text} for text in source.filters]}
     if source.report_batch_item_failures:
-        given["FunctionResponseTypes"] = [PARTIAL]
+        settings["FunctionResponseTypes"] = [PARTIAL]
     return SourceMapping(
         uuid=str(uuid.uuid5(uuid.NAMESPACE_URL, f"{function_arn(function)} {arn}")),
         source=arn,
         function=function,
-        given=given,
+        given=settings,
         enabled=source.enabled,
         modified=modified,
         url=None if source.sqs == arn else source.sqs,

@@ -1,7 +1,7 @@
-"""Event source mappings: which queues invoke which functions, as the Lambda API and thawd.toml say.
+"""Event source mappings: which queues invoke which functions, by the Lambda API and by thawd.toml.
 
-What the API makes is stored before it is answered. A change is carried out by the pollers afterwards: until they have
-done so a mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting``, and takes no other change.
+A change through the API is stored before it is answered. The pollers carry it out afterwards. Until they have done so
+the mapping is ``Creating``, ``Enabling``, ``Disabling``, ``Updating`` or ``Deleting`` and accepts no other change.
 
 Source: AWS Lambda API reference, the operations named; developer guide, "Using Lambda with Amazon SQS".
 """
@@ -20,6 +20,7 @@ import msgspec
 from thawd.control import paging
 from thawd.control.mapping_records import UNPROCESSED, SourceMapping, declared_mapping
 from thawd.control.names import function_arn, parse_function
+from thawd.control.records import Parameters
 from thawd.control.registry import Registry
 from thawd.errors import (
     InvalidParameterValueException,
@@ -31,7 +32,6 @@ from thawd.grammar import queue_names
 from thawd.grammar.event_patterns import Pattern, PatternError
 from thawd.resources import SqsSource
 
-Given = Mapping[str, Any]
 MAX_FILTERS = 5
 FIFO_BATCH = 10
 _MOST_LISTED = 100
@@ -72,20 +72,20 @@ _UNREAD = {
 
 
 class Pollers(Protocol):
-    """What reads the queues."""
+    """The part of thawd that reads the queues."""
 
     def apply(self, mapping: SourceMapping) -> None:
-        """Read as the mapping says from now on, and call `Mappings.settled` once that is so."""
+        """Apply a new or changed mapping, and call `Mappings.settled` once it is in effect."""
 
     def remove(self, uuid: str) -> None:
-        """Read no more for it, and call `Mappings.settled` once nothing of it is under way."""
+        """Stop reading for a mapping, and call `Mappings.settled` once its last batch has ended."""
 
     def last_result(self, uuid: str) -> str:
-        """What came of the last batch, in the words of ``LastProcessingResult``."""
+        """The outcome of the last batch, worded as ``LastProcessingResult``."""
 
 
 class _NoPollers:
-    """Until the server reads queues, changes are as good as carried out."""
+    """Stand-in until the server reads queues: every change is settled immediately."""
 
     def __init__(self, settled: Callable[[str], None]) -> None:
         self._settled = settled
@@ -104,11 +104,11 @@ class Mappings:
     """The operations on event source mappings.
 
     Attributes:
-        pollers: what carries changes out.
+        pollers: carries out changes.
     """
 
-    def __init__(self, known: Registry) -> None:
-        self._registry = known
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
         self._declared: dict[str, SourceMapping] = {}
         self._states: dict[str, str] = {}
         self._deleted: dict[str, SourceMapping] = {}
@@ -116,21 +116,21 @@ class Mappings:
         self.pollers: Pollers = _NoPollers(self.settled)
 
     def all(self) -> list[SourceMapping]:
-        """Every mapping that is to be read or shown, those of the file first."""
+        """Every mapping, those declared in thawd.toml first."""
         stored = [one for one in self._registry.mappings.values() if one.uuid not in self._declared]
         return [*self._declared.values(), *stored]
 
     def state(self, mapping: SourceMapping) -> str:
-        """Its state, as the API has it."""
+        """The mapping's state, worded as in the API."""
         return self._states.get(mapping.uuid) or ("Enabled" if mapping.enabled else "Disabled")
 
     def settled(self, uuid: str) -> None:
-        """The last change of a mapping has been carried out."""
+        """Note that the last change of a mapping has been carried out."""
         self._states.pop(uuid, None)
         self._deleted.pop(uuid, None)
 
     def declare(self, sources: Mapping[str, Iterable[SqsSource]], *, complain: Callable[[str], None]) -> None:
-        """These are the mappings of thawd.toml from now on; what is new or changed goes to the pollers."""
+        """Replace the mappings declared in thawd.toml; the pollers are notified of new and changed ones."""
         before, self._declared = self._declared, {}
         for function, listed in sources.items():
             for source in listed:
@@ -141,7 +141,7 @@ class Mappings:
                 if twin is not None and not twin.declared:
                     complain(
                         f"thawd: {mapping.name} is declared in the configuration and was made through the API, too "
-                        f"({twin.uuid}), which goes on; delete that one to have the configured one"
+                        f"({twin.uuid}); that one is used. Delete it to use the configured one"
                     )
                     continue
                 mapping.enabled = mapping.enabled and mapping.name not in self._registry.paused
@@ -154,59 +154,59 @@ class Mappings:
         for gone in before.keys() - self._declared.keys():
             self.pollers.remove(gone)
 
-    async def create(self, given: Given) -> dict[str, Any]:
+    async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateEventSourceMapping."""
-        source = _queue_of(given)
-        name, qualifier = self._function(given["FunctionName"])
+        source = _queue_of(parameters)
+        name, qualifier = self._function(parameters["FunctionName"])
         mapping = SourceMapping(
             uuid=str(uuid.uuid4()),
             source=source.arn,
             function=name,
             qualifier=qualifier,
-            given={field: given[field] for field in _SETTINGS if field in given},
-            enabled=given.get("Enabled", True),
+            given={field: parameters[field] for field in _SETTINGS if field in parameters},
+            enabled=parameters.get("Enabled", True),
             modified=time.time(),
-            tags=dict(given.get("Tags", {})),
+            tags=dict(parameters.get("Tags", {})),
         )
-        _check(mapping, given)
+        _check(mapping, parameters)
         async with self._changing:
             self._check_single(mapping)
             await self._registry.save_mapping(mapping)
             return self._carry_out(mapping, "Creating")
 
-    def get(self, given: Given) -> dict[str, Any]:
+    def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetEventSourceMapping."""
-        mapping = self._deleted.get(given["UUID"]) or self._find(given["UUID"])
+        mapping = self._deleted.get(parameters["UUID"]) or self._find(parameters["UUID"])
         return self._document(mapping)
 
-    async def update(self, given: Given) -> dict[str, Any]:
+    async def update(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateEventSourceMapping."""
         async with self._changing:
-            old = self._idle(given["UUID"], "update")
+            old = self._idle(parameters["UUID"], "update")
             if old.declared:
-                if set(given) - {"UUID", "Enabled"}:
+                if set(parameters) - {"UUID", "Enabled"}:
                     raise ResourceConflictException(
                         f"{old.name} is declared in thawd.toml, which alone can change it; Enabled can be set here"
                     )
-                await self._pause(old, paused=not given.get("Enabled", old.enabled))
+                await self._pause(old, paused=not parameters.get("Enabled", old.enabled))
                 return self._document(old)
             mapping = msgspec.structs.replace(
                 old,
-                given={**old.given, **{field: given[field] for field in _SETTINGS if field in given}},
-                enabled=given.get("Enabled", old.enabled),
+                given={**old.given, **{field: parameters[field] for field in _SETTINGS if field in parameters}},
+                enabled=parameters.get("Enabled", old.enabled),
                 modified=time.time(),
             )
-            if "FunctionName" in given:
-                mapping.function, mapping.qualifier = self._function(given["FunctionName"])
-            _check(mapping, given)
+            if "FunctionName" in parameters:
+                mapping.function, mapping.qualifier = self._function(parameters["FunctionName"])
+            _check(mapping, parameters)
             self._check_single(mapping)
             await self._registry.save_mapping(mapping)
             return self._carry_out(mapping, _transition(old, mapping))
 
-    async def delete(self, given: Given) -> dict[str, Any]:
-        """DeleteEventSourceMapping: batches under way run to their end."""
+    async def delete(self, parameters: Parameters) -> dict[str, Any]:
+        """DeleteEventSourceMapping: batches that have begun run to their end."""
         async with self._changing:
-            mapping = self._idle(given["UUID"], "delete")
+            mapping = self._idle(parameters["UUID"], "delete")
             if mapping.declared:
                 raise ResourceConflictException(f"{mapping.name} is declared in thawd.toml; remove it there")
             await self._registry.forget_mapping(mapping)
@@ -215,15 +215,15 @@ class Mappings:
             self.pollers.remove(mapping.uuid)
             return self._document(mapping, state="Deleting")
 
-    def list(self, given: Given) -> dict[str, Any]:
+    def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListEventSourceMappings."""
         found = sorted([*self.all(), *self._deleted.values()], key=lambda mapping: mapping.uuid)
-        if "FunctionName" in given:
-            wanted = self._function(given["FunctionName"])
+        if "FunctionName" in parameters:
+            wanted = self._function(parameters["FunctionName"])
             found = [mapping for mapping in found if (mapping.function, mapping.qualifier) == wanted]
-        if "EventSourceArn" in given:
-            found = [mapping for mapping in found if mapping.source == given["EventSourceArn"]]
-        chosen, marker = paging.page([(mapping.uuid, mapping) for mapping in found], given, most=_MOST_LISTED)
+        if "EventSourceArn" in parameters:
+            found = [mapping for mapping in found if mapping.source == parameters["EventSourceArn"]]
+        chosen, marker = paging.page([(mapping.uuid, mapping) for mapping in found], parameters, most=_MOST_LISTED)
         document = {"EventSourceMappings": [self._document(mapping) for mapping in chosen]}
         return paging.with_marker(document, marker)
 
@@ -231,9 +231,9 @@ class Mappings:
         """Pause or resume a mapping, durably.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
-            ResourceInUseException: it is being changed (400).
-            ResourceConflictException: the file disables it (409).
+            ResourceNotFoundException: there is no such mapping (404).
+            ResourceInUseException: the mapping is being changed (400).
+            ResourceConflictException: thawd.toml disables the mapping (409).
         """
         if self._find(uuid).enabled is not enabled:
             await self.update({"UUID": uuid, "Enabled": enabled})
@@ -265,18 +265,18 @@ class Mappings:
         return mapping
 
     def _idle(self, uuid: str, what: str) -> SourceMapping:
-        """The mapping, which nothing is changing.
+        """The mapping, after checking that no change of it is in progress.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
-            ResourceInUseException: it is being changed (400).
+            ResourceNotFoundException: there is no such mapping (404).
+            ResourceInUseException: the mapping is being changed (400).
         """
         if uuid in self._states:
             raise ResourceInUseException(f"Cannot {what} the event source mapping because it is in use.")
         return self._find(uuid)
 
-    def _function(self, given: str) -> tuple[str, str | None]:
-        name, qualifier = parse_function(given)
+    def _function(self, reference: str) -> tuple[str, str | None]:
+        name, qualifier = parse_function(reference)
         self._registry.qualified(name, qualifier)
         return name, qualifier
 
@@ -304,14 +304,14 @@ def _transition(old: SourceMapping, new: SourceMapping) -> str:
     return "Enabling" if new.enabled else "Disabling"
 
 
-def _queue_of(given: Given) -> queue_names.QueueName:
+def _queue_of(parameters: Parameters) -> queue_names.QueueName:
     """The queue of a new mapping.
 
     Raises:
-        InvalidParameterValueException: thawd reads no such source (400).
+        InvalidParameterValueException: thawd does not read such a source (400).
     """
-    arn = given.get("EventSourceArn", "")
-    service = arn.split(":")[2] if arn else "self-managed Kafka" if "SelfManagedEventSource" in given else ""
+    arn = parameters.get("EventSourceArn", "")
+    service = arn.split(":")[2] if arn else "self-managed Kafka" if "SelfManagedEventSource" in parameters else ""
     if service == "sqs" and (queue := queue_names.parse(arn)) is not None:
         if importlib.util.find_spec("boto3") is None:
             raise InvalidParameterValueException(
@@ -320,7 +320,7 @@ def _queue_of(given: Given) -> queue_names.QueueName:
         return queue
     readable = "thawd reads Amazon SQS queues (arn:aws:sqs:REGION:ACCOUNT:NAME)"
     if service == "sqs":
-        raise InvalidParameterValueException(f"{arn} is no ARN of an SQS queue; {readable}")
+        raise InvalidParameterValueException(f"{arn} is not the ARN of an SQS queue; {readable}")
     if not service:
         raise InvalidParameterValueException(f"An event source ARN is required; {readable}")
     what = _UNREAD.get(service)
@@ -329,13 +329,13 @@ def _queue_of(given: Given) -> queue_names.QueueName:
     raise InvalidParameterValueException(f"Unrecognized event source: {arn or service}. {readable}")
 
 
-def _check(mapping: SourceMapping, given: Given) -> None:
-    """Let a mapping pass whose settings an SQS queue can have.
+def _check(mapping: SourceMapping, parameters: Parameters) -> None:
+    """Refuse a mapping with settings that are not valid for its SQS queue.
 
     Raises:
-        InvalidParameterValueException: one of them it cannot (400).
+        InvalidParameterValueException: a setting is not valid (400).
     """
-    foreign = [name for name in _OF_STREAMS if given.get(name)]
+    foreign = [name for name in _OF_STREAMS if parameters.get(name)]
     if foreign:
         raise InvalidParameterValueException(f"Unsupported parameter for SQS event sources: {', '.join(foreign)}")
     if mapping.source.endswith(".fifo"):

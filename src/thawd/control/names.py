@@ -27,8 +27,8 @@ class FunctionName(NamedTuple):
     """A function as a caller named it.
 
     Attributes:
-        name: its name.
-        qualifier: version or alias; None: none was given.
+        name: the function's name.
+        qualifier: version or alias; None: the caller named none.
     """
 
     name: str
@@ -47,24 +47,24 @@ def layer_arn(name: str, version: int | None = None) -> str:
     return arn if version is None else f"{arn}:{version}"
 
 
-def parse_function(given: str, qualifier: str | None = None) -> FunctionName:
-    """The function that `given` names: a name, a partial or a full ARN, with or without a qualifier.
+def parse_function(reference: str, qualifier: str | None = None) -> FunctionName:
+    """The function that `reference` names: a name, a partial or a full ARN, with or without a qualifier.
 
     Args:
-        given: as the caller wrote it.
-        qualifier: from the query, where there is one.
+        reference: as the caller wrote it.
+        qualifier: the qualifier in the query, if any.
 
     Raises:
-        ValidationException: it is no name of a function (400).
-        InvalidParameterValueException: it has another qualifier than the query (400).
-        ResourceNotFoundException: it is of another account or region (404).
+        ValidationException: `reference` does not name a function (400).
+        InvalidParameterValueException: `reference` has another qualifier than the query (400).
+        ResourceNotFoundException: `reference` names another account or region (404).
     """
-    match = _FUNCTION.fullmatch(given)
+    match = _FUNCTION.fullmatch(reference)
     if match is None or len(match["name"]) > MAX_FUNCTION_NAME:
         raise ValidationException(
-            f"1 validation error detected: Value '{given}' at 'functionName' failed to satisfy constraint: Member must "
-            f"be a function's name of at most {MAX_FUNCTION_NAME} letters, digits, hyphens and underscores, a partial "
-            "ARN or a full ARN"
+            f"1 validation error detected: Value '{reference}' at 'functionName' failed to satisfy constraint: Member "
+            f"must be a function's name of at most {MAX_FUNCTION_NAME} letters, digits, hyphens and underscores, a "
+            "partial ARN or a full ARN"
         )
     own = match["qualifier"]
     if own and qualifier and own != qualifier:
@@ -80,25 +80,25 @@ def parse_function(given: str, qualifier: str | None = None) -> FunctionName:
 
 
 def not_found(name: str, qualifier: str | None = None) -> ResourceNotFoundException:
-    """That there is no such function, version or alias."""
+    """The error for a function, version or alias that does not exist."""
     return ResourceNotFoundException(f"Function not found: {function_arn(name, qualifier)}")
 
 
-def parse_layer(given: str) -> tuple[str, int | None]:
-    """Name and version of the layer that `given`, a name or an ARN, names.
+def parse_layer(reference: str) -> tuple[str, int | None]:
+    """Name and version of the layer that `reference`, a name or an ARN, names.
 
     Raises:
-        ResourceNotFoundException: it is of another account or region (404).
-        InvalidParameterValueException: it is no name of a layer (400).
+        ResourceNotFoundException: `reference` names another account or region (404).
+        InvalidParameterValueException: `reference` does not name a layer (400).
     """
-    match = _LAYER.fullmatch(given)
+    match = _LAYER.fullmatch(reference)
     if match is None:
-        raise InvalidParameterValueException(f"{given!r} is no name or ARN of a layer")
+        raise InvalidParameterValueException(f"{reference!r} is not the name or ARN of a layer")
     if (match["account"] or ACCOUNT_ID) != ACCOUNT_ID or (match["region"] or REGION) != REGION:
         raise ResourceNotFoundException("The resource you requested does not exist.")
     return match["name"], None if match["version"] is None else int(match["version"])
 
 
 def is_version(qualifier: str) -> bool:
-    """Whether it is ``$LATEST`` or the number of a version, rather than an alias."""
+    """Whether `qualifier` is ``$LATEST`` or a version number, rather than an alias."""
     return qualifier == LATEST or qualifier.isdigit()

@@ -1,4 +1,4 @@
-"""Destinations as the Lambda API gives them: from ARNs, with AWS's refusals.
+"""Destinations in requests of the Lambda API: parses their ARNs and refuses invalid ones as AWS does.
 
 Source: AWS Lambda API reference, "PutFunctionEventInvokeConfig", "CreateFunction"; developer guide, "Capturing records
 of Lambda asynchronous invocations".
@@ -16,7 +16,7 @@ from thawd.resources import Destination
 _OUTCOMES = ("OnSuccess", "OnFailure")
 
 
-def given_arns(configuration: Mapping[str, Any]) -> dict[str, str]:
+def configured_arns(configuration: Mapping[str, Any]) -> dict[str, str]:
     """The ARNs of an event invoke configuration, by ``OnSuccess`` and ``OnFailure``."""
     config = configuration.get("DestinationConfig") or {}
     arns = {outcome: (config.get(outcome) or {}).get("Destination") for outcome in _OUTCOMES}
@@ -25,25 +25,25 @@ def given_arns(configuration: Mapping[str, Any]) -> dict[str, str]:
 
 def destinations_of(configuration: Mapping[str, Any]) -> dict[str, Destination]:
     """The destinations of a stored event invoke configuration, by ``OnSuccess`` and ``OnFailure``."""
-    found = {outcome: parse_arn(arn) for outcome, arn in given_arns(configuration).items()}
+    found = {outcome: parse_arn(arn) for outcome, arn in configured_arns(configuration).items()}
     return {outcome: destination for outcome, destination in found.items() if destination is not None}
 
 
 def check_destinations(
     function: str, configuration: Mapping[str, Any], *, exists: Callable[[str, str | None], object]
 ) -> None:
-    """Let an event invoke configuration pass whose destinations there can be.
+    """Refuse an event invoke configuration with a destination that cannot be used.
 
     Args:
-        function: whose it is.
-        configuration: it.
+        function: name of the function.
+        configuration: its event invoke configuration.
         exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
 
     Raises:
-        InvalidParameterValueException: a destination is of a kind that the outcome cannot go to, the function itself,
-            or no function that exists (400).
+        InvalidParameterValueException: a destination is of an unsupported kind, is the function itself, or is a
+            function that does not exist (400).
     """
-    arns = given_arns(configuration)
+    arns = configured_arns(configuration)
     for outcome, arn in arns.items():
         destination = parse_arn(arn)
         if destination is not None and destination.kind == "sns" and is_fifo(destination):
@@ -71,7 +71,7 @@ def _check_function(
 
 
 def _spelled(arns: Mapping[str, str]) -> list[str]:
-    """The destinations as AWS's refusal spells them."""
+    """The destinations as AWS's error text spells them."""
     parts = []
     for outcome in _OUTCOMES:
         value = f"{outcome}(destination={arns[outcome]})" if outcome in arns else "null"
@@ -80,21 +80,21 @@ def _spelled(arns: Mapping[str, str]) -> list[str]:
 
 
 def dead_letter_of(shown: Mapping[str, Any]) -> Destination | None:
-    """The dead-letter queue or topic among the parameters of a function that are shown as they were given."""
+    """The dead-letter queue or topic in a function's ``shown`` parameters; None: there is none."""
     arn = (shown.get("DeadLetterConfig") or {}).get("TargetArn")
     return parse_dead_letter(arn) if arn else None
 
 
-def check_dead_letter(given: Mapping[str, Any]) -> None:
-    """Let parameters of a function pass whose dead letters can be delivered.
+def check_dead_letter(parameters: Mapping[str, Any]) -> None:
+    """Refuse parameters whose dead-letter queue or topic cannot be used.
 
     Raises:
-        InvalidParameterValueException: the ARN is none of a standard queue or topic (400).
+        InvalidParameterValueException: the ARN is not that of a standard queue or topic (400).
     """
-    arn = (given.get("DeadLetterConfig") or {}).get("TargetArn")
+    arn = (parameters.get("DeadLetterConfig") or {}).get("TargetArn")
     if not arn:
         return
-    destination = dead_letter_of(given)
+    destination = dead_letter_of(parameters)
     if destination is None:
         raise InvalidParameterValueException(
             f"Invalid dead letter queue ARN: {arn} is not the ARN of an SQS queue or an SNS topic"

@@ -14,29 +14,29 @@ DEFAULT_ITEMS = 50
 
 
 def page(
-    items: Sequence[tuple[str, T]], given: Mapping[str, Any], *, most: int = DEFAULT_ITEMS
+    items: Sequence[tuple[str, T]], parameters: Mapping[str, Any], *, most: int = DEFAULT_ITEMS
 ) -> tuple[list[T], str | None]:
     """One page of `items`, and the marker for the next; None after the last.
 
     Args:
-        items: each with a key, in the order of which they are listed.
-        given: ``Marker`` and ``MaxItems`` of the request.
+        items: pairs of key and item, in the order of their keys.
+        parameters: ``Marker`` and ``MaxItems`` of the request.
         most: the longest page.
 
     Raises:
-        InvalidParameterValueException: the marker was not given out by us (400).
+        InvalidParameterValueException: the marker was not issued by thawd (400).
     """
     start = 0
-    if given.get("Marker"):
+    if parameters.get("Marker"):
         try:
-            after = base64.b64decode(given["Marker"].encode(), altchars=b"-_", validate=True).decode()
+            after = base64.b64decode(parameters["Marker"].encode(), altchars=b"-_", validate=True).decode()
         except (binascii.Error, ValueError):
             raise InvalidParameterValueException("Invalid pagination token") from None
         start = next((index + 1 for index, (key, _) in enumerate(items) if key == after), -1)
         if start < 0:
-            # The item has gone meanwhile: the next one in the order is where it was.
+            # The item was deleted meanwhile: the page begins with the next key in order.
             start = next((index for index, (key, _) in enumerate(items) if key > after), len(items))
-    end = start + min(given.get("MaxItems") or most, most)
+    end = start + min(parameters.get("MaxItems") or most, most)
     chosen = [item for _, item in items[start:end]]
     if end >= len(items):
         return chosen, None
@@ -44,5 +44,5 @@ def page(
 
 
 def with_marker(document: dict[str, Any], marker: str | None) -> dict[str, Any]:
-    """`document` with ``NextMarker`` where there is another page."""
+    """Add ``NextMarker`` to `document` if there is another page."""
     return document if marker is None else {**document, "NextMarker": marker}

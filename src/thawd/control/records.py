@@ -1,12 +1,13 @@
-"""What the control plane stores of functions: structs as they lie in the catalog, and as the Lambda API shows them.
+"""The control plane's records of functions, as the catalog stores them and as the Lambda API shows them.
 
-Fields that only AWS has a use for (a VPC, a KMS key) are kept and shown, and do nothing here.
+Fields that have a meaning on AWS only (a VPC, a KMS key) are stored and shown, and have no effect here.
 """
 
 from __future__ import annotations
 
 import time
 import uuid
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,28 +18,30 @@ from thawd.resources import LATEST, Function
 
 T = TypeVar("T")
 
+Parameters = Mapping[str, Any]
+"""The checked input of an operation, as `thawd.gateway.lambda_api.shapes.read` returns it."""
 SNAP_START_ON = "PublishedVersions"
 SNAP_START_OFF = "None"
 
 
 def now_text() -> str:
-    """The time as ``LastModified`` has it, with milliseconds, in UTC."""
+    """The current time in the format of ``LastModified``: UTC, with milliseconds."""
     now = time.time()
     return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(now)) + f".{int(now % 1 * 1000):03d}+0000"
 
 
 def new_revision() -> str:
-    """A revision id: changes with each change of what it belongs to."""
+    """A new revision id, which a resource gets with each change."""
     return str(uuid.uuid4())
 
 
-class Settled(msgspec.Struct, frozen=True, omit_defaults=True):
+class StateReason(msgspec.Struct, frozen=True, omit_defaults=True):
     """A state with its reason.
 
     Attributes:
         state: for example ``Active`` or ``Successful``.
         reason: for people.
-        code: for programs.
+        code: the API's reason code, for programs.
     """
 
     state: str
@@ -50,9 +53,9 @@ class LayerUse(msgspec.Struct):
     """A layer version that a function uses; it stays usable when the layer version is deleted.
 
     Attributes:
-        arn: of the layer version.
+        arn: ARN of the layer version.
         package: name of its package.
-        code_size: of its zip file, bytes.
+        code_size: size of its zip file, bytes.
     """
 
     arn: str
@@ -64,21 +67,21 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     """One version of a function, ``$LATEST`` included.
 
     Attributes:
-        function: what is run.
+        function: the settings that the version runs with.
         runtime: identifier of the runtime, for example ``python3.12``.
-        code_sha256: of the zip file, Base64.
-        code_size: of the zip file, bytes.
+        code_sha256: SHA-256 of the zip file, Base64.
+        code_size: size of the zip file, bytes.
         package: name of the package.
         from_zip: whether the package was uploaded; else it is a copy of a folder that thawd.toml names.
         version: number, or ``$LATEST``.
-        shown: parameters of AWS that are stored and shown as they were given, by name.
+        shown: parameters that have a meaning on AWS only, stored and shown unchanged, by name.
         layers: layer versions, in order.
         snap_start: ``PublishedVersions`` or ``None``.
-        described: of a published version, the description that ``$LATEST`` had then.
+        described: for a published version, the description that ``$LATEST`` had when it was published.
         last_modified: see `now_text`.
         revision: see `new_revision`.
-        state: of the version.
-        update: of its last update.
+        state: state of the version.
+        update: state of the version's last update.
     """
 
     function: Function
@@ -94,15 +97,15 @@ class VersionRecord(msgspec.Struct, omit_defaults=True):
     described: str = ""
     last_modified: str = ""
     revision: str = ""
-    state: Settled = Settled("Pending", "The function is being created.", "Creating")
-    update: Settled = Settled("Successful")
+    state: StateReason = StateReason("Pending", "The function is being created.", "Creating")
+    update: StateReason = StateReason("Successful")
 
     def document(self, *, optimised: bool, qualifier: str | None = None) -> dict[str, Any]:
-        """As ``FunctionConfiguration``.
+        """The version as the API's ``FunctionConfiguration``.
 
         Args:
             optimised: whether its environments are thawed from a snapshot.
-            qualifier: what the ARN is to end with; None: nothing.
+            qualifier: the qualifier at the end of the ARN; None: the ARN has none.
         """
         function = self.function
         made: dict[str, Any] = {
@@ -147,8 +150,8 @@ class Alias(msgspec.Struct, omit_defaults=True):
     """A name for a version, or for two of them by weight.
 
     Attributes:
-        name: of the alias.
-        version: that it stands for.
+        name: name of the alias.
+        version: the version that it points to.
         description: for people.
         weights: shares of other versions, 0 to 1.
         revision: see `new_revision`.
@@ -161,7 +164,7 @@ class Alias(msgspec.Struct, omit_defaults=True):
     revision: str = ""
 
     def shares(self) -> dict[str, float]:
-        """All versions that it stands for, and their shares, which sum to 1."""
+        """All versions that the alias points to, and their shares, which sum to 1."""
         return {self.version: 1.0 - sum(self.weights.values()), **self.weights}
 
     def document(self, function: str) -> dict[str, Any]:
@@ -182,7 +185,7 @@ class ResourcePolicy(msgspec.Struct, omit_defaults=True):
     """A resource-based policy.
 
     Attributes:
-        statements: in the order they were added, each as IAM writes them.
+        statements: IAM policy statements, in the order they were added.
         revision: see `new_revision`.
     """
 
@@ -191,20 +194,20 @@ class ResourcePolicy(msgspec.Struct, omit_defaults=True):
 
 
 class Family(msgspec.Struct, omit_defaults=True):
-    """What belongs to a function as a whole, or to one of its qualifiers. ``versions`` are stored apart.
+    """A function with its versions, its aliases and the settings of its qualifiers. ``versions`` are stored separately.
 
     Attributes:
-        name: of the function.
-        declared: whether thawd.toml declares it; then only what is added to it is stored.
-        shadows: whether one of the same name was made through the API; then nothing is stored of this one.
+        name: name of the function.
+        declared: whether thawd.toml declares the function; then only what the API adds to it is stored.
+        shadows: whether a function of this name was also made through the API; then nothing is stored of this one.
         versions: by number, ``$LATEST`` among them.
         aliases: by name.
-        last_version: the highest number ever given.
+        last_version: the highest version number ever used.
         reserved: reserved concurrency; None: none.
-        provisioned: by qualifier, environments asked for.
-        provisioned_modified: by qualifier, when that was changed.
-        event_configs: event invoke configurations as given, by qualifier.
-        urls: function URLs as given, by qualifier.
+        provisioned: requested provisioned environments, by qualifier.
+        provisioned_modified: when that number was last changed, by qualifier.
+        event_configs: event invoke configurations as the API received them, by qualifier.
+        urls: function URL configurations as the API received them, by qualifier.
         policies: by qualifier, ``$LATEST`` for the function itself.
         tags: keys and values.
         recursion: ``Terminate`` or ``Allow``.
@@ -244,14 +247,14 @@ _encoder = msgspec.json.Encoder(enc_hook=_encode_path)
 
 
 def encode(record: msgspec.Struct) -> bytes:
-    """A record as it is stored, JSON text."""
+    """Encode a record for the catalog, as JSON text."""
     return _encoder.encode(record)
 
 
 def decode(data: bytes, kind: type[T]) -> T:
-    """A stored record.
+    """Decode a stored record.
 
     Raises:
-        msgspec.MsgspecError: it is none, or of a newer release.
+        msgspec.MsgspecError: `data` is not such a record, or a newer release wrote it.
     """
     return msgspec.json.decode(data, type=kind, dec_hook=_decode_path)

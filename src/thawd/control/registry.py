@@ -1,7 +1,7 @@
-"""All functions and layers that the control plane knows, in memory as in the catalog.
+"""All functions and layers that the control plane manages, in memory and in the catalog.
 
-A change is made in memory and stored before anyone is told that it was made. Changes of one function wait for each
-other.
+A change is made in memory and stored before it is answered or takes effect elsewhere. Changes of one function run one
+after the other.
 """
 
 from __future__ import annotations
@@ -27,19 +27,19 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
     """One version of a layer.
 
     Attributes:
-        name: of the layer.
-        version: its number.
-        code_sha256: of the zip file, Base64.
-        code_size: of the zip file, bytes.
-        unzipped_bytes: of what is in it.
+        name: name of the layer.
+        version: version number.
+        code_sha256: SHA-256 of the zip file, Base64.
+        code_size: size of the zip file, bytes.
+        unzipped_bytes: size of the unpacked files, bytes.
         package: name of its package.
-        created: when, see `records.now_text`.
+        created: when the version was published; see `records.now_text`.
         description: for people.
         runtimes: compatible runtimes.
         architectures: compatible architectures.
         license: for people.
-        statements: of its policy.
-        revision: of its policy.
+        statements: statements of its policy.
+        revision: revision id of its policy.
     """
 
     name: str
@@ -58,7 +58,7 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
 
 
 class Layer(msgspec.Struct):
-    """A layer: its versions by number, and the highest number ever given."""
+    """A layer: its versions by number, and the highest number ever used."""
 
     name: str
     versions: dict[int, LayerVersion] = {}
@@ -66,14 +66,14 @@ class Layer(msgspec.Struct):
 
 
 class Registry:
-    """The families and layers.
+    """All functions (as `Family`), layers, and event source mappings made through the API.
 
     Attributes:
         families: functions, by name.
-        layers: by name.
-        shadowed: functions made through the API that thawd.toml covers with one of the same name for now, by name.
+        layers: layers, by name.
+        shadowed: functions made through the API that are hidden while thawd.toml declares the same name, by name.
         mappings: event source mappings made through the API, by UUID.
-        paused: names of sources of thawd.toml that are not to run for now.
+        paused: names of the sources in thawd.toml that are paused.
     """
 
     def __init__(self, catalog: Catalog) -> None:
@@ -89,7 +89,7 @@ class Registry:
         """Read everything from the catalog; call it once, first.
 
         Raises:
-            StoreError: it cannot be read, or was written by a newer release.
+            StoreError: the catalog cannot be read, or a newer release wrote it.
         """
         versions: list[VersionRecord] = []
         for key, document in (await self._catalog.load()).items():
@@ -115,7 +115,7 @@ class Registry:
 
     @contextlib.asynccontextmanager
     async def changing(self, name: str) -> AsyncIterator[None]:
-        """Within it the function `name` is changed by nobody else; whatever raises leaves it as it was."""
+        """Hold the lock of the function `name` for a change; an exception restores the function as it was."""
         async with self._locks.setdefault(name, asyncio.Lock()):
             family = self.families.get(name)
             before = None if family is None else encode(msgspec.structs.replace(family, versions={}))
@@ -130,7 +130,7 @@ class Registry:
         """The function `name`.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
+            ResourceNotFoundException: there is no such function (404).
         """
         family = self.families.get(name)
         if family is None or LATEST not in family.versions:
@@ -138,10 +138,10 @@ class Registry:
         return family
 
     def record(self, name: str, qualifier: str | None = None) -> VersionRecord:
-        """A version of the function `name`; of an alias, the one that it stands for first.
+        """A version of the function `name`; for an alias, the version that it points to (not those in its weights).
 
         Raises:
-            ResourceNotFoundException: there is none (404).
+            ResourceNotFoundException: there is no such function, version or alias (404).
         """
         family = self.family(name)
         number = qualifier or LATEST
@@ -152,7 +152,7 @@ class Registry:
         return family.versions[number]
 
     def qualified(self, name: str, qualifier: str | None) -> str:
-        """The qualifier itself once it is known to exist; ``$LATEST`` for none.
+        """Check that a qualifier exists and return it; ``$LATEST`` for None.
 
         Raises:
             ResourceNotFoundException: there is no such version or alias (404).
@@ -173,10 +173,10 @@ class Registry:
         return named | {version.package for layer in self.layers.values() for version in layer.versions.values()}
 
     async def save(self, family: Family, *records: VersionRecord, removed: tuple[str, ...] = ()) -> None:
-        """Store a function's own document, and those of these versions.
+        """Store a function's own document and those of `records`, and delete the versions `removed`.
 
         Raises:
-            StoreError: it could not be stored; the caller puts memory back as it was.
+            StoreError: the documents could not be stored; the caller restores memory.
         """
         if family.shadows:
             raise ResourceConflictException(
@@ -194,7 +194,7 @@ class Registry:
         """Remove a function with all its versions.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         keys = [Key(VERSION, family.name, number) for number in family.versions]
         await self._catalog.change(remove=[Key(FUNCTION, family.name), *keys])
@@ -204,7 +204,7 @@ class Registry:
         """Store a layer with all its versions.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         await self._catalog.change(put=[(Key(LAYER, layer.name), encode(layer))])
 
@@ -212,7 +212,7 @@ class Registry:
         """Store an event source mapping.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         await self._catalog.change(put=[(Key(MAPPING, mapping.uuid), encode(mapping))])
         self.mappings[mapping.uuid] = mapping
@@ -221,16 +221,16 @@ class Registry:
         """Remove an event source mapping.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         await self._catalog.change(remove=[Key(MAPPING, mapping.uuid)])
         self.mappings.pop(mapping.uuid, None)
 
     async def pause(self, name: str, *, paused: bool) -> None:
-        """Store that a source of thawd.toml is not to run for now, or that it is again.
+        """Store that a source of thawd.toml is paused, or is no longer.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         if paused:
             await self._catalog.change(put=[(Key(PAUSED, name), b"{}")])
@@ -251,13 +251,13 @@ def _restore(family: Family, before: Family) -> None:
             setattr(family, field, getattr(before, field))
 
 
-def check_revision(given: str | None, latest: str, *, what: str) -> None:
-    """Let an operation pass that names the latest revision, or none.
+def check_revision(revision: str | None, latest: str, *, what: str) -> None:
+    """Refuse an operation that names another revision than the latest; None matches any revision.
 
     Raises:
-        PreconditionFailedException: it names another (412).
+        PreconditionFailedException: `revision` is not the latest (412).
     """
-    if given is not None and given != latest:
+    if revision is not None and revision != latest:
         raise PreconditionFailedException(
             "The Revision Id provided does not match the latest Revision Id. Call the "
             f"{what} API to retrieve the latest Revision Id"
@@ -265,10 +265,10 @@ def check_revision(given: str | None, latest: str, *, what: str) -> None:
 
 
 def check_settled(record: VersionRecord) -> None:
-    """Let a change of a version pass that is not being changed.
+    """Refuse a change of a version while another change is in progress.
 
     Raises:
-        ResourceConflictException: it is (409).
+        ResourceConflictException: a change is in progress (409).
     """
     arn = record.function.arn
     if record.state.state == "Pending":
@@ -278,13 +278,13 @@ def check_settled(record: VersionRecord) -> None:
 
 
 def check_undeclared(family: Family, what: str) -> None:
-    """Let a change pass of a function that was made through the API.
+    """Refuse a change of a function that thawd.toml declares.
 
     Raises:
-        ResourceConflictException: thawd.toml declares it (409).
+        ResourceConflictException: thawd.toml declares the function (409).
     """
     if family.declared:
         raise ResourceConflictException(
             f"{what} of {family.name} cannot be changed through the API: thawd.toml declares the function. Change it "
-            "there; a running thawd takes it over on SIGHUP or with --watch."
+            "there; a running thawd reloads the file on SIGHUP or with --watch."
         )

@@ -1,21 +1,20 @@
-"""Function URLs, recursion and runtime management: what is configured by qualifier and has no life of its own.
+"""Configuration of function URLs, recursive loop detection and runtime management, by function and qualifier.
 
 Source: AWS Lambda API reference, the operations named.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 from thawd.control import paging
 from thawd.control.names import function_arn, parse_function
-from thawd.control.records import Family, now_text
+from thawd.control.records import Family, Parameters, now_text
 from thawd.control.registry import Registry
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
 from thawd.resources import LATEST
 
-Given = Mapping[str, Any]
 _FIELDS = ("AuthType", "Cors", "InvokeMode")
 
 
@@ -23,84 +22,85 @@ class Urls:
     """The operations on function URLs.
 
     Args:
-        known: all functions.
-        serve: has a URL served: function, qualifier or None, its configuration or None to end it; the URL.
-        declared: the configuration of the URL that thawd.toml declares for a function; None: it declares none.
+        registry: all functions.
+        serve: starts serving a URL, or stops if the configuration is None. Its arguments are the function, the
+            qualifier or None, and the configuration; it returns the URL.
+        declared: returns the configuration of the URL that thawd.toml declares for a function; None: it declares none.
     """
 
     def __init__(
         self,
-        known: Registry,
+        registry: Registry,
         *,
-        serve: Callable[[str, str | None, Given | None], str],
-        declared: Callable[[str], Given | None] = lambda name: None,
+        serve: Callable[[str, str | None, Parameters | None], str],
+        declared: Callable[[str], Parameters | None] = lambda name: None,
     ) -> None:
-        self._registry = known
+        self._registry = registry
         self._serve = serve
         self._declared = declared
         self._since = now_text()
 
     def restore(self) -> None:
-        """Have all URLs served that are stored; call it once, after the start."""
+        """Start serving all stored URLs; call it once, after the start."""
         for family in self._registry.families.values():
             for qualifier, config in family.urls.items():
-                config["Url"] = self._serve(family.name, _plain(qualifier), config)  # the port may be another
+                config["Url"] = self._serve(family.name, _plain(qualifier), config)  # the port may have changed
 
     def end(self, name: str, alias: str) -> None:
-        """The alias has been deleted."""
+        """Stop serving the URL of an alias that has been deleted."""
         self._serve(name, alias, None)
 
     def forget(self, family: Family) -> None:
-        """The function has been deleted."""
+        """Stop serving the URLs of a function that has been deleted."""
         for qualifier in family.urls:
             self._serve(family.name, _plain(qualifier), None)
 
-    async def create(self, given: Given) -> dict[str, Any]:
+    async def create(self, parameters: Parameters) -> dict[str, Any]:
         """CreateFunctionUrlConfig."""
-        family, qualifier = self._target(given)
+        family, qualifier = self._target(parameters)
         if self._config(family, qualifier) is not None:
             arn = function_arn(family.name, _plain(qualifier))
             raise ResourceConflictException(
                 f"Failed to create function url config for [functionArn = {arn}]. Error message:  "
                 "FunctionUrlConfig exists for this Lambda function"
             )
-        config = {field: given[field] for field in _FIELDS if field in given}
+        config = {field: parameters[field] for field in _FIELDS if field in parameters}
         return await self._store(family, qualifier, {**config, "CreationTime": now_text()})
 
-    async def update(self, given: Given) -> dict[str, Any]:
+    async def update(self, parameters: Parameters) -> dict[str, Any]:
         """UpdateFunctionUrlConfig."""
-        family, qualifier = self._changeable(given)
-        config = {field: given[field] for field in _FIELDS if field in given}
+        family, qualifier = self._changeable(parameters)
+        config = {field: parameters[field] for field in _FIELDS if field in parameters}
         return await self._store(family, qualifier, {**family.urls[qualifier], **config})
 
     async def _store(self, family: Family, qualifier: str, config: dict[str, Any]) -> dict[str, Any]:
         made = {"InvokeMode": "BUFFERED", **config, "LastModifiedTime": now_text()}
         family.urls[qualifier] = made
         await self._registry.save(family)
-        # Not before it is stored: what is served must be what is shown.
+        # Served only after it is stored: what is served must match what the API shows.
         made["Url"] = self._serve(family.name, _plain(qualifier), made)
         return self._document(family, qualifier)
 
-    def get(self, given: Given) -> dict[str, Any]:
+    def get(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunctionUrlConfig."""
-        return self._document(*self._find(given))
+        return self._document(*self._find(parameters))
 
-    async def delete(self, given: Given) -> None:
+    async def delete(self, parameters: Parameters) -> None:
         """DeleteFunctionUrlConfig."""
-        family, qualifier = self._changeable(given)
+        family, qualifier = self._changeable(parameters)
         del family.urls[qualifier]
         await self._registry.save(family)
         self._serve(family.name, _plain(qualifier), None)
 
-    def list(self, given: Given) -> dict[str, Any]:
+    def list(self, parameters: Parameters) -> dict[str, Any]:
         """ListFunctionUrlConfigs."""
-        family = self._registry.family(parse_function(given["FunctionName"]).name)
+        family = self._registry.family(parse_function(parameters["FunctionName"]).name)
         known = {*family.urls, *([LATEST] if self._declared(family.name) is not None else [])}
-        chosen, marker = paging.page([(name, name) for name in sorted(known)], given)
+        chosen, marker = paging.page([(name, name) for name in sorted(known)], parameters)
         return paging.with_marker({"FunctionUrlConfigs": [self._document(family, name) for name in chosen]}, marker)
 
-    def _target(self, given: Given) -> tuple[Family, str]:
-        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+    def _target(self, parameters: Parameters) -> tuple[Family, str]:
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         family = self._registry.family(name)
         if qualifier is not None and qualifier not in family.aliases:
             if qualifier in family.versions:
@@ -110,23 +110,23 @@ class Urls:
             self._registry.record(name, qualifier)
         return family, qualifier or LATEST
 
-    def _find(self, given: Given) -> tuple[Family, str]:
-        family, qualifier = self._target(given)
+    def _find(self, parameters: Parameters) -> tuple[Family, str]:
+        family, qualifier = self._target(parameters)
         if self._config(family, qualifier) is None:
             raise ResourceNotFoundException("The resource you requested does not exist.")
         return family, qualifier
 
-    def _changeable(self, given: Given) -> tuple[Family, str]:
-        family, qualifier = self._find(given)
+    def _changeable(self, parameters: Parameters) -> tuple[Family, str]:
+        family, qualifier = self._find(parameters)
         if qualifier not in family.urls:
             raise ResourceConflictException(
                 f"The URL of {family.name} cannot be changed through the API: thawd.toml declares it. Change it there; "
-                "a running thawd takes it over on SIGHUP or with --watch."
+                "a running thawd reloads the file on SIGHUP or with --watch."
             )
         return family, qualifier
 
-    def _config(self, family: Family, qualifier: str) -> Given | None:
-        """What is known of the URL of a qualifier, made through the API or declared; None: there is none."""
+    def _config(self, family: Family, qualifier: str) -> Parameters | None:
+        """The configuration of a qualifier's URL, made through the API or declared; None: it has no URL."""
         made = family.urls.get(qualifier)
         if made is not None or qualifier != LATEST:
             return made
@@ -150,40 +150,40 @@ def _plain(qualifier: str) -> str | None:
 
 
 class Switches:
-    """Recursion and runtime management: stored and shown."""
+    """Recursive loop detection and runtime management: settings that are stored and shown."""
 
-    def __init__(self, known: Registry) -> None:
-        self._registry = known
+    def __init__(self, registry: Registry) -> None:
+        self._registry = registry
 
-    async def put_recursion(self, given: Given) -> dict[str, Any]:
+    async def put_recursion(self, parameters: Parameters) -> dict[str, Any]:
         """PutFunctionRecursionConfig."""
-        family = self._registry.family(parse_function(given["FunctionName"]).name)
-        family.recursion = given["RecursiveLoop"]
+        family = self._registry.family(parse_function(parameters["FunctionName"]).name)
+        family.recursion = parameters["RecursiveLoop"]
         await self._registry.save(family)
         return {"RecursiveLoop": family.recursion}
 
-    def get_recursion(self, given: Given) -> dict[str, Any]:
+    def get_recursion(self, parameters: Parameters) -> dict[str, Any]:
         """GetFunctionRecursionConfig."""
-        return {"RecursiveLoop": self._registry.family(parse_function(given["FunctionName"]).name).recursion}
+        return {"RecursiveLoop": self._registry.family(parse_function(parameters["FunctionName"]).name).recursion}
 
-    async def put_runtime(self, given: Given) -> dict[str, Any]:
+    async def put_runtime(self, parameters: Parameters) -> dict[str, Any]:
         """PutRuntimeManagementConfig."""
-        family, qualifier = self._qualified(given)
-        if given["UpdateRuntimeOn"] == "Manual" and "RuntimeVersionArn" not in given:
+        family, qualifier = self._qualified(parameters)
+        if parameters["UpdateRuntimeOn"] == "Manual" and "RuntimeVersionArn" not in parameters:
             raise InvalidParameterValueException("RuntimeVersionArn is required when UpdateRuntimeOn is Manual")
         family.runtime_updates[qualifier] = {
-            name: given[name] for name in ("UpdateRuntimeOn", "RuntimeVersionArn") if name in given
+            name: parameters[name] for name in ("UpdateRuntimeOn", "RuntimeVersionArn") if name in parameters
         }
         await self._registry.save(family)
-        return self.get_runtime(given)
+        return self.get_runtime(parameters)
 
-    def get_runtime(self, given: Given) -> dict[str, Any]:
+    def get_runtime(self, parameters: Parameters) -> dict[str, Any]:
         """GetRuntimeManagementConfig."""
-        family, qualifier = self._qualified(given)
+        family, qualifier = self._qualified(parameters)
         made = {"UpdateRuntimeOn": "Auto", **family.runtime_updates.get(qualifier, {})}
         return {**made, "FunctionArn": function_arn(family.name, qualifier)}
 
-    def _qualified(self, given: Given) -> tuple[Family, str]:
-        name, qualifier = parse_function(given["FunctionName"], given.get("Qualifier"))
+    def _qualified(self, parameters: Parameters) -> tuple[Family, str]:
+        name, qualifier = parse_function(parameters["FunctionName"], parameters.get("Qualifier"))
         family = self._registry.family(name)
         return family, self._registry.qualified(name, qualifier)

@@ -1,6 +1,6 @@
-"""Records to AWS: SQS, SNS, EventBridge and buckets that are not ours, by boto3, which is an extra.
+"""Deliveries to AWS: SQS, SNS, EventBridge and buckets that are not thawd's, by boto3, which is an extra.
 
-Everything here blocks, and is called in threads. Clients retry nothing: that is the business of whoever delivers.
+Everything here blocks, and is called in threads. Clients retry nothing: `thawd.queue.outcomes` does.
 
 Source: AWS Lambda developer guide, "Capturing records of Lambda asynchronous invocations"; the services' API references
 and quotas.
@@ -43,7 +43,7 @@ _THROTTLED = {
     "ThrottlingException",
     "TooManyRequestsException",
 }
-# Credentials that were good and will be again, and a clock that somebody may set right.
+# Credentials that can be renewed, and a clock that can be set right.
 _EXPIRED = {
     "ExpiredToken",
     "ExpiredTokenException",
@@ -59,7 +59,7 @@ class Aws:
     """Clients of AWS's services.
 
     Args:
-        endpoint: address of the emulated ones; None: those of the usual environment variables and files of AWS.
+        endpoint: address of an emulated AWS; None: AWS as its usual environment variables and files say.
     """
 
     def __init__(self, endpoint: str | None = None) -> None:
@@ -69,11 +69,12 @@ class Aws:
         self._queues: dict[str, str] = {}
 
     def send(self, delivery: Delivery) -> None:
-        """Bring a record to where it goes; when this returns, the service has said that it took it.
+        """Send a record to its destination; when this returns, the service has accepted it.
 
         Raises:
-            DestinationUnavailable: nobody answers, not now, or there are no credentials.
-            DestinationRefused: the service will not take it.
+            DestinationUnavailable: the service does not answer or takes nothing at the moment, or there are no
+                credentials.
+            DestinationRefused: the service does not take the record.
         """
         destination = delivery.destination
         if is_fifo(destination):
@@ -90,40 +91,40 @@ class Aws:
             raise self._translated(destination, error, size=size) from error
 
     def _translated(self, destination: Destination, error: Exception, *, size: int) -> Exception:
-        """What an error of boto3 means for a delivery; the error itself when it is none of boto3's."""
+        """An error of boto3 as an error of a delivery; any other error unchanged."""
         from botocore import exceptions as aws
 
         if isinstance(error, aws.ClientError):
             answer: dict[str, Any] = error.response
             code = str(answer.get("Error", {}).get("Code", ""))
             status = int(answer.get("ResponseMetadata", {}).get("HTTPStatusCode", 0))
-            self._queues.pop(destination.name, None)  # it may have been deleted, and made anew at another address
-            told = f"{destination} answered {code}: {answer.get('Error', {}).get('Message', '')} ({size:,} bytes)"
-            return _unavailable_or_refused(told, code, status)
+            self._queues.pop(destination.name, None)  # it may have been deleted, and made again at another address
+            message = f"{destination} answered {code}: {answer.get('Error', {}).get('Message', '')} ({size:,} bytes)"
+            return _unavailable_or_refused(message, code, status)
         if isinstance(error, aws.ParamValidationError):
             return DestinationRefused(f"{destination}: {error}")
         if isinstance(error, aws.NoCredentialsError | aws.CredentialRetrievalError | aws.TokenRetrievalError):
             with self._lock:
-                self._clients.clear()  # they would never look for credentials again
+                self._clients.clear()  # a client never looks for credentials again
             return DestinationUnavailable(f"{destination}: there are no credentials for AWS: {error}")
         if isinstance(error, aws.BotoCoreError | OSError):
             return DestinationUnavailable(f"{destination} could not be reached: {error}")
         return error
 
     def _client(self, service: str, region: str) -> Any:
-        with self._lock:  # boto3's sessions are not for several threads at once; clients are
+        with self._lock:  # several threads may share boto3's clients, and not its sessions
             if (service, region) not in self._clients:
-                self._clients[service, region] = self._made(service, region)
+                self._clients[service, region] = self._make_client(service, region)
             return self._clients[service, region]
 
-    def _made(self, service: str, region: str) -> Any:
+    def _make_client(self, service: str, region: str) -> Any:
         try:
             import boto3
             from botocore.config import Config
         except ModuleNotFoundError:
             raise DestinationUnavailable(
                 "destinations at AWS need boto3, which is not installed; install it with: pip install 'thawd[aws]', "
-                "and start thawd anew"
+                "and restart thawd"
             ) from None
         own = {} if self._endpoint is None else {"aws_access_key_id": "test", "aws_secret_access_key": "test"}
         config = Config(
@@ -180,14 +181,14 @@ class Aws:
 _SENDERS = {"sqs": Aws._send_sqs, "sns": Aws._send_sns, "events": Aws._send_events, "s3": Aws._send_s3}
 
 
-def _attributes(given: dict[str, str]) -> dict[str, dict[str, str]]:
-    """Message attributes; ``ErrorCode`` is a number, as AWS documents."""
+def _attributes(attributes: dict[str, str]) -> dict[str, dict[str, str]]:
+    """Message attributes as boto3 takes them; ``ErrorCode`` is a number, as AWS documents."""
     return {
         name: {"DataType": "Number" if name == "ErrorCode" else "String", "StringValue": value}
-        for name, value in given.items()
+        for name, value in attributes.items()
     }
 
 
-def _unavailable_or_refused(told: str, code: str, status: int) -> ThawdError:
+def _unavailable_or_refused(message: str, code: str, status: int) -> ThawdError:
     passes = status >= 500 or status == 429 or code in _THROTTLED | _EXPIRED | _INTERNAL
-    return DestinationUnavailable(told) if passes else DestinationRefused(told)
+    return DestinationUnavailable(message) if passes else DestinationRefused(message)

@@ -1,8 +1,8 @@
-"""Where the outcome of an asynchronous invocation goes: made here as a delivery, and carried out here.
+"""Makes the deliveries of asynchronous invocations, and carries them out.
 
-A delivery can be stored and tried again: it holds all that is needed. Each kind of destination has a time limit, and
-each destination its own slots, so that one that hangs delays no other. A function is no such place: what it is told is
-an event for the queue, which whoever acknowledges the outcome stores in the same transaction.
+A delivery holds all that is needed to make it: it can be stored and tried again. Each kind of destination has a time
+limit, and each destination its own slots, so that one that hangs delays no other. A function is delivered to by an
+event for the queue, which `thawd.queue.outcomes` stores in the transaction that ends the outcome's own event.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LIMIT_S: Mapping[str, float] = {
     "events": 15.0,
 }
 """How long one delivery may take, by kind, seconds, the wait for a slot included."""
-# Library and extra that a kind needs. An S3 ARN needs none where the bucket is ours.
+# Library and extra that a kind needs. An S3 ARN needs none where the bucket is thawd's own.
 _EXTRAS = {
     "http": ("httpx", "webhook"),
     "sqs": ("boto3", "aws"),
@@ -50,16 +50,16 @@ _EXTRAS = {
 
 
 class Delivery(msgspec.Struct, frozen=True, kw_only=True):
-    """An outcome on its way to its destination. It can be stored and tried again; one that arrives twice leaves one.
+    """An outcome with its destination. It can be stored and tried again; where it has a key, a repetition replaces it.
 
     Attributes:
-        destination: where to.
-        function: whose outcome it is.
-        request_id: of the invocation.
-        key: under which a table or a bucket stores it; the same on each try, for receivers that look for that.
-        body: the item, the record or the dead letter, JSON text in UTF-8.
-        success: whether it is an answer, not the record of an event that was given up.
-        attributes: of a message, beside its body.
+        destination: where it is delivered.
+        function: the function that was invoked.
+        request_id: request id of the invocation.
+        key: key in a table or a bucket; the same on each try, for receivers that drop repeated deliveries.
+        body: the item, the record or the dead letter's payload, JSON text in UTF-8.
+        success: whether it is an answer, not the record of a failure.
+        attributes: message attributes, beside the body; only a dead letter has them.
         trace_id: trace header of the invocation; None: it had none.
     """
 
@@ -74,16 +74,16 @@ class Delivery(msgspec.Struct, frozen=True, kw_only=True):
 
 
 @dataclass(frozen=True, slots=True)
-class Outside:
-    """What deliveries beyond tables and buckets need.
+class DestinationContext:
+    """What deliveries need besides tables and buckets of this machine.
 
     Attributes:
         exists: raises `ResourceNotFoundException` when there is no function of a name and qualifier.
-        may_loop: whether a function may be invoked by what it caused itself, for ever.
-        bucket: the bucket elsewhere of a name; None: there is none.
-        aws_endpoint: address of the emulated AWS; None: AWS as its usual variables and files have it.
-        webhook_secret: what records to an address are signed with; None: they are not.
-        metrics: counts.
+        may_loop: whether a function may go on when its own deliveries invoke it again and again.
+        bucket: the remote bucket of a name; None: there is none.
+        aws_endpoint: address of an emulated AWS; None: AWS as its usual environment variables and files say.
+        webhook_secret: key that signs records to an address; None: they are not signed.
+        metrics: counts deliveries.
     """
 
     exists: Callable[[str, str | None], object] = lambda name, qualifier: None
@@ -95,20 +95,28 @@ class Outside:
 
 
 class Destinations:
-    """Makes deliveries and carries them out."""
+    """Makes deliveries and carries them out.
 
-    def __init__(self, tables: Tables, buckets: Mapping[str, Bucket], outside: Outside | None = None) -> None:
+    Args:
+        tables: the tables.
+        buckets: the buckets of this machine, by name.
+        context: what other destinations need; None: the defaults.
+    """
+
+    def __init__(
+        self, tables: Tables, buckets: Mapping[str, Bucket], context: DestinationContext | None = None
+    ) -> None:
         self._tables = tables
         self._buckets = buckets
-        self._outside = outside or Outside()
+        self._context = context or DestinationContext()
         self._slots = Slots()
-        self._aws = Aws(self._outside.aws_endpoint)
-        self._webhooks = Webhooks(self._outside.webhook_secret)
-        self._limits: set[asyncio.Timeout] = set()  # of the deliveries under way
+        self._aws = Aws(self._context.aws_endpoint)
+        self._webhooks = Webhooks(self._context.webhook_secret)
+        self._limits: set[asyncio.Timeout] = set()  # of the deliveries that run
         self._broken_off = False
 
     def success(self, destination: Destination, event: Event, result: Result, *, arn: str) -> Delivery:
-        """A handler's answer: for a table the item of the event's row, for others the whole record.
+        """The delivery of a handler's answer: for a table the item of the event's row, for others the whole record.
 
         Raises:
             InvalidParameterValueException: the answer is no JSON.
@@ -117,8 +125,9 @@ class Destinations:
             body = as_item(result.payload)
         else:
             check_json(result.payload)
-            made = record(event, arn=arn, condition="Success", result=result, attempts=event.attempts + 1)
-            body = msgspec.json.encode(made)
+            body = msgspec.json.encode(
+                record(event, arn=arn, condition="Success", result=result, attempts=event.attempts + 1)
+            )
         return _delivery(destination, event, body, success=True)
 
     def failure(
@@ -131,21 +140,21 @@ class Destinations:
         result: Result | None,
         attempts: int,
     ) -> Delivery:
-        """The record of an event that was given up; the arguments are those of `record`."""
-        made = record(event, arn=arn, condition=condition, result=result, attempts=attempts)
-        return _delivery(destination, event, msgspec.json.encode(made), success=False)
+        """The delivery of the record of a failure; the arguments are those of `record`."""
+        body = msgspec.json.encode(record(event, arn=arn, condition=condition, result=result, attempts=attempts))
+        return _delivery(destination, event, body, success=False)
 
     def failures(
         self, function: Function, event: Event, *, condition: str, result: Result | None, attempts: int
     ) -> list[Delivery]:
-        """All that is to be told of an event that was given up: the record, and the payload as a dead letter.
+        """All deliveries of a failure: the record to the destination, and the payload to the dead-letter queue.
 
         The arguments are those of `record`; a function may have a destination and a dead-letter queue, as on Lambda.
-        Functions to be told come last: that happens when the event ends.
+        Deliveries to functions come last: they are stored when the event ends.
         """
-        made = []
+        deliveries = []
         if function.on_failure is not None:
-            made.append(
+            deliveries.append(
                 self.failure(
                     function.on_failure,
                     event,
@@ -158,30 +167,43 @@ class Destinations:
         if function.dead_letter is not None:
             letter = _delivery(function.dead_letter, event, event.payload, success=False)
             beside = attributes(event, condition=condition, result=result)
-            made.append(msgspec.structs.replace(letter, attributes=beside))
-        return sorted(made, key=lambda one: one.destination.kind == "function")
+            deliveries.append(msgspec.structs.replace(letter, attributes=beside))
+        return sorted(deliveries, key=lambda one: one.destination.kind == "function")
 
-    def as_event(self, delivery: Delivery) -> NewEvent | None:
-        """The event that tells a function of an outcome; None when the destination is no function.
+    async def deliver(self, delivery: Delivery) -> list[NewEvent]:
+        """Deliver a record to its destination.
+
+        Returns:
+            Where the destination is a function, the event that invokes it: the record arrives by the transaction in
+            which the caller stores it. Else an empty list: the record is at its destination to stay.
 
         Raises:
-            DestinationRefused: there is no such function, the record is larger than an event may be, or the chain of
-                functions that invoke each other has come through this one too often.
+            ThawdError: it was not taken; `ThawdError.retryable` says whether it may be another time. A function refuses
+                when it does not exist, when the record is larger than an event may be, or when the chain of functions
+                that invoke each other has come through it too often.
         """
-        if delivery.destination.kind != "function":
-            return None
+        limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
+        follow_ups: list[NewEvent] = []
         try:
-            made = self._event(delivery)
-        except DestinationRefused:
-            self._count(delivery, DeliveryOutcome.REFUSED)
+            if delivery.destination.kind == "function":
+                follow_ups.append(self._event(delivery))
+            else:
+                await self._send_within(delivery, limit_s)
+        except TimeoutError:
+            self._count(delivery, DeliveryOutcome.UNAVAILABLE)
+            when = "before thawd was stopped" if self._broken_off else f"within {limit_s:g} s"
+            raise DestinationUnavailable(f"{delivery.destination} did not take the record {when}") from None
+        except ThawdError as error:
+            outcome = DeliveryOutcome.UNAVAILABLE if error.retryable else DeliveryOutcome.REFUSED
+            self._count(delivery, outcome)
             raise
         self._count(delivery, DeliveryOutcome.DELIVERED)
-        return made
+        return follow_ups
 
     def _event(self, delivery: Delivery) -> NewEvent:
         name, qualifier = function_of(delivery.destination)
         try:
-            self._outside.exists(name, qualifier)
+            self._context.exists(name, qualifier)
         except ResourceNotFoundException as error:
             raise DestinationRefused(f"{delivery.destination}: {error.message}") from None
         if len(delivery.body) > MAX_ASYNC_PAYLOAD_BYTES:
@@ -190,8 +212,8 @@ class Destinations:
                 f"{len(delivery.body):,}"
             )
         trace_id, rounds = lineage.advance(delivery.trace_id, source=delivery.function, target=name)
-        if rounds > lineage.MAX_ROUNDS and not self._outside.may_loop(name):
-            self._outside.metrics.function(name).recursive_invocations_dropped += 1
+        if rounds > lineage.MAX_ROUNDS and not self._context.may_loop(name):
+            self._context.metrics.function(name).recursive_invocations_dropped += 1
             raise DestinationRefused(
                 f"{delivery.destination} has been invoked {lineage.MAX_ROUNDS} times in one chain of invocations, "
                 "which is taken for a loop; break it, or allow it by PutFunctionRecursionConfig"
@@ -205,36 +227,17 @@ class Destinations:
             qualifier=qualifier,
         )
 
-    async def deliver(self, delivery: Delivery) -> None:
-        """Bring it to its destination; when this returns it is there to stay.
-
-        Raises:
-            ThawdError: it was not taken; `ThawdError.retryable` says whether it may be another time.
-        """
-        limit_s = LIMIT_S.get(delivery.destination.kind, 0.0)
-        try:
-            await self._bring_within(delivery, limit_s)
-        except TimeoutError:
-            self._count(delivery, DeliveryOutcome.UNAVAILABLE)
-            when = "before thawd was stopped" if self._broken_off else f"within {limit_s:g} s"
-            raise DestinationUnavailable(f"{delivery.destination} did not take the record {when}") from None
-        except ThawdError as error:
-            outcome = DeliveryOutcome.UNAVAILABLE if error.retryable else DeliveryOutcome.REFUSED
-            self._count(delivery, outcome)
-            raise
-        self._count(delivery, DeliveryOutcome.DELIVERED)
-
-    async def _bring_within(self, delivery: Delivery, limit_s: float) -> None:
+    async def _send_within(self, delivery: Delivery, limit_s: float) -> None:
         if self._broken_off:
             raise TimeoutError
         async with asyncio.timeout(limit_s) as limit:
             self._limits.add(limit)
             try:
-                await self._bring(delivery)
+                await self._send(delivery)
             finally:
                 self._limits.discard(limit)
 
-    async def _bring(self, delivery: Delivery) -> None:
+    async def _send(self, delivery: Delivery) -> None:
         destination = delivery.destination
         if destination.kind == "table":
             table = await self._tables.get(destination.name)
@@ -242,7 +245,7 @@ class Destinations:
         elif destination.kind in ("bucket", "s3") and destination.name in self._buckets:
             bucket = self._buckets[destination.name]
             await self._slots.in_thread(destination, lambda: write_object(bucket.path, delivery.key, delivery.body))
-        elif destination.kind in ("bucket", "s3") and (elsewhere := self._outside.bucket(destination.name)) is not None:
+        elif destination.kind in ("bucket", "s3") and (elsewhere := self._context.bucket(destination.name)) is not None:
             async with self._slots.of(destination):
                 await elsewhere.put(delivery.key, delivery.body)
         elif destination.kind == "bucket":
@@ -250,13 +253,11 @@ class Destinations:
         elif destination.kind == "http":
             async with self._slots.of(destination):
                 await self._webhooks.post(destination, delivery.body, request_id=delivery.request_id, key=delivery.key)
-        elif destination.kind == "function":
-            raise DestinationRefused(f"{destination} is told by an event, see as_event")
         else:
             await self._slots.in_thread(destination, lambda: self._aws.send(delivery))
 
     def _count(self, delivery: Delivery, outcome: DeliveryOutcome) -> None:
-        counters = self._outside.metrics.function(delivery.function)
+        counters = self._context.metrics.function(delivery.function)
         counters.deliveries[delivery.destination.kind, outcome] += 1
         if outcome is DeliveryOutcome.DELIVERED:
             return
@@ -266,19 +267,19 @@ class Destinations:
             counters.destination_failures += 1
 
     def break_off(self) -> None:
-        """Have deliveries under way fail as unavailable at once, and those to come, too: thawd stops."""
+        """Make the deliveries that run fail now, as unavailable, and later ones too: thawd stops."""
         self._broken_off = True
         for limit in self._limits:
             if not limit.expired():
                 limit.reschedule(0.0)
 
     async def close(self) -> None:
-        """Drop all connections."""
+        """Close all connections."""
         await self._webhooks.close()
 
 
 def missing_extras(functions: Iterable[Function]) -> list[str]:
-    """What of thawd's extras the destinations of these functions need and is not installed, a line each."""
+    """Libraries that the destinations of these functions need and that are not installed, one line each."""
     lines: dict[str, str] = {}
     for function in functions:
         for destination in filter(None, (function.on_success, function.on_failure, function.dead_letter)):
@@ -289,8 +290,8 @@ def missing_extras(functions: Iterable[Function]) -> list[str]:
     return list(lines.values())
 
 
-def told_as(delivery: Delivery, condition: str) -> Delivery:
-    """The delivery of a failure, under another condition; a dead letter has none in it."""
+def under_condition(delivery: Delivery, condition: str) -> Delivery:
+    """The record of a failure with another condition; a message for a dead-letter queue has none in it."""
     if delivery.attributes:
         return delivery
     return msgspec.structs.replace(delivery, body=with_condition(delivery.body, condition))
@@ -319,7 +320,7 @@ def _key(destination: Destination, event: Event, *, success: bool) -> str:
 
 
 def write_object(folder: Path, key: str, data: bytes) -> None:
-    """Write an object so that it appears at once and whole; when this returns, it and its name are on the disk.
+    """Write an object so that it appears complete; when this returns, it and its name are on the disk.
 
     Raises:
         StoreError: it could not be written.

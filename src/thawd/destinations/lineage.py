@@ -1,4 +1,4 @@
-"""How often a chain of invocations has come through each function: what ends a chain that bites its tail.
+"""Counts how often a chain of invocations has come through each function, so that a loop can be ended.
 
 The count travels in the ``Lineage`` field of the trace header, as on Lambda, so it survives the queue, and a handler's
 calls by an AWS SDK carry it on. Pure.
@@ -15,25 +15,25 @@ import zlib
 from thawd.invocation import new_trace_header
 
 MAX_ROUNDS = 16
-"""Invocations of one function in one chain."""
+"""Most invocations of one function in one chain."""
 
 _MOST = 32_767
 _FIELD = re.compile(r"(\d{1,5}):([0-9a-f]{8}:\d{1,5}(?:\|[0-9a-f]{8}:\d{1,5})*)")
 
 
 def advance(header: str | None, *, source: str, target: str) -> tuple[str, int]:
-    """The trace header of an invocation that another one causes, and which one of `target` in its chain it is.
+    """The trace header of an invocation that another one causes, and how often its chain has invoked `target` then.
 
     Args:
         header: trace header of the invocation that causes it; None: it had none.
-        source: name of its function.
+        source: name of the function that caused it.
         target: name of the function to be invoked.
     """
     fields = [field for field in (header or new_trace_header()).split(";") if field]
     found = next((field for field in fields if field.startswith("Lineage=")), "")
     length, counts = _parse(found.removeprefix("Lineage="))
     own, other = _hash(source), _hash(target)
-    counts.setdefault(own, 1)  # invoked from outside, which began the chain
+    counts.setdefault(own, 1)  # the invocation that began the chain
     counts[other] = min(_MOST, counts.pop(other, 0) + 1)
     lineage = "|".join(f"{name}:{count}" for name, count in counts.items())
     kept = [field for field in fields if not field.startswith("Lineage=")]
@@ -41,7 +41,7 @@ def advance(header: str | None, *, source: str, target: str) -> tuple[str, int]:
 
 
 def _parse(text: str) -> tuple[int, dict[str, int]]:
-    """The length of a chain, and the counts by hash; a new chain where `text` is none of ours."""
+    """The length of a chain, and the counts by hash; a new chain where `text` was not made here."""
     match = _FIELD.fullmatch(text)
     if match is None:
         return 0, {}

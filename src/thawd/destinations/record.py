@@ -1,4 +1,4 @@
-"""What a destination is told of an asynchronous invocation. Pure, but for the clock.
+"""The records that destinations receive of asynchronous invocations. Pure, but for the clock.
 
 Source of the record's fields and of the names of objects: AWS Lambda developer guide, "Capturing records of Lambda
 asynchronous invocations".
@@ -17,9 +17,9 @@ from thawd.resources import LATEST
 from thawd.stores.events.records import Event
 
 MAX_ERROR_BYTES = 1024
-"""Of an error's message in an attribute of a dead letter."""
+"""Bytes of an error's message in a message attribute of a dead letter."""
 
-# What a payload that is no JSON is found out by. A runtime of the user's own may answer anything.
+# Errors of decoding a payload that is no JSON. A custom runtime may answer anything.
 _NO_JSON = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 _decode_raw = msgspec.json.Decoder(msgspec.Raw).decode
 
@@ -45,7 +45,7 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
         condition: ``Success``, ``RetriesExhausted``, ``EventAgeExceeded``, ``DestinationRefused`` or
             ``DestinationFailed``.
         result: of the last attempt, None when there was none.
-        attempts: how often the function was invoked with it.
+        attempts: how often the function was invoked with the event.
     """
     made: dict[str, Any] = {
         "version": "1.0",
@@ -67,14 +67,14 @@ def record(event: Event, *, arn: str, condition: str, result: Result | None, att
 
 
 def with_condition(body: bytes, condition: str) -> bytes:
-    """A record, encoded, with another condition."""
+    """An encoded record with its condition replaced."""
     made = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     context = {**msgspec.json.decode(made["requestContext"]), "condition": condition}
     return msgspec.json.encode({**made, "requestContext": context})
 
 
 def _embedded(payload: bytes) -> msgspec.Raw | str:
-    """An answer inside a record: as it is where it is JSON, else as a text, or the record would be no JSON either."""
+    """An answer for a record: unchanged where it is JSON, else as a JSON string, so that the record is JSON too."""
     try:
         return _checked(payload)
     except _NO_JSON:
@@ -82,10 +82,10 @@ def _embedded(payload: bytes) -> msgspec.Raw | str:
 
 
 def check_json(payload: bytes) -> None:
-    """Make sure that a handler's answer is JSON: Python's encoder lets NaN through, as on Lambda.
+    """Refuse a handler's answer that is no JSON: Python's encoder lets NaN through, as on Lambda.
 
     Raises:
-        InvalidParameterValueException: it is not.
+        InvalidParameterValueException: it is no JSON.
     """
     try:
         _checked(payload)
@@ -94,7 +94,7 @@ def check_json(payload: bytes) -> None:
 
 
 def _checked(payload: bytes) -> msgspec.Raw:
-    payload.decode()  # what is skipped is not looked at for that
+    payload.decode()  # msgspec.Raw does not check that skipped text is UTF-8
     return _decode_raw(payload)
 
 
@@ -105,13 +105,13 @@ def as_item(payload: bytes) -> bytes:
 
 
 def object_key(event: Event) -> str:
-    """The name that AWS gives to the record's object in a bucket; the UUID is the request id, so that one stays one."""
+    """The key that AWS gives to a record in a bucket. Its UUID is the request id: a retry replaces the object."""
     at = datetime.fromtimestamp(event.accepted_at, UTC)
     return f"aws/lambda/async/{event.function}/{at:%Y/%m/%d/%Y-%m-%dT%H.%M.%S}-{event.request_id}"
 
 
 def attributes(event: Event, *, condition: str, result: Result | None) -> dict[str, str]:
-    """The attributes of a dead letter: ``RequestID``, ``ErrorCode`` and ``ErrorMessage``, the first KiB of it."""
+    """Message attributes of a dead letter: ``RequestID``, ``ErrorCode``, and ``ErrorMessage`` up to 1 KiB."""
     message = condition if result is None else _error_message(result.payload)
     shown = "".join(character if character.isprintable() else " " for character in message) or condition
     return {
@@ -130,5 +130,5 @@ def _error_message(payload: bytes) -> str:
 
 
 def arn_in(body: bytes) -> str:
-    """The qualified ARN of the function that a record is of."""
+    """The qualified ARN of the function in a record."""
     return msgspec.json.decode(body, type=_Record).context.function_arn

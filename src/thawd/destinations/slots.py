@@ -1,4 +1,4 @@
-"""Bounds on what goes to one destination: so many deliveries at once, whatever becomes of the others.
+"""Bounds the deliveries that run to one destination at the same time, apart from those to other destinations.
 
 Blocking work runs in threads of its own, not in the loop's shared ones: a destination that hangs holds no more of them
 than its slots, and a slot is free again only when its thread has really ended.
@@ -20,7 +20,7 @@ from thawd.system import threads
 T = TypeVar("T")
 
 SLOTS = 8
-"""Deliveries to one destination at once."""
+"""Most deliveries to one destination at the same time."""
 
 
 class Slots:
@@ -36,16 +36,16 @@ class Slots:
         return self._of[destination]
 
     async def in_thread(self, destination: Destination, work: Callable[[], T]) -> T:
-        """Run `work` in a thread, and return or raise what it does; who does not wait any longer stops it not.
+        """Run `work` in a thread, and return or raise what it does; it goes on when the caller is cancelled.
 
         Raises:
-            DestinationUnavailable: there is no thread to be had.
+            DestinationUnavailable: the machine gives no thread.
         """
         slots = self.of(destination)
         await slots.acquire()
         loop = asyncio.get_running_loop()
         outcome: Future[T] = Future()
-        outcome.set_running_or_notify_cancel()  # from now on nobody can cancel it: the thread runs to its end
+        outcome.set_running_or_notify_cancel()  # it cannot be cancelled any more: the thread runs to its end
 
         def run() -> None:
             try:
@@ -55,10 +55,10 @@ class Slots:
             with contextlib.suppress(RuntimeError):  # the loop may have been closed meanwhile
                 loop.call_soon_threadsafe(slots.release)
 
-        # A daemon, so that one that hangs does not hold up the end of the server.
+        # A daemon thread, so that one that hangs does not delay the end of the server.
         try:
             threads.start(threading.Thread(target=run, name=f"thawd-{destination.kind}", daemon=True))
         except NoThreadError as error:
             slots.release()
-            raise DestinationUnavailable(f"{destination} cannot be told now: {error}") from error
+            raise DestinationUnavailable(f"{destination} cannot be sent to now: {error}") from error
         return await asyncio.wrap_future(outcome)

@@ -1,4 +1,4 @@
-"""Records to an address: one POST each, signed where there is a secret. httpx is an extra, imported when it is needed.
+"""Deliveries to an address: one POST each, signed where there is a secret. httpx is an extra, imported when needed.
 
 Names of headers and the signature are those of Standard Webhooks 1.0 (https://www.standardwebhooks.com), for which
 receivers have libraries.
@@ -24,17 +24,17 @@ if TYPE_CHECKING:
     import httpx
 
 _SECRET_PREFIX = "whsec_"
-# What of an answer is read so that the connection can be used again; longer ones are cut off.
+# Bytes of an answer that are read so that the connection can be used again; the rest is not read.
 _READ_BYTES = 65_536
-# Refusals that pass: Request Timeout, Conflict, Too Early, Too Many Requests. All of 5xx passes, too.
+# Refusals that may pass: Request Timeout, Conflict, Too Early, Too Many Requests. So may every 5xx.
 _PASSING = (408, 409, 425, 429)
 
 
 class Webhooks:
-    """Clients of the addresses that are destinations. Who calls bounds how many requests there are at once.
+    """Clients of the addresses that are destinations. The caller bounds how many requests run at the same time.
 
     Args:
-        secret: what records are signed with; None: they are not signed.
+        secret: key that signs records; None: they are not signed.
     """
 
     def __init__(self, secret: str | None) -> None:
@@ -42,17 +42,17 @@ class Webhooks:
         self._clients: dict[Destination, httpx.AsyncClient] = {}
 
     async def post(self, destination: Destination, body: bytes, *, request_id: str, key: str) -> None:
-        """Send a record; when this returns, the receiver has said that it took it.
+        """Send a record; when this returns, the receiver has accepted it.
 
         Args:
             destination: the address.
             body: the record.
-            request_id: of the invocation.
-            key: the same on each try, and on no other record.
+            request_id: request id of the invocation.
+            key: the same on each try of this record, and on no other record.
 
         Raises:
-            DestinationUnavailable: nobody answers, or not now.
-            DestinationRefused: the receiver will not take it.
+            DestinationUnavailable: the receiver does not answer, or takes nothing at the moment.
+            DestinationRefused: the receiver does not take the record.
         """
         client = self._client(destination)
         import httpx
@@ -89,19 +89,21 @@ class Webhooks:
             except ModuleNotFoundError:
                 raise DestinationUnavailable(
                     "destinations at an address need httpx, which is not installed; install it with: "
-                    "pip install 'thawd[webhook]', and start thawd anew"
+                    "pip install 'thawd[webhook]', and restart thawd"
                 ) from None
             address = address_of(destination)
             is_local = address is not None and is_loopback(address.hostname or "")
             self._clients[destination] = httpx.AsyncClient(
                 timeout=None,  # the delivery as a whole has a limit
-                cookies=CookieJar(DefaultCookiePolicy(allowed_domains=[])),  # what one answer sets is no other's
+                cookies=CookieJar(
+                    DefaultCookiePolicy(allowed_domains=[])
+                ),  # a cookie of one answer is sent with no other request
                 trust_env=not is_local,  # a proxy of the environment cannot reach this machine's own addresses
             )
         return self._clients[destination]
 
     async def close(self) -> None:
-        """Drop all connections."""
+        """Close all connections."""
         clients = list(self._clients.values())
         self._clients.clear()
         for client in clients:
@@ -109,7 +111,7 @@ class Webhooks:
 
 
 def _key_of(secret: str) -> bytes:
-    """The key that a secret stands for: Base64 behind ``whsec_``, as Standard Webhooks writes it, else itself."""
+    """The signing key of a secret: decoded from Base64 behind ``whsec_``, as in Standard Webhooks, else its bytes."""
     if secret.startswith(_SECRET_PREFIX):
         try:
             return base64.b64decode(secret.removeprefix(_SECRET_PREFIX), validate=True)
@@ -127,11 +129,11 @@ async def _read_some(response: httpx.Response) -> None:
 
 
 def _check(destination: Destination, status: int) -> None:
-    """Let an answer pass that says that the record was taken.
+    """Return where the status says that the record was accepted.
 
     Raises:
-        DestinationUnavailable: it was not, and may be another time.
-        DestinationRefused: it was not, and will not be.
+        DestinationUnavailable: it was not accepted, and may be another time.
+        DestinationRefused: it was not accepted, and will not be.
     """
     if 200 <= status < 300:
         return

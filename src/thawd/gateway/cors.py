@@ -28,7 +28,10 @@ def is_this_machine(origin: str) -> bool:
 
 
 def allows(cors: Cors, origin: str) -> bool:
-    """Whether pages of `origin` may call."""
+    """Whether pages of `origin` may call.
+
+    A star stands for every origin, or behind ``://`` for every one of that scheme, and for nothing in between.
+    """
     origin = origin.lower()
     for allowed in cors.allow_origins:
         if allowed == "*" or origin == allowed.lower():

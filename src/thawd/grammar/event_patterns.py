@@ -14,6 +14,8 @@ import json
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from thawd.grammar.wildcards import is_like
+
 MAX_PATTERN_CHARACTERS = 4096
 # Source: EventBridge user guide, "Numeric matching": from -5.0e9 to +5.0e9.
 _MOST = 5e9
@@ -218,30 +220,13 @@ def _wildcard(operand: Any, at: str) -> Test:
         else:
             pieces[-1] += character if character != "\\" else _escaped(next(characters, ""), at)
         was_star = is_star
-    return lambda value: isinstance(value, str) and _is_like(pieces, value)
+    return lambda value: isinstance(value, str) and is_like(value, pieces)
 
 
 def _escaped(character: str, at: str) -> str:
     if character not in ("*", "\\"):
         raise PatternError(f"{at}: in a wildcard a backslash stands before * or another backslash")
     return character
-
-
-def _is_like(pieces: list[str], value: str) -> bool:
-    """Whether the pieces come in `value` one after the other, the first at its beginning and the last at its end."""
-    first, *between = pieces
-    if not between:
-        return value == first
-    last = between.pop()
-    if not value.startswith(first):
-        return False
-    at = len(first)
-    for piece in between:
-        found = value.find(piece, at)
-        if found < 0:
-            return False
-        at = found + len(piece)
-    return value.endswith(last) and len(value) - len(last) >= at
 
 
 def _cidr(operand: Any, at: str) -> Test:

@@ -15,6 +15,8 @@ import re
 from collections.abc import Callable
 from typing import Any
 
+from thawd.grammar.wildcards import is_like
+
 Wanted = Callable[[str], bool]
 
 MAX_PATTERN_CHARACTERS = 1024
@@ -235,22 +237,6 @@ def _compares_text(steps: list[str | int], pieces: list[str], *, equal: bool) ->
         value = _find(document, steps)
         if value is _MISSING:
             return False
-        return _is_made_of(value if isinstance(value, str) else json.dumps(value), pieces) == equal
+        return is_like(value if isinstance(value, str) else json.dumps(value), pieces) == equal
 
     return holds
-
-
-def _is_made_of(text: str, pieces: list[str]) -> bool:
-    """Whether `text` is `pieces` in order with anything between them: what stars stand for."""
-    if len(pieces) == 1:
-        return text == pieces[0]
-    first, *between, last = pieces
-    if len(text) < len(first) + len(last) or not (text.startswith(first) and text.endswith(last)):
-        return False
-    at, end = len(first), len(text) - len(last)
-    for piece in between:
-        at = text.find(piece, at, end)
-        if at < 0:
-            return False
-        at += len(piece)
-    return True

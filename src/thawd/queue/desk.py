@@ -1,6 +1,7 @@
-"""What an operator sees of the queue and of dead letters, and does about them: the documents, whoever asks for them.
+"""What operators see of the queue and of dead letters, and do with them. Makes the JSON documents of the answers.
 
-A payload may be secret: it stands in the document of one dead letter and in no list.
+Stands behind `thawd.gateway.own.queue`, which `thawd queue` and `thawd dead` call. A payload may be secret: it is in
+the document of one dead letter and in no list.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ class QueueDesk:
     Args:
         dead_letters: the dead letters.
         upkeep: knows the queue's figures.
-        wake: told of functions whose events were queued again.
+        wake: called with the functions whose events were queued again.
     """
 
     def __init__(self, dead_letters: DeadLetters, upkeep: Upkeep, *, wake: Callable[[set[str]], None]) -> None:
@@ -33,16 +34,16 @@ class QueueDesk:
         self._wake = wake
 
     async def overview(self) -> dict[str, Any]:
-        """How the queue stands: `Upkeep.overview` under ``functions``."""
+        """The figures of the queue: `Upkeep.overview` under ``functions``."""
         return {"functions": await self._upkeep.overview()}
 
     async def page(self, function: str | None, *, after: int, limit: int) -> dict[str, Any]:
         """Dead letters in the order of acceptance, without their payloads, and where the next page begins.
 
         Args:
-            function: whose; None: everybody's.
-            after: only those with a larger id.
-            limit: most of them, 1 to `MAX_PAGE`.
+            function: the function whose dead letters are listed; None: those of all functions.
+            after: only dead letters with a larger id.
+            limit: most dead letters in the page, 1 to `MAX_PAGE`.
         """
         limit = max(1, min(limit, MAX_PAGE))
         letters = await self._dead_letters.page(function, after=after, limit=limit, payloads=False)
@@ -50,10 +51,10 @@ class QueueDesk:
         return {"dead_letters": [_summary(letter) for letter in letters], "next": following}
 
     async def show(self, number: int) -> dict[str, Any]:
-        """One dead letter with all that there is of it.
+        """One dead letter with its payload, trace header and client context.
 
         Raises:
-            ResourceNotFoundException: there is none with that id (404).
+            ResourceNotFoundException: no dead letter has that id (404).
         """
         for letter in await self._dead_letters.find([number]):
             more = {"trace_id": letter.trace_id, "client_context": letter.client_context}
@@ -61,13 +62,13 @@ class QueueDesk:
         raise ResourceNotFoundException(f"there is no dead letter {number}")
 
     async def redrive(self, selection: Selection) -> dict[str, Any]:
-        """Queue dead letters again, as if just accepted.
+        """Queue dead letters again, as if they had just been accepted.
 
         Returns:
-            ``count`` of them, and as ``unknown`` ids that were given and are of none.
+            ``count``, the number of events queued, and ``unknown``, the ids in the selection that no dead letter has.
 
         Raises:
-            InvalidParameterValueException: the selection says nothing, or several things (400).
+            InvalidParameterValueException: the selection names no dead letters, or names them in two ways (400).
         """
         ids, unknown = await self._resolve(selection)
         functions = await self._dead_letters.redrive(ids)
@@ -75,13 +76,13 @@ class QueueDesk:
         return {"count": len(ids), "unknown": unknown}
 
     async def remove(self, selection: Selection) -> dict[str, Any]:
-        """Forget dead letters; answers and errors are those of `redrive`."""
+        """Delete dead letters; answers and errors are those of `redrive`."""
         ids, unknown = await self._resolve(selection)
         return {"count": await self._dead_letters.remove(ids), "unknown": unknown}
 
     async def _resolve(self, selection: Selection) -> tuple[Sequence[int], list[int]]:
-        given = [selection.ids is not None, selection.function is not None, selection.all]
-        if given.count(True) != 1:
+        ways = [selection.ids is not None, selection.function is not None, selection.all]
+        if ways.count(True) != 1:
             raise InvalidParameterValueException("name the dead letters by ids, by function, or all: one of the three")
         if selection.ids is None:
             return await self._dead_letters.ids(selection.function), []

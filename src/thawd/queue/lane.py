@@ -1,45 +1,56 @@
-"""A function's lane in the asynchronous invoker: its events that are leased and under way, and what it waits for."""
+"""A function's lane in the asynchronous invoker: its events that are leased or run, and when it looks for more.
+
+State and arithmetic only: `thawd.queue.invoker` leases and runs.
+"""
 
 from __future__ import annotations
 
 import asyncio
 import time
 from collections import deque
-from collections.abc import Callable
 
 from thawd.invocation import Result
 from thawd.stores.events.records import Event
+from thawd.system.retry import Backoff, SayOnce
 
 READ_AHEAD = 64
 """Events of one function that are leased ahead of their turn at most."""
-# What a function's events take of memory at most while they wait for their turn; each is a kilobyte, and its payload.
+# Memory that a function's events take at most while they wait for their turn: a kilobyte each, and its payload.
 _AHEAD_BYTES = 4 * 1024 * 1024
 _EVENT_BYTES = 1024
-# Likewise of results that cannot be stored at the moment.
+# Memory that results take at most while they cannot be stored.
 _RESULTS_BYTES = 64 * 1024 * 1024
 SHORTEST_WAIT_S = 0.01
-"""So long is waited at least for what is due by the clock at any moment."""
+"""Shortest wait for an event that comes due by the clock, seconds: timers may fire a little early."""
 
 
 class Lane:
-    """The events of one function under way.
+    """The events of one function that are leased or run.
+
+    Args:
+        function: its name.
+        backoff: how long the lane is paused.
+        reports: takes lines on the lane's trouble with the store.
 
     Attributes:
-        ahead: leased, not begun.
+        function: its name.
+        backoff: how long the lane was paused last. While its wait is not 0, one event at a time tries whether the
+            function or the store takes work again.
+        reports: takes lines on the lane's trouble with the store.
+        ahead: events leased, not begun.
         running: events that wait for or hold an environment.
         open: events begun and not acknowledged yet.
         awake: set when there may be something to do.
         more: whether there may be events that are due and not read ahead.
-        due_s: when one comes due by itself, by the monotonic clock; None: none will.
-        gone: the function is not declared at the moment.
-        paused: the function or the store takes no work for a while.
-        backoff_s: how long it was paused last; 0 once something has run since. While it is not, one event at a time
-            tries whether it does again.
-        told: the last trouble that was told.
+        due_s: when an event comes due by the clock, ``time.monotonic()`` seconds; None: no event waits for a time.
+        gone: whether the function is not declared at the moment.
+        paused: whether the function or the store takes no work for a while.
     """
 
-    def __init__(self, function: str) -> None:
+    def __init__(self, function: str, backoff: Backoff, reports: SayOnce) -> None:
         self.function = function
+        self.backoff = backoff
+        self.reports = reports
         self.ahead: deque[Event] = deque()
         self._ahead_bytes = 0
         self.running = 0
@@ -49,63 +60,54 @@ class Lane:
         self.due_s: float | None = None
         self.gone = False
         self.paused = False
-        self.backoff_s = 0.0
-        self.told = ""
         self._results: dict[int, Result] = {}
         self._results_bytes = 0
 
     def keep_result(self, event: Event, result: Result) -> None:
-        """What an event came to could not be stored: it need not run again, as far as there is memory for that."""
+        """Keep a result that could not be stored, so that the event does not run again; as far as memory allows."""
         if self._results_bytes + len(result.payload) <= _RESULTS_BYTES:
             self._results[event.id] = result
             self._results_bytes += len(result.payload)
 
     def take_result(self, event: Event) -> Result | None:
-        """What it came to, where that is known."""
+        """The result kept for an event, which is kept no longer; None: there is none."""
         result = self._results.pop(event.id, None)
         if result is not None:
             self._results_bytes -= len(result.payload)
         return result
 
     def add(self, event: Event) -> None:
-        """An event that is leased is to run, after those before it."""
+        """Put a leased event behind the others."""
         self.ahead.append(event)
         self._ahead_bytes += _size(event)
 
     def add_first(self, event: Event) -> None:
-        """It is to run before the others."""
+        """Put a leased event before the others."""
         self.ahead.appendleft(event)
         self._ahead_bytes += _size(event)
 
     def take(self) -> Event:
-        """The next one."""
+        """Take the next event."""
         event = self.ahead.popleft()
         self._ahead_bytes -= _size(event)
         return event
 
     def has_room_for(self, event: Event) -> bool:
-        """Whether an event that has just been stored is the next one, and memory is left for it."""
+        """Whether an event that was just stored comes right behind those in `ahead`, and memory is left for it."""
         return not (self.gone or self.more) and self._ahead_bytes + _size(event) <= _AHEAD_BYTES
 
     def look(self) -> None:
-        """There may be something new to read ahead."""
+        """Look whether there are new events to read ahead."""
         self.more = True
         self.awake.set()
 
     def until_due_s(self) -> float | None:
-        """How long until something comes due by itself, seconds; None: nothing will, or more is there already."""
+        """How long until an event comes due by the clock, seconds; None: none will, or there is more to read now."""
         return None if self.due_s is None or self.more else max(SHORTEST_WAIT_S, self.due_s - time.monotonic())
 
     def wants_more(self) -> bool:
-        """Whether events are to be read ahead: few are there, and little memory is in their payloads."""
+        """Whether to read ahead: few events are there, and their payloads take little memory."""
         return len(self.ahead) <= READ_AHEAD // 2 and self._ahead_bytes < _AHEAD_BYTES
-
-    def tell_once(self, tell: Callable[[str], None], line: str) -> None:
-        """Tell a trouble that lasts only once."""
-        kind = line.rpartition(":")[2]
-        if kind != self.told:
-            self.told = kind
-            tell(line)
 
 
 def _size(event: Event) -> int:

@@ -1,4 +1,7 @@
-"""Looks after the queue while the server runs: rates, retention, space; and says how it stands."""
+"""Looks after the queue while the server runs: deletes old dead letters, gives space back, measures rates.
+
+Dead-letters events of functions that are gone. Never runs or leases an event: that is `thawd.queue.invoker`'s.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Flow
+from thawd.system.retry import SayOnce
 
 _SAMPLE_S = 5.0
 _RATE_WINDOW_S = 60.0
@@ -23,15 +27,15 @@ _ORPHANS_AFTER_S = 21_600.0
 
 
 class Upkeep:
-    """Keeps the queue tidy, and knows its figures.
+    """Keeps the queue tidy, and measures it.
 
     Args:
         state: the state file.
-        queue: the events in it.
-        dead_letters: the dead letters in it.
-        names: the functions that there are.
+        queue: the events in the state file.
+        dead_letters: the dead letters in the state file.
+        names: returns the names of all functions.
         retention_s: how long a dead letter is kept, seconds.
-        report: told in one line what an operator should know.
+        report: takes a line for the operator.
     """
 
     def __init__(
@@ -49,17 +53,16 @@ class Upkeep:
         self._dead_letters = dead_letters
         self._names = names
         self._retention_s = retention_s
-        self._report = report
+        self._reports = SayOnce(report)
         self._stopping = False
         self._samples: deque[tuple[float, dict[str, Flow]]] = deque()
-        self._told = ""
 
     def stop(self) -> None:
-        """Give up no more events: functions that a stop takes away are not gone for good."""
+        """Dead-letter no more events: functions that a stop takes away are not gone for good."""
         self._stopping = True
 
     async def run(self) -> None:
-        """Until cancelled."""
+        """Measure and sweep until cancelled."""
         swept_s = 0.0
         while True:
             try:
@@ -67,15 +70,13 @@ class Upkeep:
                 if time.monotonic() - swept_s >= _SWEEP_S:
                     swept_s = time.monotonic()
                     await self.sweep()
-                self._told = ""
+                self._reports.over()
             except StoreError as error:
-                if error.message != self._told:
-                    self._told = error.message
-                    self._report(f"thawd: the queue cannot be looked after: {error.message}")
+                self._reports.say(f"thawd: the queue cannot be looked after: {error.message}")
             await asyncio.sleep(_SAMPLE_S)
 
     async def sweep(self) -> None:
-        """Forget old dead letters, give up events whose function is gone for good, give space back.
+        """Delete old dead letters, dead-letter events whose function is gone for good, give space back.
 
         Raises:
             StoreError: the state file cannot be used.
@@ -85,37 +86,40 @@ class Upkeep:
         known = set(self._names())
         for name, depth in (await self._queue.depth()).items():
             if depth.queued and name not in known and not self._stopping:
-                await self._bury_orphans(name)
+                await self._dead_letter_orphans(name)
         await self._state.give_space_back()
 
-    async def _bury_orphans(self, name: str) -> None:
-        buried = await self._queue.bury_older(
+    async def _dead_letter_orphans(self, name: str) -> None:
+        count = await self._queue.dead_letter_older(
             name,
             clock.now() - _ORPHANS_AFTER_S,
             error=f"there is no function {name}",
             condition="ResourceNotFound",
         )
-        if buried:
-            self._report(f"thawd: {buried} events of {name}, which is no function any more, were given up")
+        if count:
+            self._reports.report(
+                f"thawd: {count} events of {name}, which is no function any more, are dead letters now"
+            )
 
     async def _sample(self) -> dict[str, Flow]:
         flow = await self._queue.flow()
         now_s = time.monotonic()
-        if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:  # whoever asks makes none of their own
+        # A call of `overview` between two samples adds none.
+        if not self._samples or now_s - self._samples[-1][0] >= _SAMPLE_S / 2:
             self._samples.append((now_s, flow))
         while now_s - self._samples[0][0] > _RATE_WINDOW_S:
             self._samples.popleft()
-        await self._queue.depth()  # which also counts what was queued with objects
+        await self._queue.depth()  # also counts events that were queued together with objects
         return flow
 
     async def overview(self) -> dict[str, dict[str, Any]]:
-        """How the queue stands, by function.
+        """The figures of the queue, by function.
 
         Returns:
             For each function that has or had events: ``queued`` (waiting to run), ``running``, ``delivering`` (outcomes
-            that wait for their destination), ``dead``, ``oldest_age_s`` of those queued (None: there are none),
-            ``accepted_per_s`` and ``done_per_s`` over the last minute, and since the state file was made ``accepted``,
-            ``done``, ``retried``, ``buried``.
+            that wait for their destination), ``dead`` (dead letters), ``oldest_age_s`` of the events queued (None: none
+            is), ``accepted_per_s`` and ``done_per_s`` over the last minute, and the numbers since the state file was
+            made: ``accepted``, ``done``, ``retried``, ``buried`` (dead-lettered).
 
         Raises:
             StoreError: the state file cannot be read.

@@ -31,13 +31,13 @@ class _Frozen(NamedTuple):
 
     Attributes:
         pid: process id of the original.
-        given: environment variables that the original was started with.
+        variables: environment variables that the original was started with.
         facts: what it tells the platform: ``init_ms``, ``fork_refused``, ``dropped``.
         stamps: the files outside its code that it was made of.
     """
 
     pid: int
-    given: Dict[str, str]
+    variables: Dict[str, str]
     facts: Head
     stamps: List[Stamp]
 
@@ -52,7 +52,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     Returns:
         The environment's channel, the handler, and what its READY is to say.
     """
-    given = dict(os.environ)
+    original = dict(os.environ)
     filters = process.seccomp_filters()
     sources = SourceFiles()
     openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
@@ -78,7 +78,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     unshared = shared_files.keep()
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
-    frozen = _Frozen(os.getpid(), given, facts, sources.stamps(_kept(request.head)))
+    frozen = _Frozen(os.getpid(), original, facts, sources.stamps(_kept(request.head)))
     told: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
     if told["refused"] is None:
         with services.quiet():
@@ -174,17 +174,17 @@ def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tup
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
     # Threads that the fork left behind have no ids.
     begun_s = time.monotonic()
-    _become(frozen, {**frozen.given, **forked.environ}, thread_ids=lambda tid: 0)
+    _become(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
     return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}
 
 
 def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]) -> None:
     """Make this copy a process of its own."""
-    if _WRAPPER in frozen.given:
+    if _WRAPPER in frozen.variables:
         # What the wrapper made of its variables is what init was given; no wrapper runs for a copy.
         own = {name: variables[name] for name in frames.PER_ENVIRONMENT if name in variables}
-        variables = {**frozen.given, **own}
-    process.become_another(frozen.pid, variables=variables, given=frozen.given, thread_ids=thread_ids)
+        variables = {**frozen.variables, **own}
+    process.become_another(frozen.pid, variables=variables, original=frozen.variables, thread_ids=thread_ids)
 
 
 def _renewed(channel: Channel, *, begun_s: float) -> Head:

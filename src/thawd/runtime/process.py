@@ -118,17 +118,17 @@ class OwnPeakMemory:
 
 
 def become_another(
-    old_pid: int, *, variables: Mapping[str, str], given: Mapping[str, str], thread_ids: Callable[[int], int]
+    old_pid: int, *, variables: Mapping[str, str], original: Mapping[str, str], thread_ids: Callable[[int], int]
 ) -> None:
     """Make this copy, thawed or forked, a process of its own; ends it where two copies might be taken for one.
 
     Args:
         old_pid: process id of the one it is a copy of.
         variables: the environment variables of its own.
-        given: those that the other was started with.
+        original: the environment variables that the other process was started with.
         thread_ids: the id in this copy of the thread that had the given id; 0 when it has none.
     """
-    uniqueness.environment(variables, given=given)
+    uniqueness.environment(variables, original=original)
     try:
         uniqueness.renew(old_pid, thread_ids=thread_ids)
     except uniqueness.RenewalError as error:

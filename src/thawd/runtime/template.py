@@ -48,13 +48,15 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
     # What init left is shared by all environments; the collector must not write to it, page by page, in each of them.
     gc.collect()
     gc.freeze()
-    own_pid, given = os.getpid(), dict(os.environ)
+    own_pid, original = os.getpid(), dict(os.environ)
     refused = fork_refusal() or shared_files.keep()
     channel.send(frames.READY, {"pid": os.getpid(), "init_ms": init_ms, "fork_refused": refused})
     if refused is not None:
         os._exit(0)
     forked = serve(channel, own_fds=own_fds)
-    process.become_another(own_pid, variables={**given, **forked.environ}, given=given, thread_ids=lambda tid: 0)
+    process.become_another(
+        own_pid, variables={**original, **forked.environ}, original=original, thread_ids=lambda tid: 0
+    )
     logs.configure()
     return forked
 

@@ -31,6 +31,7 @@ from thawd.scheduling.entries import BEING_PUBLISHED, FunctionEntry, VersionEntr
 from thawd.scheduling.pool import Pool, PoolRetiredError
 from thawd.scheduling.room import Room
 from thawd.scheduling.status import NO_ENVIRONMENTS, document
+from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
 from thawd.wire import frames
 
@@ -365,14 +366,11 @@ class Dispatcher:
                     entry.state, entry.reason = "Pending", BEING_PUBLISHED
                     entry.decided.clear()
                 entry.wanted()
-            try:
-                async with asyncio.timeout(max(0.0, invocation.queue_deadline - time.monotonic())):
-                    await entry.decided.wait()
-            except TimeoutError:
+            if not await is_set_within(entry.decided, max(0.0, invocation.queue_deadline - time.monotonic())):
                 raise ResourceConflictException(
                     "The operation cannot be performed at this time. The function is currently in the following "
                     f"state: {entry.state}"
-                ) from None
+                )
             if entry.pool is None:
                 following = self._successor(entry, invocation)
                 if following is None:
@@ -412,11 +410,7 @@ class Dispatcher:
         Returns:
             How many invocations are still in flight.
         """
-        try:
-            async with asyncio.timeout(grace_s):
-                await self._idle.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._idle, grace_s)
         return self._in_flight
 
     def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:

@@ -27,6 +27,7 @@ from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.invocation import Invocation
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.room import Room
+from thawd.system.retry import backoff_s
 
 _BACKOFF_FIRST_S = 1.0
 _BACKOFF_LAST_S = 60.0
@@ -48,12 +49,12 @@ class _Failure:
     Attributes:
         error: how.
         until_s: no other start before this time, ``time.monotonic()`` seconds.
-        backoff_s: how long to wait after the next failure, seconds.
+        failures: number of failures in a row.
     """
 
     error: InitError | ServiceException
     until_s: float
-    backoff_s: float
+    failures: int
 
 
 @dataclass(slots=True)
@@ -336,12 +337,13 @@ class Pool:
 
     def _failed(self, error: InitError | ServiceException) -> None:
         """Fail all waiting requests: each would repeat the init that has just failed. Then back off."""
-        backoff_s = _BACKOFF_FIRST_S if self._failure is None else self._failure.backoff_s
+        failures = 1 if self._failure is None else self._failure.failures + 1
         now_s = time.monotonic()
         by_itself = not (isinstance(error, InitError) and error.from_outside)
         if by_itself and (self._failure is None or now_s >= self._failure.until_s):
-            self._failure = _Failure(_copy(error), now_s + backoff_s, min(2 * backoff_s, _BACKOFF_LAST_S))
-            asyncio.get_running_loop().call_later(backoff_s, self._try_again, self._failure)
+            wait_s = backoff_s(failures, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
+            self._failure = _Failure(_copy(error), now_s + wait_s, failures)
+            asyncio.get_running_loop().call_later(wait_s, self._try_again, self._failure)
         if self._starting == 0 and not self._busy:
             for queue in (self._waiting, self._waiting_asynchronous):
                 for waiter in queue:

@@ -1,5 +1,6 @@
 """The life of a server: `serving` starts, drains and stops it, `reload` replaces its configuration.
 
-`compose` puts the subsystems together. The data folder's lock (`claims`), backup and the emulator of other AWS services
-belong here too. Knows nothing of the command line.
+`compose` puts the subsystems together. `claims` locks the data folder and the port, `backup` copies what a server
+stores, `emulator` is ``thawd up --aws``, and `private` starts servers for measurements. Knows nothing of the command
+line.
 """

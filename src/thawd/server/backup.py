@@ -1,7 +1,7 @@
-"""Backup and restore of what a server holds: its state file, embedded tables, uploaded code, and, if wanted, buckets.
+"""Backup and restore of what a server stores: its state file, tables in files, uploaded code and, optionally, buckets.
 
-A backup is a folder that anybody can look into, with a manifest of checksums. It is made beside a running server. It
-appears under its name when it is whole; a restore checks all of it before it touches anything.
+A backup is a folder of ordinary files with a manifest of checksums. It can be made while a server runs. The folder
+appears under its name when it is complete. A restore checks the whole backup before it changes anything.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from thawd.system import folders
 MANIFEST = "manifest.json"
 FORMAT = 1
 UNFINISHED = "restore-unfinished"
-"""In the data folder while a restore is under way; holds the path of the backup."""
+"""Name of the file that is in the data folder during a restore; it holds the path of the backup."""
 _STATE = "thawd.db"
 _CONFIGURATION = "thawd.toml"
 _CHUNK_BYTES = 1 << 20
@@ -39,24 +39,24 @@ _SQLITE_SUFFIXES = ("-wal", "-shm", "-journal")
 Say = Callable[[str], None]
 
 
-class Copied(msgspec.Struct, frozen=True):
-    """A file of a backup."""
+class FileSum(msgspec.Struct, frozen=True):
+    """Size, bytes, and SHA-256 of a file in a backup."""
 
     size: int
     sha256: str
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a backup holds.
+    """Contents of a backup.
 
     Attributes:
-        format: of the backup, 1.
-        thawd: version that made it.
+        format: format of the backup, 1.
+        thawd: version of thawd that made the backup.
         schema: version of the state file's schema.
-        made: when, ISO 8601.
-        tables: names of the tables in it.
-        buckets: names of the buckets in it.
-        files: every file by its path in the backup.
+        made: time of the backup, ISO 8601.
+        tables: names of the tables in the backup.
+        buckets: names of the buckets in the backup.
+        files: size and checksum of every file, by its path in the backup.
     """
 
     format: int
@@ -65,29 +65,30 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     made: str
     tables: list[str]
     buckets: list[str]
-    files: dict[str, Copied]
+    files: dict[str, FileSum]
 
 
 def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> Manifest:
-    """Write a backup; a server may go on serving meanwhile.
+    """Write a backup; a server may keep running.
 
-    The state file comes first, buckets last: objects of events in it are then in the backup, unless removed meanwhile.
+    The state file is copied first and buckets last, so that the backup has the objects of all events in the state
+    file, unless they were removed in between.
 
     Args:
         settings: the configuration.
-        folder: of the backup; it must not exist yet, or be empty.
+        folder: folder of the backup; it must not exist yet, or be empty.
         with_buckets: whether objects are copied, too.
-        say: told what is being done.
+        say: gets a line about each step.
 
     Raises:
-        StoreError: something cannot be read or written, or is damaged; nothing stays of the backup.
+        StoreError: a file cannot be read or written, or is damaged; no part of the backup stays.
     """
     folder = folder.resolve()
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
-        raise StoreError(f"{folder}: is there already; give the name of a folder to be made")
-    for held in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
-        if folder.is_relative_to(held.resolve()):
-            raise StoreError(f"{folder}: lies in {held}, which is backed up itself; give a folder outside of it")
+        raise StoreError(f"{folder}: exists already; name a folder that does not exist yet")
+    for source in (settings.server.data, *(bucket.path for bucket in settings.buckets.values())):
+        if folder.is_relative_to(source.resolve()):
+            raise StoreError(f"{folder}: lies in {source}, which is backed up itself; name a folder outside of it")
     if not (settings.server.data / _STATE).exists():
         raise StoreError(f"{settings.server.data / _STATE}: there is nothing to back up; no server has run here yet")
     staged = folder.with_name(f"{folder.name}.unfinished")
@@ -96,7 +97,8 @@ def make(settings: Settings, folder: Path, *, with_buckets: bool, say: Say) -> M
         with _explained(staged):
             staged.mkdir(parents=True, mode=0o700)
         with _explained(staged):
-            # Before and after the state file: a deployment meanwhile removes what that still names, or adds it.
+            # Before and after the state file: a deployment in between may remove code that the state file names, or
+            # add code before the state file names it.
             _copy_code(settings, staged, say)
         _copy_databases(settings, staged, say)
         with _explained(staged):
@@ -134,17 +136,17 @@ def _copy_databases(settings: Settings, staged: Path, say: Say) -> None:
                 application_id=sqlite.APPLICATION_ID,
                 newest_version=sqlite.SCHEMA_VERSION,
             )
-        except NothingStored:  # no file, or one that the server is making at this moment
+        except NothingStored:  # no file, or one that the server is creating at this moment
             say(f"table {name}: has no item yet")
 
 
 def _embedded(settings: Settings) -> dict[str, Path]:
-    """Files of the tables that are files."""
+    """Files of the tables without a URL, by name of the table."""
     return {name: table.path for name, table in settings.tables.items() if table.path is not None}
 
 
 def _copy_code(settings: Settings, staged: Path, say: Say) -> None:
-    """Uploaded code that is not in the backup yet: a file of it never changes under its name."""
+    """Copy uploaded code that is not in the backup yet. The contents of a code file never change under its name."""
     code, copied = settings.server.data / "code", staged / "code"
     if not code.is_dir():
         return
@@ -168,7 +170,7 @@ def _copy_files(settings: Settings, staged: Path, *, with_buckets: bool, say: Sa
 
 
 def _copy_tree(source: Path, target: Path) -> None:
-    """Regular files and folders, hidden ones of ours left out; what goes away meanwhile is none."""
+    """Copy regular files and folders, without thawd's hidden files. A file that is removed meanwhile is left out."""
     target.mkdir(parents=True, mode=0o700)
     for entry in os.scandir(source):
         if entry.name.startswith(".thawd-"):
@@ -201,31 +203,31 @@ def _files(folder: Path) -> Iterator[Path]:
 
 
 def _printable(path: str) -> str:
-    """A path as text: names of files need not be Unicode."""
+    """A path as text, with escapes where the name of a file is not Unicode."""
     return path.encode(errors="surrogateescape").decode(errors="backslashreplace")
 
 
-def _sum(path: Path) -> Copied:
+def _sum(path: Path) -> FileSum:
     """Size and checksum of a file."""
     digest, size = hashlib.sha256(), 0
     with path.open("rb") as file:
         while chunk := file.read(_CHUNK_BYTES):
             digest.update(chunk)
             size += len(chunk)
-    return Copied(size, digest.hexdigest())
+    return FileSum(size, digest.hexdigest())
 
 
 def read_manifest(folder: Path) -> Manifest:
     """The manifest of a backup.
 
     Raises:
-        StoreError: it is no backup, or of a newer thawd.
+        StoreError: the folder is not a backup, or a newer thawd made it.
     """
     try:
         manifest = msgspec.json.decode((folder / MANIFEST).read_bytes(), type=Manifest)
     except (OSError, msgspec.MsgspecError) as error:
         raise StoreError(
-            f"{folder}: is no backup of thawd ({error}); give the folder that `thawd backup` made"
+            f"{folder}: is not a backup of thawd ({error}); name a folder that `thawd backup` made"
         ) from None
     if manifest.format > FORMAT or manifest.schema > len(schema.MIGRATIONS):
         raise StoreError(f"{folder}: was made by a newer thawd ({manifest.thawd}); use that version or a later one")
@@ -233,18 +235,18 @@ def read_manifest(folder: Path) -> Manifest:
 
 
 def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Manifest:
-    """Put a backup in the place of what the configuration names; no server may run on it.
+    """Restore a backup to the places that the configuration names; no server may run on the data folder.
 
     Args:
         settings: the configuration.
-        folder: of the backup.
-        replace: whether what is there is moved aside, to names that end in ``.before-restore-`` and the time; else
-            it is refused.
-        say: told what is being done.
+        folder: folder of the backup.
+        replace: whether existing files are renamed, to names that end in ``.before-restore-`` and the time; False: a
+            restore over existing files is refused.
+        say: gets a line about each step.
 
     Raises:
         StartError: a server runs.
-        StoreError: the backup is damaged, something is in its place, or cannot be written.
+        StoreError: the backup is damaged, a file exists already, or a file cannot be written.
     """
     manifest = read_manifest(folder)
     say("checking the backup")
@@ -260,8 +262,8 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
         taken = [target for _, target in places if _is_taken(target)]
         if taken and not replace:
             raise StoreError(
-                f"{taken[0]}: is there already, and {len(taken) - 1} more; nothing was restored. "
-                "Give --replace to have what is there moved aside"
+                f"{taken[0]}: exists already, and {len(taken) - 1} more; nothing was restored. "
+                "Add --replace to rename existing files"
             )
         stamp = _stamp(taken)
         unfinished = settings.server.data / UNFINISHED
@@ -283,15 +285,15 @@ def restore(settings: Settings, folder: Path, *, replace: bool, say: Say) -> Man
 
 
 def require_whole(data: Path) -> None:
-    """See that no restore into a data folder was cut short: a server would begin with what is not there as if new.
+    """Check that no restore into a data folder was interrupted: a server would treat missing files as new.
 
     Raises:
-        StoreError: one was.
+        StoreError: a restore was interrupted.
     """
     unfinished = data / UNFINISHED
     if unfinished.exists():
         raise StoreError(
-            f"{data}: a restore into it was cut short; finish it with "
+            f"{data}: a restore into this folder was interrupted; finish it with "
             f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to go without"
         )
 
@@ -302,7 +304,7 @@ def _objects(folder: Path) -> Iterator[tuple[bytes, os.stat_result]]:
 
 
 def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[Path, Path]]:
-    """What goes where; the state file last, so that a restore that was interrupted is none."""
+    """Source and target of each file and folder; the state file last, as it makes a restore complete."""
     for kind, wanted, known in (
         ("embedded table", manifest.tables, _embedded(settings)),
         ("bucket", manifest.buckets, settings.buckets),
@@ -310,7 +312,7 @@ def _places(settings: Settings, folder: Path, manifest: Manifest) -> list[tuple[
         for name in wanted:
             if name not in known:
                 raise StoreError(
-                    f"the backup holds the {kind} {name}, and {settings.path} does not name it; "
+                    f"the backup holds the {kind} {name}, which {settings.path} does not declare; "
                     f"compare it with {folder / _CONFIGURATION}"
                 )
     places = [(folder / "tables" / f"{name}.db", _embedded(settings)[name]) for name in manifest.tables]
@@ -325,12 +327,12 @@ def _is_taken(target: Path) -> bool:
 
 
 def _with_logs(target: Path) -> list[Path]:
-    """The file and what SQLite keeps beside it: a log alone, as an interrupted restore leaves it, is taken for ours."""
+    """The file and SQLite's files beside it; an interrupted restore may leave a log without its file."""
     return [target.with_name(target.name + suffix) for suffix in ("", *_SQLITE_SUFFIXES)]
 
 
 def _stage(source: Path, target: Path) -> Path:
-    """A copy beside the place where it is to go."""
+    """A copy of `source` beside its target."""
     folders.make(target.parent)
     staged = target.with_name(f".thawd-restore-{target.name}")
     shutil.rmtree(staged, ignore_errors=True)
@@ -344,7 +346,7 @@ def _stage(source: Path, target: Path) -> Path:
 
 
 def _stamp(taken: Sequence[Path]) -> str:
-    """The time, and a number where something was moved aside in this second already: that is not to be replaced."""
+    """The time, with a number where files were renamed in this second already, so that none of them is replaced."""
     now = time.strftime("%Y%m%d-%H%M%S")
     for stamp in itertools.chain([now], (f"{now}-{number}" for number in itertools.count(2))):
         if not any(os.path.lexists(path) for target in taken for path in _with_logs(_aside(target, stamp))):

@@ -1,4 +1,4 @@
-"""What only one server may have: a port, and a data folder. Told at once, before anything runs."""
+"""Resources that only one server can have: a port and a data folder. A conflict is reported before anything runs."""
 
 from __future__ import annotations
 
@@ -23,10 +23,10 @@ class StartError(ThawdError):
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """A listening socket.
+    """Open a listening socket.
 
     Raises:
-        StartError: the port is taken, or the address is not this machine's.
+        StartError: the port is in use, or the address is not this machine's.
     """
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
@@ -37,7 +37,7 @@ def bind(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         way_out = (
-            "stop what uses it, perhaps another `thawd up`, or choose a port with --port or server.port"
+            "stop the program that uses it, perhaps another `thawd up`, or choose a port with --port or server.port"
             if port
             else "choose another host with server.host"
         )
@@ -47,7 +47,7 @@ def bind(host: str, port: int) -> socket.socket:
 
 
 def raise_descriptor_limit() -> None:
-    """As many open files as this process may have: an environment takes four, a connection one."""
+    """Raise the limit of open files to the highest allowed: an environment takes four, a connection one."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         with contextlib.suppress(OSError, ValueError):
@@ -55,10 +55,10 @@ def raise_descriptor_limit() -> None:
 
 
 class Lock:
-    """The hold on a data folder.
+    """The lock on a data folder.
 
     Attributes:
-        notes: what the operator should know of the folder.
+        notes: lines about the folder's owner and mode, for the operator.
     """
 
     def __init__(self, path: Path, fd: int, notes: Sequence[str]) -> None:
@@ -67,7 +67,7 @@ class Lock:
         self._fd = fd
 
     def is_held(self) -> bool:
-        """Whether the folder is still the one that was locked, and not removed or replaced meanwhile."""
+        """Whether the folder is still the locked one, that is, was not removed or replaced meanwhile."""
         try:
             return os.path.samestat(self._path.stat(), os.fstat(self._fd))
         except OSError:
@@ -76,19 +76,19 @@ class Lock:
 
 @contextlib.contextmanager
 def lock(data: Path) -> Iterator[Lock]:
-    """Hold the data folder: two servers on one would run every event twice.
+    """Lock the data folder, because two servers on one folder would run every event twice.
 
     Raises:
-        StartError: it cannot be made or written, or another server has it.
-        NotOursError: it belongs to another user.
+        StartError: the folder cannot be created or written, or another server has locked it.
+        NotOursError: the folder belongs to another user.
     """
     try:
         folders.make(data, mode=0o700)
         file = os.fdopen(_private(str(data / "lock"), os.O_RDWR | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC), "a+")
     except OSError as error:
         raise StartError(
-            f"the data folder {data} cannot be written ({error.strerror}): mend its permissions, or choose another "
-            "with server.data or THAWD_DATA"
+            f"the data folder {data} cannot be written ({error.strerror}): change its permissions, or choose another "
+            "folder with server.data or THAWD_DATA"
         ) from error
     with file:
         try:
@@ -107,13 +107,13 @@ def lock(data: Path) -> Iterator[Lock]:
 
 
 def _private(path: str, flags: int) -> int:
-    """A file that only its owner can read, for `open`."""
+    """Opener for `open` that creates a file only its owner can read."""
     return os.open(path, flags, 0o600)
 
 
 @contextlib.contextmanager
 def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
-    """While it lasts, the data folder says where its server listens."""
+    """Inside the ``with`` block, a file in the data folder names the server's address."""
     file = data / _ADDRESS
     with open(file, "w", opener=_private) as written:
         written.write(json.dumps(address))
@@ -124,7 +124,7 @@ def announced(data: Path, address: tuple[str, int]) -> Iterator[None]:
 
 
 def address_in(data: Path) -> tuple[str, int] | None:
-    """Host and port of the server that uses a data folder; None: it does not say."""
+    """Host and port of the server that runs on a data folder; None when no address is announced."""
     try:
         host, port = json.loads((data / _ADDRESS).read_text())
         return str(host), int(port)

@@ -1,8 +1,8 @@
-"""``thawd up --watch``: publish anew when code or configuration changes.
+"""``thawd up --watch``: republish functions when code or configuration changes.
 
-Editors replace files, tools replace whole folders, and a reload may bring functions with code elsewhere. So two things
-are watched, and watched anew after each reload: the folders of code with all below them, and the folders that hold
-these and the configuration file, for what is renamed into their place.
+Editors replace files, tools replace whole folders, and a reload may bring functions with code elsewhere. So each reload
+sets two new watches: one on the code folders with everything below them, and one on their parents and the parent of
+the configuration file, which sees files and folders that are renamed into their place.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ _TRY_AGAIN_S = 1.0
 
 
 class CodeWatcher:
-    """Calls `reload` after each change, and once at the start, with the watch already set: no change falls between.
+    """Calls `reload` after each change, and once at the start. The watch is set before each call, so none is missed.
 
     Args:
-        settings: tells the configuration in force.
+        settings: returns the configuration in force.
         reload: publishes what has changed; never raises.
     """
 
@@ -38,12 +38,12 @@ class CodeWatcher:
         while True:
             try:
                 await self._reload_and_watch()
-            except ExceptionGroup as group:  # a folder is gone for the moment, or no watches are left
+            except ExceptionGroup as group:  # a folder is missing at the moment, or the machine has no watches left
                 complain(f"thawd: changes of code are not seen for now: {group.exceptions[0]}")
-                await self._until_there()
+                await self._until_places_exist()
 
-    async def _until_there(self) -> None:
-        """Return once everything that is to be watched exists, a moment later at the earliest."""
+    async def _until_places_exist(self) -> None:
+        """Return once every watched place exists, after at least one pause."""
         while True:
             await asyncio.sleep(_TRY_AGAIN_S)
             if all(place.exists() for place in _places(self._settings())):
@@ -74,7 +74,7 @@ class CodeWatcher:
         async with asyncio.TaskGroup() as tasks:
             tasks.create_task(watch(places - {settings.path}, only, recursive=True))
             tasks.create_task(watch({place.parent for place in places}, is_place, recursive=False))
-            await asyncio.sleep(0)  # both have set their watches when they first wait
+            await asyncio.sleep(0)  # both tasks set their watches before their first await
             await self._reload()
 
 

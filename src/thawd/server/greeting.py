@@ -1,4 +1,4 @@
-"""What `thawd up` says it serves, once it does: a line for each thing."""
+"""Lines that `thawd up` prints once it serves: one for each function, bucket, route, queue, schedule, URL and table."""
 
 from __future__ import annotations
 
@@ -6,39 +6,38 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Any
 
 from thawd.config import Settings
+from thawd.resources import Notification
 
 
 def functions(
     statuses: Mapping[str, Mapping[str, Any]], handlers: Mapping[str, str], *, declared: Collection[str]
 ) -> Iterator[str]:
-    """The functions.
+    """A line for each function.
 
     Args:
-        statuses: of each, as the dispatcher has it.
-        handlers: of each.
-        declared: those of the configuration; another may be inactive without being worth a word.
+        statuses: the dispatcher's status of each function.
+        handlers: handler of each function.
+        declared: functions of the configuration; only these get a note when they are not active.
     """
     for name, entry in statuses.items():
-        is_well = entry["state"] == "Active" or name not in declared
-        note = "" if is_well else f"   {entry['state']}: see above"
+        is_expected = entry["state"] == "Active" or name not in declared
+        note = "" if is_expected else f"   {entry['state']}: see above"
         yield f"function  {name:<20} {entry['start'] or '-':<5} {handlers[name]}{note}"
     if not statuses:
-        yield "no functions yet: make them through the Lambda API, or declare them in thawd.toml"
+        yield "no functions yet: create them with the Lambda API, or declare them in thawd.toml"
 
 
-def surroundings(settings: Settings, urls: Iterable[tuple[str, str]]) -> Iterator[str]:
-    """What invokes functions, and where results go.
+def resources(settings: Settings, urls: Iterable[tuple[str, str]]) -> Iterator[str]:
+    """A line for each thing that invokes functions, and for each table.
 
     Args:
         settings: the configuration.
         urls: function URLs, by name of the function.
     """
     for bucket in settings.buckets.values():
-        targets = ", ".join(notification.function for notification in bucket.notify) or "nobody"
-        yield f"bucket    {bucket.name:<20} {bucket.path} -> {targets}"
-    for there in settings.remote_buckets.values():
-        targets = ", ".join(notification.function for notification in there.notify) or "nobody"
-        yield f"bucket    {there.name:<20} {there.url} -> {targets}"
+        yield f"bucket    {bucket.name:<20} {bucket.path} -> {_targets(bucket.notify)}"
+    for remote in settings.remote_buckets.values():
+        yield f"bucket    {remote.name:<20} {remote.url} -> {_targets(remote.notify)}"
     for route in settings.routes:
         yield f"route     {route.key:<20} -> {route.function}"
     for function, sources in settings.sources.items():
@@ -50,3 +49,7 @@ def surroundings(settings: Settings, urls: Iterable[tuple[str, str]]) -> Iterato
         yield f"url       {function:<20} {url}"
     for table in settings.tables.values():
         yield f"table     {table.name:<20} {table.place}"
+
+
+def _targets(notify: Iterable[Notification]) -> str:
+    return ", ".join(notification.function for notification in notify) or "no function"

@@ -1,8 +1,9 @@
 """The life of a server: starts the platform, serves, drains and stops.
 
-Order of a start: stores (a broken one is told before anything runs), the port (taken: told at once), functions,
-buckets, then the word that all is served. A stop goes the other way: no new work, wait for what runs at most the grace
-period, end the environments, keep the outcomes that have not got to their destinations, close the stores.
+A start opens the stores first, so that a broken one is reported before anything runs, then the port, which may be in
+use. It publishes the functions, starts the sources, and prints that everything is served. A stop goes the other way:
+it accepts no new work, waits at most the grace period for invocations in flight, ends the environments, stores the
+outcomes that no destination has taken yet, and closes the stores.
 """
 
 from __future__ import annotations
@@ -30,7 +31,7 @@ from thawd.server import greeting
 from thawd.server.claims import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.server.code_watch import CodeWatcher
 from thawd.server.compose.platform import Platform
-from thawd.server.reload import Reloads
+from thawd.server.reload import Reloader
 from thawd.server.users import become
 from thawd.server.web import configured, quieten_uvicorn
 from thawd.sources.buckets.files import install_lease_signal_handler
@@ -40,12 +41,12 @@ from thawd.telemetry.console import complain, say
 
 _KILL_WAIT_S = 10.0
 _GUARD_S = 1.0
-# How long a stop waits for the outcomes of events to be taken to their destinations, once nothing runs any more, and
-# then for those that were not to be stored: a commit, unless the disk stands still.
+# A stop waits this long for outcomes of events to reach their destinations once no invocation runs any more, and then
+# for the remaining outcomes to be stored: that takes one commit, unless the disk hangs.
 _SETTLE_S = 2.0
 _KEEP_S = 10.0
-# How long the loop may keep the store's threads from going on after each step of SQLite; Python's own 5 ms would halve
-# the rate of durable events.
+# The longest time that the loop keeps the store's threads waiting after each step of SQLite; Python's own 5 ms would
+# halve the rate of durable events.
 _SWITCH_S = 0.0001
 # Source: malloc.h of glibc, and its own default.
 _M_MMAP_THRESHOLD = -3
@@ -58,7 +59,7 @@ class Server:
     """A running thawd.
 
     Args:
-        settings: the configuration it starts with.
+        settings: the configuration at the start.
         environ: the platform's environment variables.
         aws: other AWS services for functions: ``none``, ``local`` (emulated) or ``real`` (the caller's account).
     """
@@ -71,19 +72,19 @@ class Server:
         self._lost: str | None = None
         self._lock: Lock
         self._platform: Platform
-        self._reloads: Reloads
+        self._reloader: Reloader
 
     async def run(self, *, watch: bool = False, ready_file: Path | None = None) -> None:
         """Serve until SIGTERM or SIGINT.
 
         Args:
-            watch: publish a function anew when a file of its code changes.
-            ready_file: gets a JSON document with ``url`` and ``pid`` once everything is served.
+            watch: republish a function when a file of its code changes.
+            ready_file: receives a JSON document with ``url`` and ``pid`` once everything is served.
 
         Raises:
-            StartError: something is in the way of the start.
+            StartError: the server cannot start; the message says why.
             StoreError: a store cannot be used.
-            NoThreadError: the machine gives too few threads.
+            NoThreadError: the machine has too few threads.
         """
         server = self._settings.server
         raise_descriptor_limit()
@@ -93,7 +94,7 @@ class Server:
                 complain(f"thawd: {note}")
             left_over = kill_left_over(server.data / "packages")
             if left_over:
-                complain(f"thawd: ended {left_over} processes that functions of an earlier server had left behind")
+                complain(f"thawd: ended {left_over} processes that functions of an earlier server left behind")
             listener = bind(server.host, server.port)
             host, port = listener.getsockname()[:2]
             url = f"http://{f'[{host}]' if ':' in host else host}:{port}"
@@ -107,8 +108,8 @@ class Server:
                         closing=closing,
                     )
                     for saved in rescued(self._platform.stores.state.path):
-                        complain(f"thawd: {saved} holds what a state file held that was taken away; {_way_back(saved)}")
-                    self._reloads = Reloads(self._platform, environ=self._environ)
+                        complain(f"thawd: {saved} holds the contents of a removed state file; {_way_back(saved)}")
+                    self._reloader = Reloader(self._platform, environ=self._environ)
                     await self._serve(tasks, listener, watch=watch, ready_file=ready_file)
 
     async def _serve(
@@ -132,9 +133,9 @@ class Server:
         for task in (beginning, *feeding):
             task.cancel()
         platform.events.break_off()
-        # With the invocations that the time for them to end was too short for.
+        # This also ends the invocations that did not end within the grace period.
         await platform.execution.end(_KILL_WAIT_S)
-        await platform.stop_aws()  # once no function asks it for anything more
+        await platform.stop_aws()  # only now, as functions may have called it until here
         await platform.events.settled(_KEEP_S)
         await platform.events.close()
         for task in lasting:
@@ -142,7 +143,7 @@ class Server:
         await self._close(web, serving)
 
     async def _start_lasting(self, tasks: asyncio.TaskGroup) -> Tasks:
-        """What goes on until nothing runs any more; returns once asynchronous events may be taken."""
+        """Start the tasks that last until no invocation runs; returns once asynchronous events may be accepted."""
         platform = self._platform
         started = asyncio.Event()
         works = (platform.execution.watch_limits(), self._guard_data(), *platform.events.works(started))
@@ -153,12 +154,12 @@ class Server:
         return lasting
 
     async def _begin(self, tasks: asyncio.TaskGroup, feeding: Tasks, *, watch: bool, ready_file: Path | None) -> None:
-        """Publish everything, then let the buckets in, then say so; cancelled by a stop that comes meanwhile.
+        """Publish everything, start sources and bucket watchers, and announce the server; a stop cancels this.
 
         Args:
-            tasks: where what makes work goes on.
-            feeding: gets what was started so.
-            watch: publish anew when code changes.
+            tasks: runs the tasks that bring work.
+            feeding: receives these tasks.
+            watch: republish functions when their code changes.
             ready_file: written at the end.
         """
         platform = self._platform
@@ -167,12 +168,12 @@ class Server:
         works: list[Coroutine[None, None, None]] = [platform.sources.run()]
         works += [watcher.run() for watcher in platform.watchers.values()]
         if watch:
-            works.append(CodeWatcher(lambda: platform.settings, self._reloads.catch_up).run())
+            works.append(CodeWatcher(lambda: platform.settings, self._reloader.catch_up).run())
         feeding += [tasks.create_task(work) for work in works]
         self._announce(ready_file)
 
     async def _drain(self) -> None:
-        """Wait for what runs, and for what came of it to be stored, but not for ever."""
+        """Wait for invocations in flight and for their outcomes to be stored, within time limits."""
         platform = self._platform
         grace_s = platform.settings.server.grace_s
         left = await platform.execution.dispatcher.drain(grace_s)
@@ -181,10 +182,10 @@ class Server:
         await asyncio.gather(platform.events.settled(_SETTLE_S), platform.sources.settled(_SETTLE_S))
 
     async def _close(self, web: uvicorn.Server, serving: asyncio.Task[None]) -> None:
-        """Give up those who are still connected.
+        """Close the connections that are still open, and end the server.
 
         Raises:
-            StartError: the stop was for want of the data folder.
+            StartError: the server stopped because its data folder was removed.
         """
         web.force_exit = True
         await serving
@@ -193,25 +194,25 @@ class Server:
         self._platform.execution.launcher.flush_logs()
         say("stopped")
         if self._lost is not None:
-            raise StartError(f"it stopped because {self._lost}")
+            raise StartError(f"the server stopped because {self._lost}")
 
     async def _guard_data(self) -> None:
-        """Stop when the data folder or the state file is taken away: nothing could be accepted from then on."""
+        """Stop when the data folder or the state file is removed, as nothing could be accepted from then on."""
         state = self._platform.stores.state
-        while (lost := self._missing()) is None:  # noqa: ASYNC110 - nothing tells when a file is removed, but looking
+        while (lost := self._missing()) is None:  # noqa: ASYNC110 - no event reports the removal of a file
             await asyncio.sleep(_GUARD_S)
         complain(f"thawd: {lost}; thawd stops")
         self._lost = lost
         try:
             if state.is_elsewhere and self._settings.server.data.is_dir():
                 saved = await rescue(state)
-                complain(f"thawd: what the state file held is saved in {saved}; {_way_back(saved)}")
+                complain(f"thawd: the contents of the state file are saved in {saved}; {_way_back(saved)}")
         except StoreError as error:
-            complain(f"thawd: what the state file held cannot be saved: {error.message}")
+            complain(f"thawd: the contents of the state file cannot be saved: {error.message}")
         self._stop.set()
 
     def _missing(self) -> str | None:
-        """What of the data folder is not where it was; None: all is."""
+        """What was removed or replaced, the data folder or the state file; None while both are in place."""
         if not self._lock.is_held():
             return f"the data folder {self._settings.server.data} was removed or replaced"
         misplaced = self._platform.stores.state.misplaced()
@@ -225,14 +226,14 @@ class Server:
 
     def _on_stop_signal(self) -> None:
         if self._stop.is_set():
-            complain("thawd: stopping at once; what still runs is ended")
+            complain("thawd: stopping immediately; invocations in flight are ended")
             self._platform.execution.launcher.children.kill_all()
             self._platform.events.break_off()
             self._platform.stores.patience_s = 0.0
         self._stop.set()
 
     def _on_reload_signal(self) -> None:
-        self._platform.execution.spawn_task(self._reloads.reload())
+        self._platform.execution.spawn_task(self._reloader.reload())
 
     def _announce(self, ready_file: Path | None) -> None:
         platform = self._platform
@@ -244,7 +245,7 @@ class Server:
         urls = [(url.function, f"{platform.url}{PATH_PREFIX}{url.identifier}/") for url in platform.urls]
         for line in (
             *greeting.functions(dispatcher.status(), handlers, declared=settings.functions),
-            *greeting.surroundings(settings, urls),
+            *greeting.resources(settings, urls),
         ):
             say(f"  {line}")
         limits = platform.execution.limits
@@ -268,14 +269,14 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     Args:
         settings: the configuration.
         environ: the platform's environment variables.
-        watch: publish a function anew when its code changes.
+        watch: republish a function when its code changes.
         ready_file: written once everything is served.
         aws: other AWS services for functions: ``none``, ``local`` (emulated) or ``real`` (the caller's account).
 
     Raises:
-        ThawdError: the server could not start, or stopped for a trouble that is not its own.
-        ScarcityError: the same, for want of memory or threads.
-        OSError: the same, as the system tells it.
+        ThawdError: the server could not start, or stopped for a reason outside of thawd.
+        ScarcityError: the same, because the machine has too little memory or too few threads.
+        OSError: the same, with the system's error.
     """
     if settings.server.user is not None:
         become(settings.server.user, data=settings.server.data)
@@ -295,35 +296,36 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
     except Exception as error:
         expected = _expected(error)
         if has_ended and isinstance(expected, NoThreadError):
-            return  # asyncio wants a thread to wait for the others with; Python waits for them without, at its end
+            return  # asyncio needs a thread to join the others; Python joins them without one when it exits
         if expected is None:
             raise
         raise expected from error
 
 
 def _expected(error: Exception) -> Exception | None:
-    """The error to tell, when nothing but the world's troubles ended the server; None: there is a mistake of ours."""
+    """The error to report if only expected errors ended the server; None if one of them is a bug of thawd."""
     if isinstance(error, ExceptionGroup):
-        told = [_expected(part) for part in error.exceptions]
-        return None if None in told else told[0]
+        expected = [_expected(part) for part in error.exceptions]
+        return None if None in expected else expected[0]
     return error if isinstance(error, ThawdError | OSError) else threads.scarcity(error)
 
 
 def _way_back(saved: Path) -> str:
-    """How to go on with a state file that was saved, or without."""
+    """Instructions for using a saved state file, or for going on without it."""
     state = saved.with_name(saved.name.partition(RESCUED)[0])
     return (
-        f"to go on with it, stop thawd, `rm -f {state}-wal {state}-shm; mv {saved} {state}`, start it; else remove it"
+        f"to use it, stop thawd, run `rm -f {state}-wal {state}-shm; mv {saved} {state}`, and start thawd; if you do "
+        "not need it, remove it"
     )
 
 
 def _threads() -> int:
-    """Threads for what blocks: as many as Python's own pool has at most (`concurrent.futures`, ThreadPoolExecutor)."""
+    """Number of threads for blocking calls: that of Python's own pool (`concurrent.futures`, ThreadPoolExecutor)."""
     return min(32, (os.cpu_count() or 1) + 4)
 
 
 async def _guarded(work: Coroutine[None, None, None]) -> None:
-    """A mistake of ours in one piece of work must not take the server down."""
+    """Run one background task; a bug in it is logged and does not end the server."""
     try:
         await work
     except Exception as error:
@@ -331,17 +333,17 @@ async def _guarded(work: Coroutine[None, None, None]) -> None:
 
 
 def _give_memory_back() -> None:
-    """Have glibc keep to the size from which memory goes back to the system as soon as it is freed.
+    """Fix the block size from which glibc returns memory to the system as soon as it is freed.
 
-    It raises that size up to 32 MiB as blocks of the size are freed, and the bodies of a hundred slow requests, once
-    given up, would stay in the server for ever. Source: mallopt(3), M_MMAP_THRESHOLD.
+    By default glibc raises this size, up to 32 MiB, as such blocks are freed. The bodies of a hundred slow requests
+    would then stay in the server's memory for ever. Source: mallopt(3), M_MMAP_THRESHOLD.
     """
     with contextlib.suppress(OSError, AttributeError):  # another C library
         ctypes.CDLL(None).mallopt(_M_MMAP_THRESHOLD, _RETURNED_BYTES)
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of what functions leave behind, so that it can be ended with its environment."""
+    """Become the parent of processes that functions leave behind, so that they can be ended with their environment."""
     try:
         from thawd import _native
 

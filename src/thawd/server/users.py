@@ -1,7 +1,7 @@
-"""A server that root starts becomes another user, and its functions with it: `thawd up --user NAME`.
+"""Switches a server that root starts to another user: `thawd up --user NAME`.
 
-It gives its data folder to that user and then executes itself once more, so that nothing that root had opened or
-remembers is left. Before a start, and at no other time.
+The server gives its data folder to that user and then executes itself again, so that no open file and no memory of
+root's process remains. This happens only before a start.
 
 Source: credentials(7).
 """
@@ -21,19 +21,19 @@ _TRY_S = 60.0
 
 
 def become(name: str, *, data: Path) -> None:
-    """Go on as the user `name`; returns only where this process is that user already.
+    """Continue as the user `name`; returns only where this process runs as that user already.
 
     Args:
-        name: of the user.
+        name: name of the user.
         data: the data folder, which becomes the user's.
 
     Raises:
-        StartError: there is no such user, or it cannot run thawd, or this process may not become another.
+        StartError: the user does not exist or cannot run thawd, or this process is not root.
     """
     try:
         user = pwd.getpwnam(name)
     except KeyError:
-        raise StartError(f"there is no user {name}: make one (useradd --system {name}), or name another") from None
+        raise StartError(f"there is no user {name}: add one (useradd --system {name}), or name another") from None
     if os.geteuid() == user.pw_uid:
         return
     if os.geteuid() != 0:
@@ -51,7 +51,7 @@ def become(name: str, *, data: Path) -> None:
 
 
 def _check(user: pwd.struct_passwd) -> None:
-    """Try it first: afterwards there is no way back."""
+    """Check that the user can run thawd, because the switch cannot be undone."""
     command = [sys.executable, "-c", "import thawd.server"]
     try:
         groups = os.getgrouplist(user.pw_name, user.pw_gid)
@@ -77,10 +77,12 @@ def _check(user: pwd.struct_passwd) -> None:
 
 
 def _give(data: Path, user: pwd.struct_passwd) -> None:
-    """What root made in the data folder becomes the user's; the folder last, so that a start that was cut off goes on.
+    """Give root's files in the data folder to the user.
+
+    The folder itself comes last: after an interrupted start it is still root's, and the next start continues.
 
     Raises:
-        OSError: something cannot be given away.
+        OSError: the owner of a file cannot be changed.
     """
     folders.make(data, mode=0o700)
     if data.stat().st_uid != 0:

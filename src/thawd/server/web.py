@@ -1,4 +1,4 @@
-"""uvicorn as it serves us: inside our loop, with our signals, quiet but for what is our failure."""
+"""uvicorn inside thawd's event loop: without signal handlers of its own, and with only thawd's failures in its log."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from thawd.gateway.http_server.connections import protocol_of
 from thawd.gateway.http_server.limits import ConnectionLimits, Connections, most_connections
 from thawd.telemetry.console import complain
 
-# What uvicorn says when an answer ends before it is complete.
+# uvicorn's message about an answer that ends before it is complete.
 _CUT_OFF = "ASGI callable returned without completing response."
 
 
@@ -24,7 +24,7 @@ class _ToOperator(logging.Handler):
 
 
 def quieten_uvicorn() -> None:
-    """Pass on what uvicorn has to say of our failures, and not of every broken request."""
+    """Pass on uvicorn's errors about thawd's failures, without its lines about broken requests."""
     logger = logging.getLogger("uvicorn.error")
     logger.setLevel(logging.ERROR)
     logger.propagate = False
@@ -32,11 +32,11 @@ def quieten_uvicorn() -> None:
 
 
 class Uvicorn(uvicorn.Server):
-    """uvicorn inside our loop: signals are ours."""
+    """uvicorn without signal handlers: `thawd.server.serving` handles signals."""
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
-        """Leave the signal handlers alone."""
+        """Install no signal handlers."""
         yield
 
 
@@ -46,12 +46,12 @@ def configured(
     *,
     complain: Callable[[str], None] = complain,
 ) -> Uvicorn:
-    """A server for `application`, for sockets that are there already.
+    """A server of `application` for sockets that are open already.
 
     Args:
-        application: what it serves.
-        limits: of its connections; None: the usual ones, as many as there are descriptors for.
-        complain: tells the operator.
+        application: the ASGI application.
+        limits: limits of connections; None: the default ones, with as many connections as descriptors allow.
+        complain: prints a line for the operator.
     """
     limits = ConnectionLimits(connections=most_connections()) if limits is None else limits
     return Uvicorn(

@@ -9,8 +9,8 @@ For any slow-starting Python program, with the platform or without::
     if outcome.restored:  # in each copy: thawd thaw program.img ARGUMENT...
         print(model.predict(outcome.arguments))
 
-Standard library only, Python 3.9 and later; Linux x86-64. Nothing is imported eagerly: this package is part of every
-execution environment. docs/standalone.md has more.
+Standard library only, Python 3.9 and later; Linux x86-64. Nothing is imported eagerly, since every execution
+environment loads this package. docs/standalone.md has more.
 """
 
 from typing import TYPE_CHECKING, Any

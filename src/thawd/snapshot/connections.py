@@ -1,9 +1,9 @@
-"""The sockets of an initialised process: what each is connected to, who opened it, and what a copy finds in its place.
+"""The sockets of an initialised process: what each is connected to, which code opened it, and what a copy has instead.
 
-Owns the notes taken of ``socket.socket.bind``, ``listen`` and ``connect`` while init runs: only they tell whether a
-program asked for a port or had one chosen, and which line of code opened a connection. What native code opens (libpq,
-gRPC, uvloop) goes unseen and is described by its addresses alone. Standard library only, Python 3.9 and later; loads
-``socket`` when it is asked to take notes, or where the process holds a socket. Its place is init and right after it.
+Owns the notes on calls of ``socket.socket.bind``, ``listen`` and ``connect`` during init: nothing else shows whether a
+program chose its port or the kernel did, and which line of code opened a connection. Sockets that native code opens
+(libpq, gRPC, uvloop) are not noted and are described by their addresses alone. Standard library only, Python 3.9 and
+later; loads ``socket`` when `Openings.watch` is called or the process has a socket. Used during init and right after.
 """
 
 from __future__ import annotations
@@ -15,20 +15,20 @@ import sysconfig
 from collections.abc import Callable, Iterable
 from typing import Any, NamedTuple
 
-# The last ones are what a copy does without; native/sockets.c decides, this module foretells.
+# Kinds of sockets and what becomes of them in a copy. native/sockets.c decides; this module predicts.
 CONNECTED, LISTENING, NEW, PAIR = "connected", "listening", "new", "pair"
 
 _MAX_FRAMES = 60
 
 
 class Opening(NamedTuple):
-    """Who opened a socket.
+    """The code that opened a socket.
 
     Attributes:
-        inode: of the socket; its number may have been given to another since.
-        any_port: whether it was bound to port 0.
-        library: top-level name of the package next to the call, for example ``urllib3``; empty: the function itself.
-        place: the function's own line that led there, for example ``app.py:12``; empty when there is none.
+        inode: the socket's inode; its descriptor number may belong to another socket by now.
+        any_port: whether the socket was bound to port 0.
+        library: top-level name of the package that made the call, for example ``urllib3``; empty: the function itself.
+        place: the function's own line that led to the call, for example ``app.py:12``; empty when there is none.
     """
 
     inode: int
@@ -41,10 +41,11 @@ class Socket(NamedTuple):
     """A socket of this process.
 
     Attributes:
-        number: its descriptor.
-        kind: `CONNECTED`: a copy finds it ended; `LISTENING`; `NEW`: a copy has a new one; `PAIR`: within the process.
-        address: what it is connected to, or else bound to, as people write it; empty where it is neither.
-        library, place: see `Opening`; empty where they are not known.
+        number: the socket's descriptor.
+        kind: `CONNECTED`: in a copy the connection has ended; `LISTENING`; `NEW`: a copy has a new socket; `PAIR`: both
+            ends are in this process.
+        address: the address it is connected to, or else bound to, as people write it; empty if neither.
+        library, place: see `Opening`; empty if unknown.
     """
 
     number: int
@@ -60,21 +61,21 @@ class Socket(NamedTuple):
         return f"{state}{self.address or 'not connected'}" + (opened and f" ({opened})")
 
     def describe(self) -> str:
-        """The same with the number: "descriptor 7, connected to …"."""
+        """The state with the descriptor's number: "descriptor 7, connected to …"."""
         return f"descriptor {self.number}, {self.state()}"
 
 
 class Openings:
-    """Notes of who opens sockets, taken from `watch` to `stop`."""
+    """Notes on which code opens sockets, taken from `watch` to `stop`."""
 
     def __init__(self, folder: str = "") -> None:
-        """`folder` is the function's own code: lines in it are named rather than a library's."""
+        """`folder` is the folder with the function's own code, whose lines are noted rather than a library's."""
         self._folder = os.path.join(os.path.realpath(folder), "") if folder else ""
         self._noted: dict[int, Opening] = {}
         self._replaced: dict[str, Any] = {}
 
     def watch(self) -> None:
-        """Take notes from now on."""
+        """Start taking notes."""
         import socket
 
         for name in ("bind", "listen", "connect", "connect_ex"):
@@ -82,25 +83,25 @@ class Openings:
             setattr(socket.socket, name, self._replaced[name])
 
     def stop(self) -> None:
-        """Take no more notes. Who took one of the methods for himself meanwhile keeps one that is 1 us slower."""
+        """Stop taking notes. References to the wrapped methods stay valid; they cost 1 us a call more."""
         import socket
 
         for name, noting in self._replaced.items():
-            # They are inherited from `_socket.socket`: what was put in front of them goes away.
+            # The methods are inherited from `_socket.socket`: deleting the wrappers uncovers them.
             if vars(socket.socket).get(name) is noting:
                 delattr(socket.socket, name)
         self._replaced.clear()
 
     def any_port(self) -> list[int]:
-        """Descriptors of sockets that are bound to a port which the kernel chose."""
+        """Descriptors of sockets bound to a port that the kernel chose."""
         return [number for number, opening in self._noted.items() if opening.any_port and self._is_open(number)]
 
     def sockets(self, own: Iterable[int] = ()) -> list[Socket]:
-        """The sockets of this process but those in `own`, by number; [] where /proc does not tell."""
+        """The sockets of this process without those in `own`, by number; [] if /proc cannot be read."""
         return [self.socket(number) for number in _sockets() if number not in set(own)]
 
     def socket(self, number: int) -> Socket:
-        """What the descriptor, a socket, is."""
+        """Describe the socket with this descriptor."""
         kind, address = _state(number)
         known = number in self._noted and self._is_open(number)
         opening = self._noted[number] if known else Opening(0, False, "", "")
@@ -123,7 +124,7 @@ class Openings:
             number = int(sock.fileno())
             inode = os.fstat(number).st_ino
         except OSError:
-            return  # the call has closed it, or it was closed before
+            return  # the socket is closed
         known = self._noted.get(number)
         if any_port is None:
             any_port = known is not None and known.inode == inode and known.any_port
@@ -138,7 +139,7 @@ class Openings:
 
 
 def _asked_for_any_port(sock: Any, name: str, arguments: tuple[Any, ...]) -> bool | None:
-    """Whether this call leaves the choice of a port to the kernel; None when it says nothing about it."""
+    """Whether this call leaves the choice of a port to the kernel; None if the call does not decide that."""
     if name == "bind":
         address = arguments[0] if arguments else None
         return isinstance(address, tuple) and len(address) > 1 and address[1] == 0
@@ -152,7 +153,7 @@ def _asked_for_any_port(sock: Any, name: str, arguments: tuple[Any, ...]) -> boo
 
 
 def _caller(folder: str) -> tuple[str, str]:
-    """The library that opened a socket, and the function's own line that had it do so; see `Opening`."""
+    """The library that opened a socket, and the function's own line that led to the call; see `Opening`."""
     standard = {os.path.join(path, "") for path in (sysconfig.get_path("stdlib"), os.path.dirname(os.__file__))}
     library = place = ""
     frame: Any = sys._getframe(1)
@@ -192,7 +193,7 @@ def _sockets() -> list[int]:
             if stat.S_ISSOCK(os.fstat(int(name)).st_mode):
                 numbers.append(int(name))
         except OSError:
-            continue  # the descriptor of the listing itself
+            continue  # the descriptor that lists the folder
     return sorted(numbers)
 
 
@@ -208,7 +209,7 @@ def _state(number: int) -> tuple[str, str]:
         if end.getsockopt(socket.SOL_SOCKET, socket.SO_ACCEPTCONN):
             return LISTENING, local
         if end.family == socket.AF_UNIX and end.type != socket.SOCK_DGRAM:
-            # Source: unix(7), SO_PEERCRED: who made the pair, or who listened.
+            # Source: unix(7), SO_PEERCRED: the process that made the pair, or that listened.
             pid = int.from_bytes(end.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, 12)[:4], sys.byteorder)
             if pid == os.getpid():
                 return PAIR, "a pair within this process"
@@ -219,7 +220,7 @@ def _state(number: int) -> tuple[str, str]:
 
 
 def _has_ended(number: int) -> bool:
-    """Whether a socket that is not connected was: a fresh one hangs up too, with nothing to read."""
+    """Whether an unconnected socket was once connected; a new socket reports a hangup, too, but has nothing to read."""
     import select
 
     poll = select.poll()

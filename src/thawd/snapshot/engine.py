@@ -1,8 +1,8 @@
 """The Python face of the engine: freezes the process it runs in. Standard library only; runs on Python 3.9.
 
 Runs in the function's own process and interpreter, so the C side is a plain shared object, called by ctypes with the
-GIL held. What a person wants besides (hooks, fresh randomness, the new environment) is in `thawd.snapshot`; this module
-only asks the C library and tells what it answered. native/freeze.h describes the interface.
+GIL held. Hooks, fresh randomness and the new environment variables are the work of other modules of `thawd.snapshot`;
+this module only calls the C library and reports its results. native/freeze.h describes the interface.
 """
 
 from __future__ import annotations
@@ -26,10 +26,10 @@ _COPY, _NO_PAGEMAP_SCAN, _NO_PROCMAP_QUERY, _REFUSE_CONNECTED, _MUTE_LISTENERS =
 
 
 class SnapshotError(Exception):
-    """This process was not frozen; it goes on as it was.
+    """This process was not frozen; it continues unchanged.
 
     Attributes:
-        stage: where the freeze ended, for example ``descriptors``.
+        stage: the stage in which the freeze failed, for example ``descriptors``.
     """
 
     def __init__(self, message: str, *, stage: str = "") -> None:
@@ -38,11 +38,11 @@ class SnapshotError(Exception):
 
 
 class SnapshotRefused(SnapshotError):
-    """This process holds what no copy could be given; the message says what, and the way out."""
+    """This process has state that no copy could have; the message names it and the way out."""
 
 
 class SnapshotFailed(SnapshotError):
-    """The system could not do what a freeze needs: a full disk, a missing folder, no memory."""
+    """The system failed during the freeze: a full disk, a missing folder, no memory."""
 
 
 class FreezeOutcome(NamedTuple):
@@ -50,19 +50,19 @@ class FreezeOutcome(NamedTuple):
 
     Attributes:
         restored: whether this process is a thawed copy.
-        arguments: in a copy, what followed the image's path on thaw's command line.
+        arguments: in a copy, the arguments after the image's path on thaw's command line.
         environment: in a copy, the environment variables thaw was started with.
         restore_ms: in a copy, time from the entry of thaw to the return of freeze, milliseconds.
         image_bytes: size of the image, holes included.
-        data_bytes: page data in it.
+        data_bytes: page data in the image.
         operations: mappings that thaw makes.
         threads: threads in the image.
         descriptors: descriptors in the image.
-        ended: connections among them, which a copy finds ended.
-        park_ms: time until all threads stood still, milliseconds.
-        scan_ms: time to find what must be stored, milliseconds; threads stood still.
-        write_ms: time to write it, milliseconds; threads stood still.
-        sync_ms: time until it was durable, milliseconds.
+        ended: connections among them that have ended in a copy.
+        park_ms: time until all threads were stopped, milliseconds.
+        scan_ms: time to find the pages to store, milliseconds; threads are stopped.
+        write_ms: time to write the pages, milliseconds; threads are stopped.
+        sync_ms: time until the image was durable, milliseconds.
     """
 
     restored: bool
@@ -120,7 +120,7 @@ class _Report(ctypes.Structure):
 
 
 def native_folder() -> str | None:
-    """The folder with the compiled parts; None where thawd is not installed with them."""
+    """The folder with the compiled parts; None if thawd is installed without them."""
     try:
         spec = importlib.util.find_spec("thawd._native")
     except (ImportError, ValueError):
@@ -129,7 +129,7 @@ def native_folder() -> str | None:
 
 
 def unavailable(folder: str | None = None) -> str | None:
-    """Why there is no engine here; None when there is one."""
+    """Why the engine is unavailable here; None if it is available."""
     machine = os.uname().machine if hasattr(os, "uname") else "unknown"
     if sys.platform != "linux" or machine != "x86_64":
         return "the snapshot engine runs on Linux x86-64 only; this is %s %s" % (sys.platform, machine)
@@ -141,10 +141,10 @@ def unavailable(folder: str | None = None) -> str | None:
 
 
 def library_path() -> str:
-    """Where the shared object is: named by THAWD_FREEZE_LIBRARY, else beside the compiled parts.
+    """Path of the shared object: the one in THAWD_FREEZE_LIBRARY, else the one among the compiled parts.
 
     Raises:
-        SnapshotFailed: it is nowhere.
+        SnapshotFailed: there is no shared object.
     """
     named = os.environ.get(LIBRARY_VARIABLE)
     if named:
@@ -156,10 +156,10 @@ def library_path() -> str:
 
 
 def program_path() -> str:
-    """Where the program is that becomes a frozen process: ``thawd-thaw [OPTION]... IMAGE [ARGUMENT]...``.
+    """Path of the program that becomes a frozen process: ``thawd-thaw [OPTION]... IMAGE [ARGUMENT]...``.
 
     Raises:
-        SnapshotFailed: it is nowhere.
+        SnapshotFailed: there is no such program.
     """
     reason = unavailable()
     if reason is not None:
@@ -171,7 +171,7 @@ _loaded: dict[str, Any] = {}
 
 
 def _load(library: str) -> Any:
-    """The C library; kept, as loading it once more takes half a millisecond of a copy's start."""
+    """The C library; kept loaded, since loading it again would add half a millisecond to a copy's start."""
     if library not in _loaded:
         _loaded[library] = _open(library)
     return _loaded[library]
@@ -179,7 +179,7 @@ def _load(library: str) -> Any:
 
 def _open(library: str) -> Any:
     try:
-        # PyDLL: the GIL stays held, so that no Python thread is in the middle of anything.
+        # PyDLL holds the GIL during the call, so no Python thread is in the middle of an operation.
         loaded = ctypes.PyDLL(library)
     except OSError as error:
         raise SnapshotFailed("the snapshot engine cannot be loaded: %s" % error, stage="open") from error
@@ -190,7 +190,7 @@ def _open(library: str) -> Any:
 
 
 def new_thread_id(tid: int, *, library: str | None = None) -> int:
-    """In a copy, the kernel's id now of the thread that had `tid` when frozen; 0 when there is none."""
+    """In a copy, the kernel's present id of the thread that had `tid` when frozen; 0 if there is none."""
     return int(_load(library or library_path()).thawd_new_tid(tid))
 
 
@@ -211,7 +211,10 @@ def _variables(pointers: Any) -> dict[str, str]:
 
 
 def _with_thread_names(text: str) -> str:
-    """The kernel's name of a thread, cut off at 15 letters and before Python 3.14 always "python", by Python's own."""
+    """Replace kernel names of threads in `text` by Python's names.
+
+    The kernel cuts names off at 15 letters, and before Python 3.14 every thread is "python" to it.
+    """
     threading: Any = sys.modules.get("threading")
     for thread in list(threading._active.values()) if threading is not None else ():
         begin, there, rest = text.partition("thread %s (" % thread.native_id)
@@ -231,12 +234,12 @@ def _give_up(result: int, report: _Report) -> NoReturn:
 
 
 def _freeze(loaded: Any, request: _Request, report: _Report) -> int:
-    """While loops of other threads stand still, between two of their callbacks.
+    """Freeze while the event loops of other threads are paused between two callbacks.
 
     Raises:
-        SnapshotRefused: one does not.
+        SnapshotRefused: a loop did not pause in time.
     """
-    held = event_loops.Held(event_loops.running())
+    held = event_loops.PausedLoops(event_loops.running())
     try:
         if not held.hold():
             raise SnapshotRefused(
@@ -266,30 +269,30 @@ def freeze(
 ) -> FreezeOutcome:
     """Write this process to the image `path`; returns here, and once more in each thawed copy.
 
-    All other threads are stopped while it writes. In a copy every thread goes on where it was; process id, descriptors
-    in `provided`, standard streams, environment and clocks are the new process's.
+    All other threads are stopped while the image is written. In a copy every thread continues where it was stopped;
+    process id, descriptors in `provided`, standard streams, environment and clocks are the new process's.
 
     Args:
-        path: of the image, replaced when it exists; mode 0600.
-        provided: descriptors that whoever thaws passes anew.
-        library: of the C library; None: found by `library_path`.
-        copy: page data is copied at each thaw instead of mapped, for code that calls madvise past the C library.
+        path: path of the image, replaced when it exists; mode 0600.
+        provided: descriptors that the thawing process passes to each copy.
+        library: path of the C library; None: found by `library_path`.
+        copy: page data is copied at each thaw instead of mapped, for code that calls madvise without the C library.
         pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
         procmap_query: use PROCMAP_QUERY where the kernel has it.
         fail_at: name of a fault point, for tests.
-        disk: folder, without links in its path, that each copy gets as its own (docs/disk-snapshots.md); files in it
+        disk: folder, without links in its path, of which each copy has its own (docs/disk-snapshots.md); files in it
             may be mapped shared and writable.
-        connections: ``drop``: a copy finds connections ended, as after any loss of one; ``refuse``: a connected socket
-            refuses the freeze.
+        connections: ``drop``: in a copy all connections have ended, as after any loss of a connection; ``refuse``: a
+            connected socket refuses the freeze.
         listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in
-            a copy nobody reaches it.
+            a copy it is unreachable.
         any_port: descriptors of sockets whose port the kernel chose; it chooses again for each copy.
-        seccomp_filters: how many the process was started under; -1: as many as its parent is under. One that has added
-            its own is refused.
+        seccomp_filters: number of seccomp filters the process was started under; -1: as many as its parent has. A
+            process that has added its own is refused.
 
     Raises:
-        SnapshotRefused: the process holds what no copy could be given.
-        SnapshotFailed: the system could not do it.
+        SnapshotRefused: the process has state that no copy could have.
+        SnapshotFailed: the system failed during the freeze.
     """
     if event_loops.runs_here():
         raise SnapshotRefused(
@@ -298,7 +301,7 @@ def freeze(
         )
     loaded = _load(library or library_path())
     for stream in (sys.stdout, sys.stderr):
-        # What lies in a buffer would be printed again by every copy.
+        # Every copy would print the contents of a buffer again.
         if stream is not None and not stream.closed:
             stream.flush()
     gc.collect()
@@ -339,13 +342,13 @@ def freeze(
 
 
 def drop_capabilities(*, library: str | None = None) -> None:
-    """Give up all capabilities of this process, a fork that has a single thread, for good.
+    """Drop all capabilities of this process, a fork with a single thread, permanently.
 
     Args:
-        library: of the C library; None: found by `library_path`.
+        library: path of the C library; None: found by `library_path`.
 
     Raises:
-        SnapshotFailed: the system could not do it; the process is of no use.
+        SnapshotFailed: the system refused; the process must end.
     """
     error = _load(library or library_path()).thawd_drop_capabilities()
     if error:
@@ -355,20 +358,20 @@ def drop_capabilities(*, library: str | None = None) -> None:
 def enter_disk(
     at: str, own: str, lower: str | None = None, *, tmp: str | None = None, library: str | None = None
 ) -> None:
-    """Give this process, a fork that has a single thread, a folder of its own under the path `at`.
+    """Mount a folder of its own at the path `at`, for this process, a fork with a single thread.
 
-    What thawd-thaw does for a copy, for a fork. A process for which it fails is of no use.
+    Does for a fork what thawd-thaw does for a copy. A process in which this fails must end.
 
     Args:
-        at: the temporary folder of the process that it is a fork of.
+        at: the temporary folder of the process that was forked.
         own: folder of this process alone; with `lower` it holds the folders ``upper`` and ``work``.
-        lower: what it begins with.
-        tmp: where the same folder is to be seen as well, such as ``/tmp``; None: nowhere else.
-        library: of the C library; None: found by `library_path`.
+        lower: folder with the initial contents.
+        tmp: a second path at which to mount the folder, such as ``/tmp``; None: no second path.
+        library: path of the C library; None: found by `library_path`.
 
     Raises:
-        SnapshotRefused: this user or machine may not have mounts of its own.
-        SnapshotFailed: the system could not do it.
+        SnapshotRefused: the user or the machine does not permit mount namespaces.
+        SnapshotFailed: the system failed.
     """
     report = _Report()
     paths = [None if path is None else os.fsencode(path) for path in (at, own, lower, tmp)]

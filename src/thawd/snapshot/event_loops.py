@@ -1,9 +1,9 @@
-"""asyncio's loops that run in other threads while the process is frozen: what they need in a copy.
+"""Pauses asyncio loops of other threads during a freeze, and repairs them in a copy.
 
-asyncio notes for each running loop the process id it was started in, so that a fork does not take its parent's loop for
-its own; a copy has another id, and code in the loop would be told that there is no running event loop. So loops stand
-still while the process is frozen, and note the id anew when they go on. Standard library only, Python 3.9 and later;
-loads nothing. Source: CPython, Modules/_asynciomodule.c, get_running_loop.
+asyncio records for each running loop the process id it was started in, so that a fork does not take its parent's loop
+for its own. A copy has another id, so `asyncio.get_running_loop` would fail in the loop's callbacks. Loops are
+therefore paused during the freeze and record the process id again when they continue. Standard library only, Python
+3.9 and later; loads nothing. Source: CPython, Modules/_asynciomodule.c, get_running_loop.
 """
 
 from __future__ import annotations
@@ -20,24 +20,24 @@ _LOOK_AGAIN_S = 0.0005
 
 
 def running() -> list[Any]:
-    """The loops that run in some thread of this process."""
+    """The loops that run in any thread of this process."""
     events = sys.modules.get("asyncio.events")
     if events is None:
         return []
-    # By `type`: asking an object for its class may wake one that loads itself when it is looked at.
+    # By `type`: `isinstance` reads `__class__`, which on a lazy object would trigger its loading.
     return [thing for thing in _objects() if issubclass(type(thing), events.AbstractEventLoop) and thing.is_running()]
 
 
 def runs_here() -> bool:
-    """Whether the calling thread is inside of a running loop."""
+    """Whether the calling thread is inside a running loop."""
     events = sys.modules.get("asyncio.events")
     return events is not None and events._get_running_loop() is not None
 
 
-class Held:
-    """Loops that stand still between two callbacks, from `hold` to `release`.
+class PausedLoops:
+    """Loops that are paused between two callbacks, from `hold` to `release`.
 
-    One that is frozen inside of a callback would go on there in a copy, and be told that no loop is running.
+    A loop frozen inside a callback would continue in that callback in a copy, where no loop is running for asyncio.
     """
 
     def __init__(self, loops: Iterable[Any]) -> None:
@@ -47,7 +47,7 @@ class Held:
         self._count = 0
 
     def hold(self) -> bool:
-        """Have all loops stand still; whether they do within `HOLD_S` seconds."""
+        """Pause all loops; returns whether all of them paused within `HOLD_S` seconds."""
         for loop, gate in zip(self._loops, self._gates):  # noqa: B905 - `strict` came with Python 3.10
             gate.acquire()
             loop.call_soon_threadsafe(self._stand, loop, gate)
@@ -57,7 +57,7 @@ class Held:
         return self._count == len(self._loops)
 
     def release(self) -> None:
-        """Let the loops go on; each first notes the process that it runs in, which in a copy is another one."""
+        """Let the loops continue; each first records the id of the process it runs in, which is new in a copy."""
         for gate in self._gates:
             if gate.locked():
                 gate.release()
@@ -71,7 +71,7 @@ class Held:
 
 
 def _objects() -> list[Any]:
-    """All that the collector knows, what `gc.freeze` took from its sight included."""
+    """All objects that the garbage collector tracks, including those that `gc.freeze` set aside."""
     if not gc.get_freeze_count():
         return gc.get_objects()
     gc.unfreeze()

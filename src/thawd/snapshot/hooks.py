@@ -1,9 +1,10 @@
-"""SnapStart's runtime hooks: what a function has registered with ``snapshot_restore_py``, run as on Lambda.
+"""SnapStart's runtime hooks: runs the functions registered with ``snapshot_restore_py``, as on Lambda.
 
-Owns the order, the time limit and the errors of the hooks, and the finder that serves ``snapshot_restore_py`` to a
-function whose packages do not have it. May not hold hooks: the registry is the module's, ours or the real one. Standard
-library only, Python 3.9 and later; loads nothing before a function asks for it. `run_before` has its place at the end
-of init, before the freeze; `run_after` in each copy, after `thawd.snapshot.uniqueness` and before the first invocation.
+Owns the order, the time limit and the errors of the hooks, and the finder that provides ``snapshot_restore_py`` to a
+function whose packages do not have it. May not keep hooks: the registry is in the module ``snapshot_restore_py``,
+thawd's or the real one. Standard library only, Python 3.9 and later; loads nothing before a function imports that
+module. `run_before` runs at the end of init, before the freeze; `run_after` runs in each copy, after
+`thawd.snapshot.uniqueness` and before the first invocation.
 
 Source: AWS Lambda developer guide, "Lambda SnapStart runtime hooks for Python"; order, error types and exit statuses as
 observed with ``awslambdaric`` 4.2.2 and ``snapshot-restore-py`` 1.0.0.
@@ -21,7 +22,7 @@ BEFORE_ERROR = "Runtime.BeforeSnapshotError"
 AFTER_ERROR = "Runtime.AfterRestoreError"
 BEFORE_EXIT_STATUS = 64
 AFTER_EXIT_STATUS = 65
-# Source: AWS Lambda developer guide, as above: all after-restore hooks together, else SnapStartTimeoutException.
+# Limit of all after-restore hooks together, else SnapStartTimeoutException. Source: the developer guide, as above.
 AFTER_LIMIT_S = 10.0
 
 _FILE = os.path.join(os.path.dirname(os.path.dirname(os.path.abspath(__file__))), "runtime", MODULE + ".py")
@@ -32,10 +33,10 @@ class HookError(Exception):
 
     Attributes:
         error_type: `BEFORE_ERROR` or `AFTER_ERROR`.
-        exit_status: what the process then ends with, as on Lambda.
-        message: which hook, and what it raised.
-        cause: the exception, with the frames of the hook; for one that took too long, of where it was.
-        timed_out: whether the time limit ended it.
+        exit_status: the process's exit status, as on Lambda.
+        message: the hook's name and what it raised.
+        cause: the exception, with the frames of the hook; for a timeout, the frames where the hook was.
+        timed_out: whether the time limit ended the hook.
     """
 
     def __init__(
@@ -50,13 +51,13 @@ class HookError(Exception):
 
 
 class TimeLimit(BaseException):
-    """Raised inside a hook whose time is over; not an Exception, so that ``except Exception`` lets it through."""
+    """Raised inside a hook at the time limit; not an Exception, so that ``except Exception`` does not catch it."""
 
 
 def install() -> None:
-    """Serve ``snapshot_restore_py`` where the function's environment has none. A second call changes nothing."""
+    """Provide ``snapshot_restore_py`` if the function's environment has none. A second call changes nothing."""
     if _Finder not in sys.meta_path:
-        # At the end: an installed package wins, and then its registry is the one that is run.
+        # At the end: an installed package takes precedence, and its registry is then the one that is used.
         sys.meta_path.append(_Finder)
 
 
@@ -78,10 +79,10 @@ def run_before() -> int:
     They belong to init and have its time limit, which the platform enforces.
 
     Returns:
-        How many were run.
+        How many hooks were run.
 
     Raises:
-        HookError: one raised; those registered before it were not run.
+        HookError: a hook raised; those registered before it were not run.
     """
     return _run(_pop_all, None, BEFORE_ERROR, BEFORE_EXIT_STATUS)
 
@@ -90,14 +91,14 @@ def run_after(*, limit_s: float = AFTER_LIMIT_S) -> int:
     """Run the after-restore hooks in the order of registration. Call it in the main thread.
 
     Args:
-        limit_s: seconds for all hooks together. Kept by SIGALRM, so a hook that hangs in native code goes on until the
-            platform ends the process.
+        limit_s: seconds for all hooks together. SIGALRM enforces it, so a hook that hangs in native code runs on until
+            the platform ends the process.
 
     Returns:
-        How many were run.
+        How many hooks were run.
 
     Raises:
-        HookError: one raised, or the time was over; those after it were not run.
+        HookError: a hook raised or exceeded the limit; those after it were not run.
     """
     return _run(_walk, limit_s, AFTER_ERROR, AFTER_EXIT_STATUS)
 
@@ -115,7 +116,7 @@ def _walk(module: Any) -> Any:
 def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, exit_status: int) -> int:
     module = sys.modules.get(MODULE)
     if module is None:
-        return 0  # Nobody has imported it, so nothing is registered.
+        return 0  # The module was never imported, so no hook is registered.
     limit = _Limit()
     name = ""
     count = 0
@@ -134,7 +135,7 @@ def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, ex
             run_all()
         else:
             limit.run(run_all, limit_s)
-    except BaseException as error:  # the border to user code; on Lambda, too, sys.exit in a hook is an error
+    except BaseException as error:  # the border to user code; as on Lambda, sys.exit in a hook is an error
         if limit.over is None:
             message = f"the {when} hook {name} raised {type(error).__name__}: {_text(error)}"
         else:
@@ -150,7 +151,7 @@ def _run(hooks: Callable[[Any], Any], limit_s: float | None, error_type: str, ex
 
 
 def _name(function: Any) -> str:
-    """For example ``app.connect``; never fails."""
+    """The hook's name, for example ``app.connect``; never raises."""
     try:
         return f"{function.__module__}.{function.__qualname__}"
     except Exception:  # partials and other callables have no name, and a user's attribute may itself fail
@@ -165,10 +166,10 @@ def _text(error: BaseException) -> str:
 
 
 class _Limit:
-    """Ends a call when its time is over, by an exception from the handler of SIGALRM.
+    """Ends a call at its time limit, by an exception from the handler of SIGALRM.
 
     Attributes:
-        over: the exception, once the time was over; its frames show where the call was.
+        over: the exception, once the limit has passed; its frames show where the call was.
     """
 
     def __init__(self) -> None:
@@ -176,26 +177,26 @@ class _Limit:
         self._armed = False
 
     def check(self) -> None:
-        """Raise what a hook has caught and swallowed.
+        """Raise the `TimeLimit` again if a hook has caught it.
 
         Raises:
-            TimeLimit: the time is over.
+            TimeLimit: the limit has passed.
         """
         if self.over is not None:
             raise self.over
 
     def run(self, call: Callable[[], None], limit_s: float) -> None:
-        """Call; returns or raises within the limit or soon after. The signal's handler and timer are put back.
+        """Run `call` with the limit; the signal's handler and timer are restored afterwards.
 
         Raises:
-            TimeLimit: the time was over.
+            TimeLimit: the limit has passed.
         """
         import signal
         import threading
 
         handler = signal.getsignal(signal.SIGALRM)
         if handler is None or threading.current_thread() is not threading.main_thread():
-            # C code uses the signal, or Python will not handle it here: the platform's own limit must do.
+            # C code uses the signal, or Python cannot handle it in this thread: only the platform's limit applies.
             call()
             return
         left_s = interval_s = 0.0
@@ -206,7 +207,7 @@ class _Limit:
                 left_s, interval_s = signal.setitimer(signal.ITIMER_REAL, limit_s)
                 call()
             finally:
-                # A signal that comes later does no harm; one just before has raised, once, and is in `over`.
+                # A later signal is harmless; one that arrived just before has raised once and is in `over`.
                 self._armed = False
         finally:
             spent_s = limit_s - signal.setitimer(signal.ITIMER_REAL, 0)[0]
@@ -218,5 +219,5 @@ class _Limit:
     def _expire(self, signum: int, frame: Any) -> None:
         if self._armed:
             self._armed = False
-            self.over = TimeLimit("the time limit of the hooks was over")
+            self.over = TimeLimit("the time limit of the hooks has passed")
             raise self.over

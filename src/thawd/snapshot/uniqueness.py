@@ -1,13 +1,13 @@
-"""What a thawed copy must renew to be a process of its own: randomness, what was derived from the pid, its variables.
+"""Renews what must differ between thawed copies: randomness, values derived from the pid, environment variables.
 
-Owns the list of repairs on Python's level. All copies of a snapshot wake with the same memory: generators would give
-them the same numbers, and caches would tell them the pid, the threads and the variables of the process that was frozen.
-May not load a library: one that is not in ``sys.modules`` cannot have been frozen. Standard library only, Python 3.9
-and later. Its place is right after the thaw, before the after-restore hooks and thus before any code of the function:
-`environment` first, then `renew`.
+Owns the list of repairs on Python's level. All copies of a snapshot start with identical memory: generators would
+return the same numbers in each, and caches would hold the pid, the threads and the variables of the frozen process.
+May not load a library: one that is not in ``sys.modules`` was not frozen. Standard library only, Python 3.9 and later.
+Runs right after the thaw, before the after-restore hooks and thus before any code of the function: `environment`
+first, then `renew`.
 
-What a library keeps in native code beyond what is named here, and what the function's own objects hold, cannot be
-renewed from here: see docs/uniqueness.md.
+State that libraries keep in native code, beyond that named here, and state in the function's own objects cannot be
+renewed here: see docs/uniqueness.md.
 """
 
 from __future__ import annotations
@@ -27,23 +27,23 @@ _TEMPORARY_FOLDERS = ("/tmp", "/var/tmp", "/usr/tmp")
 
 
 class RenewalError(Exception):
-    """Something could not be renewed: this copy may repeat what another says and must not answer invocations."""
+    """A repair failed: this copy may repeat another copy's random numbers and must not answer invocations."""
 
 
 def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
-    """Make this copy differ from its siblings.
+    """Renew all state that must differ between copies.
 
-    Takes 0.3 to 3 ms in a fresh copy, by the libraries loaded: nearly all of it are page faults.
+    Takes 0.3 to 3 ms in a fresh copy, depending on the libraries loaded; nearly all of it is page faults.
 
     Args:
         old_pid: process id at the freeze.
-        thread_ids: the id in this copy of the thread that had the given id at the freeze; 0 when unknown.
+        thread_ids: maps a thread's id at the freeze to its id in this copy; 0 when unknown.
 
     Returns:
-        Names of what was renewed, those of `RENEWALS`.
+        Names of the modules that were renewed, those of `RENEWALS`.
 
     Raises:
-        RenewalError: a library refused; all others were renewed nevertheless.
+        RenewalError: a library could not be renewed; all others were.
     """
     done, refused = [], []
     for name, repair in RENEWALS.items():
@@ -52,7 +52,7 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
             continue
         try:
             repair(module)
-        except Exception as error:  # the border to libraries: one that fails must not keep the others from it
+        except Exception as error:  # the border to libraries: a failure must not keep the others from being renewed
             refused.append(f"{name} ({type(error).__name__}: {error})")
         else:
             done.append(name)
@@ -65,7 +65,7 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
         _children(children, old_pid)
     if refused:
         raise RenewalError(
-            f"after the thaw this could not be renewed: {'; '.join(refused)}. Two copies might give the same random "
+            f"after the thaw this could not be renewed: {'; '.join(refused)}. Two copies might return the same random "
             "numbers, so this one is not used; leave the library unloaded until the first invocation, or set "
             "snapshot = false"
         )
@@ -73,9 +73,9 @@ def renew(old_pid: int, *, thread_ids: Callable[[int], int]) -> list[str]:
 
 
 def started_with() -> dict[bytes, bytes]:
-    """The variables this process was given when it began, before anything changed them; {} where /proc does not tell.
+    """The environment variables this process was started with; {} if /proc cannot be read.
 
-    Right until the process is thawed; from then on they are those last given to `environment`.
+    Correct only until the process is thawed; afterwards the last argument of `environment` holds.
     Source: proc_pid_environ(5).
     """
     try:
@@ -88,33 +88,33 @@ def started_with() -> dict[bytes, bytes]:
 
 
 def environment(
-    new: Mapping[bytes, bytes] | Mapping[str, str], *, given: Mapping[bytes, bytes] | Mapping[str, str]
+    new: Mapping[bytes, bytes] | Mapping[str, str], *, original: Mapping[bytes, bytes] | Mapping[str, str]
 ) -> list[str]:
-    """Give this copy its own variables and keep those that init itself set, as if it had been started with them.
+    """Set this copy's own environment variables and keep those that init set, as if init had run with the new ones.
 
-    A variable given to the copy that init was not given, or with another value: the new value, whatever init made of
-    it. Given with the same value as then: as init left it. No longer given: removed, unless init changed it. Never
-    given: as init left it.
+    Compares the new variables with the original ones. A variable that is new or has another value than the original
+    takes the new value, whatever init set it to. One with its original value stays as init left it. One that is gone is
+    removed, unless init changed it. One that is in neither stays as init left it.
 
-    Where ``TZ`` changes, local time follows; where ``TMPDIR`` does, the default folder of ``tempfile`` does too. Only
-    what differs is written: other threads are awake already, and C code may be reading variables meanwhile.
+    When ``TZ`` changes, local time follows; when ``TMPDIR`` changes, so does the default folder of ``tempfile``. Only
+    differences are written: other threads run already, and C code may read variables at the same time.
 
     Args:
         new: the variables this copy was started with.
-        given: those that the frozen process had been started with.
+        original: the variables the frozen process was started with.
 
     Returns:
         Names of the variables set or removed, sorted; never a value.
     """
-    new_bytes, given_bytes = _as_bytes(new), _as_bytes(given)
+    new_bytes, original_bytes = _as_bytes(new), _as_bytes(original)
     current = os.environb
     default_folders = _default_folders(current)
     changed = []
     for name, value in new_bytes.items():
-        if given_bytes.get(name) != value and current.get(name) != value and _can_be_set(name, value):
+        if original_bytes.get(name) != value and current.get(name) != value and _can_be_set(name, value):
             current[name] = value
             changed.append(name)
-    for name, value in given_bytes.items():
+    for name, value in original_bytes.items():
         if name not in new_bytes and current.get(name) == value:
             del current[name]
             changed.append(name)
@@ -130,12 +130,12 @@ def _as_bytes(variables: Mapping[Any, Any]) -> dict[bytes, bytes]:
 
 
 def _can_be_set(name: bytes, value: bytes) -> bool:
-    # exec(3) hands over what setenv(3) does not take.
+    # exec(3) passes on variables that setenv(3) does not accept.
     return bool(name) and b"=" not in name and b"\0" not in name + value
 
 
 def _default_folders(variables: Mapping[bytes, bytes]) -> set[str]:
-    """Where ``tempfile`` puts files by itself: what is found here was not chosen by the function."""
+    """The folders that ``tempfile`` uses by default; any other folder was chosen by the function."""
     chosen = {os.fsdecode(variables[name]) for name in _TEMPORARY_FOLDER_VARIABLES if name in variables}
     return {os.path.abspath(folder) for folder in chosen if folder} | set(_TEMPORARY_FOLDERS)
 
@@ -153,12 +153,12 @@ def _random(random: Any) -> None:
 def _numpy(mtrand: Any) -> None:
     mtrand.seed()
     if hasattr(mtrand, "get_bit_generator"):
-        # Where the function has put in a generator of another kind, `seed` leaves the spare normal deviate behind.
+        # If the function has installed another kind of generator, `seed` does not clear the spare normal deviate.
         mtrand.set_bit_generator(mtrand.get_bit_generator())
 
 
 def _torch(torch: Any) -> None:
-    # Not torch.seed(): it also queues seeds for GPUs, each with a formatted stack; a process with a GPU is not frozen.
+    # Not torch.seed(): it also queues seeds for GPUs, each with a formatted stack, and no process with a GPU is frozen.
     torch.default_generator.seed()
 
 
@@ -171,7 +171,7 @@ def _polars(polars: Any) -> None:
 
 
 def _openssl(ssl: Any) -> None:
-    # OpenSSL renews itself where the pid differs; in two containers it need not.
+    # OpenSSL renews itself when the pid changes; copies in two containers may have the same pid.
     ssl.RAND_add(os.urandom(_OPENSSL_SEED_BYTES), float(_OPENSSL_SEED_BYTES))
 
 
@@ -183,14 +183,14 @@ def _cryptography(binding: Any) -> None:
 
 
 def _uuid(uuid: Any) -> None:
-    """Take ``uuid1`` out of libuuid's hands: node and clock sequence lie in its memory, out of reach, in every copy.
+    """Stop ``uuid1`` from using libuuid, whose node and clock sequence are equal in every copy and cannot be reset.
 
     ``uuid1`` in Python draws a clock sequence for each UUID. Source: CPython, Lib/uuid.py.
     """
     generate = uuid._generate_time_safe
     if generate is not None:
         if uuid._node is None:
-            # Asked now: without libuuid, `getnode` would run ifconfig and the like to find it out.
+            # Called now, with libuuid: without it `getnode` would run ifconfig and other programs.
             uuid._node = int.from_bytes(generate()[0][10:], "big")
         uuid._generate_time_safe = None
     if uuid._node is not None and uuid._node & _MULTICAST:
@@ -209,7 +209,7 @@ def _semaphores(synchronize: Any) -> None:
 
 
 def _renew_names(sequence: Any) -> None:
-    """Have a ``tempfile._RandomNameSequence`` make a new generator, as it does by itself when it sees another pid."""
+    """Make a ``tempfile._RandomNameSequence`` create a new generator, as it does itself when the pid has changed."""
     if sequence is not None:
         sequence._rng_pid = None
 
@@ -217,7 +217,7 @@ def _renew_names(sequence: Any) -> None:
 def _multiprocessing(process: Any) -> None:
     current = process._current_process
     key = current._config.get("authkey")
-    # One of another length was set by the function, to be shared with somebody.
+    # A key of another length was set by the function, to be shared with other processes.
     if key is not None and len(key) == _AUTHKEY_BYTES:
         current.authkey = os.urandom(_AUTHKEY_BYTES)
     # The folder of sockets and shared files; each copy makes its own when it needs one.
@@ -225,7 +225,7 @@ def _multiprocessing(process: Any) -> None:
 
 
 def _children(process: Any, old_pid: int) -> None:
-    """Note as dead the children of the frozen process: at exit, multiprocessing would signal whoever has their pids."""
+    """Mark the frozen process's children as dead, lest multiprocessing signal unrelated processes with their pids."""
     for child in list(process._children):
         if child._parent_pid == old_pid and child._popen.returncode is None:
             child._popen.returncode = -_SIGKILL
@@ -251,13 +251,13 @@ def _logging(logging: Any) -> None:
 
 
 def _platform(platform: Any) -> None:
-    # `platform.node()`: the name of the machine, which another container has another one of.
+    # `platform.node()` is the host name, which differs between containers.
     if hasattr(platform, "_uname_cache"):  # a function may have a module of this name itself
         platform._uname_cache = None
         platform._platform_cache.clear()
 
 
-# Module that must be loaded -> its repair. The pages of documentation list the same names.
+# Repairs by module; one runs if its module is loaded. docs/uniqueness.md lists the same names.
 RENEWALS: dict[str, Callable[[Any], None]] = {
     "random": _random,
     "numpy.random.mtrand": _numpy,

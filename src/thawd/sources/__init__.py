@@ -1,4 +1,5 @@
-"""Where events come from besides a call: buckets, SQS queues, schedules.
+"""Event sources: buckets, SQS queues, schedules.
 
-Every source stores an event first; the queue invokes the function afterwards.
+Buckets and schedules store an event, and the asynchronous queue invokes the function afterwards. An SQS queue keeps its
+messages until a function has handled them, so `sqs` invokes the function itself.
 """

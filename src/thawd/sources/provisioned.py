@@ -1,7 +1,7 @@
-"""Provisioned concurrency by the clock: as many initialised environments as each function's schedule asks for.
+"""Provisioned concurrency by schedule: keeps as many environments initialised as each function's plan says.
 
-Nothing is stored: what is in force follows from the schedule and the time, so a server that was down, a clock that is
-set, a machine that slept make no difference but for as long as they last.
+Nothing is stored: the number follows from the plan and the time. So a server that was down, a clock that was set or a
+machine that slept changes nothing once it is over.
 """
 
 from __future__ import annotations
@@ -12,18 +12,20 @@ from collections.abc import Callable, Mapping
 from thawd.errors import ResourceNotFoundException
 from thawd.scheduling.provisioned import ProvisionedPlan
 from thawd.sources.schedules import Clock, SystemClock, sleep_or
+from thawd.system.retry import time_left_s
 from thawd.telemetry.console import say
 
-# The clock may be set at any time: nobody sleeps longer than this without another look at it.
+# The clock may be set at any time: it is looked at again after this many seconds at the latest.
 _LONGEST_SLEEP_S = 30.0
 
 
 class ProvisionedSchedules:
-    """Those of all functions.
+    """Applies the plans of all functions.
 
     Args:
-        provision: has so many environments of a function kept initialised; None: as many as it says itself.
-        clock: the time.
+        provision: sets how many environments of a function are kept initialised; None: as many as the function's own
+            configuration says.
+        clock: the time; None: the machine's clock.
     """
 
     def __init__(self, provision: Callable[[str, int | None], None], *, clock: Clock | None = None) -> None:
@@ -34,7 +36,7 @@ class ProvisionedSchedules:
         self._changed = asyncio.Event()
 
     def declare(self, plans: Mapping[str, ProvisionedPlan]) -> None:
-        """These are the plans from now on, by function; the others have what they say themselves."""
+        """Use these plans, by function, from now on; functions without one go back to their own configuration."""
         for name in set(self._plans) - set(plans):
             self._applied.pop(name, None)
             self._set(name, None)
@@ -43,7 +45,7 @@ class ProvisionedSchedules:
         self._changed.set()
 
     def apply(self) -> None:
-        """Have what is in force now."""
+        """Set the numbers that the plans have for this moment."""
         now = self._clock.now()
         for name, plan in self._plans.items():
             count = plan.count(now)
@@ -53,7 +55,7 @@ class ProvisionedSchedules:
                 self._applied[name] = count
 
     async def run(self) -> None:
-        """Apply what comes due until cancelled."""
+        """Apply the plans whenever a number changes, until cancelled."""
         while True:
             self._changed.clear()
             self.apply()
@@ -69,5 +71,5 @@ class ProvisionedSchedules:
     async def _sleep(self) -> None:
         now = self._clock.now()
         times = [at for plan in self._plans.values() if (at := plan.next_change(now)) is not None]
-        wait_s = min([_LONGEST_SLEEP_S, *(max(0.0, at - now) for at in times)])
+        wait_s = time_left_s(min(times, default=None), now, longest_s=_LONGEST_SLEEP_S)
         await sleep_or(self._changed, wait_s, clock=self._clock)

@@ -1,8 +1,8 @@
-"""Schedules at work: puts the events of runs that have come due into the queue.
+"""Runs schedules: queues the event of each time that comes due.
 
-Guarantee: each time of a schedule gives its event once, neither lost nor repeated by a crash or by a clock that is set
-back, as the event and the progress are stored in one transaction. Times that came due while nobody looked (no server
-ran, or the machine slept) are dealt with as the schedule's ``missed`` says.
+Guarantee: each time of a schedule queues its event once, neither lost nor repeated by a crash or by a clock that is set
+back, as the event and the progress are stored in one transaction. Times that came due while no server ran, or while the
+machine slept, are handled as the schedule's ``missed`` says.
 
 Source: Amazon EventBridge user guide, "Scheduled events"; EventBridge Scheduler user guide, "Schedule types".
 """
@@ -27,43 +27,45 @@ from thawd.resources import ACCOUNT_ID, REGION
 from thawd.resources import Schedule as Declared
 from thawd.stores.events.records import NewEvent
 from thawd.stores.schedules import ScheduleState, ScheduleStore
+from thawd.system.retry import SayOnce, time_left_s
 
-# Source: EventBridge Scheduler: "invoke their targets with 60 second precision": what is later than that was missed.
+# Source: EventBridge Scheduler: "invoke their targets with 60 second precision": a later run counts as missed.
 ON_TIME_S = 60.0
-# The clock may be set at any time: nobody sleeps longer than this without another look at it.
+# The clock may be set at any time: it is looked at again after this many seconds at the latest.
 _LONGEST_SLEEP_S = 30.0
 _STORE_RETRY_S = 2.0
-# Missed runs that are made up for in one transaction.
+# Missed runs that are queued in one transaction.
 _AT_ONCE = 500
+# Ends the definition of a schedule that is paused, in the state file.
 _RESTING = " resting"
-# A clock that is set back by less holds schedules up until it has caught up, so that nothing runs twice.
+# A clock that is set back by less delays schedules until it has caught up, so that nothing runs twice.
 _CLOCK_FAULT_S = 86_400.0
 
 
 class Clock(Protocol):
-    """Tells the time."""
+    """A wall clock."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """The time, seconds since the epoch."""
 
     async def sleep(self, wait_s: float) -> None:
-        """Wait so many seconds."""
+        """Sleep for `wait_s` seconds."""
 
 
 class SystemClock:
-    """The machine's."""
+    """The machine's wall clock."""
 
     def now(self) -> float:
-        """Seconds since the epoch."""
+        """The time, seconds since the epoch."""
         return time.time()
 
     async def sleep(self, wait_s: float) -> None:
-        """Wait so many seconds."""
+        """Sleep for `wait_s` seconds."""
         await asyncio.sleep(wait_s)
 
 
 async def sleep_or(changed: asyncio.Event, wait_s: float, *, clock: Clock) -> None:
-    """Sleep by the clock, seconds, or until the event is set."""
+    """Sleep for `wait_s` seconds of `clock`, or until `changed` is set."""
     sleeping = asyncio.ensure_future(clock.sleep(wait_s))
     waiting = asyncio.ensure_future(changed.wait())
     try:
@@ -76,13 +78,13 @@ async def sleep_or(changed: asyncio.Event, wait_s: float, *, clock: Clock) -> No
 
 
 class Schedules:
-    """All schedules.
+    """Runs all schedules.
 
     Args:
-        store: their progress.
-        wake: told the functions that have new events in the queue.
-        report: told in one line what an operator should know.
-        clock: the time.
+        store: stores how far each schedule has come.
+        wake: called with the functions that have new events in the queue.
+        report: takes a line for the operator.
+        clock: the time; None: the machine's clock.
     """
 
     def __init__(
@@ -95,7 +97,7 @@ class Schedules:
     ) -> None:
         self._store = store
         self._wake = wake
-        self._report = report
+        self._reports = SayOnce(report)
         self._clock = clock or SystemClock()
         self._declared: dict[str, Declared] = {}
         self._wanted: tuple[dict[str, Declared], frozenset[str]] | None = None  # declared, and not stored yet
@@ -104,12 +106,11 @@ class Schedules:
         self._changed = asyncio.Event()
         self._lock = asyncio.Lock()
         self._loaded = False
-        self._told: str | None = None
 
     async def declare(self, schedules: Mapping[str, Declared], *, paused: frozenset[str]) -> None:
-        """These are the schedules from now on, and these of them rest.
+        """Run these schedules from now on, except those that are `paused`.
 
-        What rests misses nothing: its times pass, and it goes on with the first one after it is resumed.
+        The times of a paused schedule do not count as missed: once resumed, it goes on with the first later one.
 
         Raises:
             StoreError: their progress cannot be read or stored; `run` tries again until it can.
@@ -126,15 +127,15 @@ class Schedules:
             self._states = await self._store.load()
             self._loaded = True
         now = self._clock.now()
-        resting = {name for name, one in schedules.items() if not one.enabled or name in paused}
+        pausing = {name for name, one in schedules.items() if not one.enabled or name in paused}
         for name, schedule in schedules.items():
             state = self._states.get(name)
             definition = f"{schedule.schedule} {schedule.timezone}"
-            # Kept, so that a server which finds it awake again knows that it rested.
-            noted = definition + (_RESTING if name in resting else "")
+            # Stored, so that a server that finds the schedule enabled again knows that it was paused.
+            noted = definition + (_RESTING if name in pausing else "")
             if state is None or state.definition.removesuffix(_RESTING) != definition:
                 await self._advance(state, ScheduleState(name, noted, anchor=now, done_until=now))
-            elif name in resting or state.definition != noted:
+            elif name in pausing or state.definition != noted:
                 after = msgspec.structs.replace(state, definition=noted, done_until=max(now, state.done_until))
                 await self._advance(state, after)
         gone = set(self._states) - set(schedules)
@@ -146,54 +147,53 @@ class Schedules:
         self._wanted = None
 
     async def run(self) -> None:
-        """Run what comes due until cancelled."""
+        """Queue the events of times that come due, until cancelled."""
         while True:
             self._changed.clear()
             try:
                 await self.catch_up()
                 wait_s = self._until_due_s()
-                self._told = None
+                self._reports.over()
             except StoreError as error:
-                if error.message != self._told:
-                    self._report(f"thawd: schedules wait: {error.message}")
-                self._told, wait_s = error.message, _STORE_RETRY_S
+                self._reports.say(f"thawd: schedules wait: {error.message}")
+                wait_s = _STORE_RETRY_S
             await sleep_or(self._changed, wait_s, clock=self._clock)
 
     async def catch_up(self) -> None:
-        """Run what has come due by now.
+        """Queue the events of all times that have come due by now.
 
         Raises:
-            StoreError: it could not be stored; nothing is lost by that.
+            StoreError: they could not be stored; they are still due.
         """
         async with self._lock:
             if self._wanted is not None:
                 await self._take_over(*self._wanted)
             for name, schedule in self._declared.items():
-                if not self._rests(name):
+                if not self._is_paused(name):
                     while await self._run_due(schedule):
                         pass
 
     def next_run(self, name: str) -> float | None:
-        """When it runs next, seconds since the epoch; None: it rests, or never runs again."""
+        """When a schedule runs next, seconds since the epoch; None: it is paused, or never runs again."""
         state = self._states.get(name)
-        if state is None or name not in self._declared or self._rests(name):
+        if state is None or name not in self._declared or self._is_paused(name):
             return None
         return _parse(self._declared[name]).after(state.done_until, anchor=state.anchor)
 
     def state(self, name: str) -> ScheduleState | None:
-        """How far it has come."""
+        """How far a schedule has come."""
         return self._states.get(name)
 
-    def _rests(self, name: str) -> bool:
+    def _is_paused(self, name: str) -> bool:
         return not self._declared[name].enabled or name in self._paused
 
     async def _run_due(self, schedule: Declared) -> bool:
-        """Run a schedule's times that have come; whether there may be more of them."""
+        """Queue the events of a schedule's times that are due; whether more may be."""
         state = self._states[schedule.name]
         now = self._clock.now()
         parsed = _parse(schedule)
         if state.done_until > now + _CLOCK_FAULT_S:
-            self._report(
+            self._reports.report(
                 f"thawd: schedule {schedule.name} ran until {utc_text(state.done_until)} by a clock that was "
                 "wrong; it goes on from now"
             )
@@ -216,7 +216,9 @@ class Schedules:
         after = msgspec.structs.replace(state, **changes)
         await self._advance(state, after, [_event(schedule, at) for at in wanted])
         if schedule.missed != "all" and first not in wanted:
-            self._report(f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for")
+            self._reports.report(
+                f"thawd: schedule {schedule.name}: runs missed since {utc_text(first)} are not made up for"
+            )
         if wanted:
             self._wake({schedule.function})
         return done_until < now
@@ -236,7 +238,7 @@ class Schedules:
 
     def _until_due_s(self) -> float:
         times = [at for name in self._declared if (at := self.next_run(name)) is not None]
-        return min([_LONGEST_SLEEP_S, *(max(0.0, at - self._clock.now()) for at in times)])
+        return time_left_s(min(times, default=None), self._clock.now(), longest_s=_LONGEST_SLEEP_S)
 
 
 def _parse(schedule: Declared) -> schedule_expressions.ScheduleExpression:
@@ -246,7 +248,7 @@ def _parse(schedule: Declared) -> schedule_expressions.ScheduleExpression:
 def _times(
     parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, after: float, until: float
 ) -> list[float]:
-    """The first times of a schedule after `after` and up to `until`."""
+    """The first times of a schedule after `after` and up to `until`, at most as many as one transaction takes."""
     times: list[float] = []
     at = parsed.after(after, anchor=state.anchor)
     while at is not None and at <= until and len(times) < _AT_ONCE:
@@ -256,7 +258,7 @@ def _times(
 
 
 def _last(parsed: schedule_expressions.ScheduleExpression, state: ScheduleState, first: float, until: float) -> float:
-    """The last time of a schedule up to `until`, of which `first` is one; looked for by halves."""
+    """The last time of a schedule up to `until`, where `first` is the first one; found by bisection."""
     found, high = first, until
     while high - found > 1.0:
         middle = (found + high) / 2
@@ -280,7 +282,7 @@ def _event(schedule: Declared, at: float) -> NewEvent:
 
 
 def _scheduled_event(schedule: Declared, at: float) -> bytes:
-    """EventBridge's event; its ``id`` follows from schedule and time, so that a repeated attempt can be told."""
+    """EventBridge's event. Its ``id`` follows from schedule and time, so that repeated attempts have the same."""
     return msgspec.json.encode(
         {
             "version": "0",

@@ -1,4 +1,4 @@
-"""Copies of SQLite files that are in use: consistent, checked, without stopping who writes them."""
+"""Copies of SQLite files that are in use: consistent and checked, while other processes go on writing."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from thawd.system import folders
 
 _BUSY_TIMEOUT_S = 5.0
 RESCUED = ".rescued-"
-"""Between the name of a database and the time at which what it held was saved."""
+"""Stands between a database's name and the time of the rescue, in the name of a rescued copy."""
 _PAGES_A_STEP = 1024
 
 Progress = Callable[[int, int], None]
-"""Told how many pages are copied, and of how many."""
+"""Called with the number of pages copied so far, and of all pages."""
 
 
 def copy_database(
@@ -33,14 +33,14 @@ def copy_database(
 ) -> None:
     """Copy a SQLite file as it is at this moment, with all that is committed; blocks.
 
-    Who writes to it goes on meanwhile. The copy is one file, durable, and has been read through.
+    Writers of the file go on meanwhile. The copy is one file, durable, and has been read through.
 
     Args:
         source: the file; it may be in use.
-        target: the copy, made; nothing may be there.
+        target: path of the copy; there must be no file.
         application_id: the mark that the file must have.
-        newest_version: of its schema, that this thawd knows.
-        progress: told how far it is.
+        newest_version: newest schema version that this thawd knows.
+        progress: called while the copy is made.
 
     Raises:
         StoreError: the source is missing, damaged, of another program, newer, or one of them cannot be used.
@@ -49,7 +49,7 @@ def copy_database(
         source, application_id=application_id, newest_version=newest_version, busy_timeout_s=_BUSY_TIMEOUT_S
     )
     try:
-        # A transaction of the reader's own: without it each commit of others would make the copy begin anew.
+        # A transaction of its own: without it, each commit of another connection would make the copy start again.
         reading.execute("BEGIN")
         reading.execute("SELECT count(*) FROM sqlite_schema").fetchone()
         _copy(reading, target, progress)
@@ -60,10 +60,10 @@ def copy_database(
 
 
 async def rescue(database: Database) -> Path:
-    """Save what a database holds whose file was taken away under it, as a file beside the place where that was.
+    """Save the content of an open database whose file was moved or removed, in a file beside the database's path.
 
     Raises:
-        StoreError: it cannot be read any more, or the copy not be written.
+        StoreError: the database cannot be read any more, or the copy cannot be written.
     """
     target = database.path.with_name(f"{database.path.name}{RESCUED}{time.strftime('%Y%m%d-%H%M%S')}")
     try:
@@ -75,7 +75,7 @@ async def rescue(database: Database) -> Path:
 
 
 def rescued(path: Path) -> list[Path]:
-    """What was saved of databases that had this path, oldest first."""
+    """Rescued copies of databases that had this path, oldest first."""
     return sorted(path.parent.glob(f"{path.name}{RESCUED}*"))
 
 
@@ -104,10 +104,10 @@ def _copy(reading: sqlite3.Connection, target: Path, progress: Progress) -> None
 
 
 def require_sound(connection: sqlite3.Connection, path: Path) -> None:
-    """Read a database through.
+    """Read a whole database.
 
     Raises:
-        StoreError: a page of it is damaged.
+        StoreError: one of its pages is damaged.
     """
     (first,) = connection.execute("PRAGMA quick_check(1)").fetchone()
     if first != "ok":
@@ -117,13 +117,12 @@ def require_sound(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def adopt_objects(path: Path, bucket: str, files: Iterable[tuple[bytes, os.stat_result]]) -> None:
-    """Have a state file take copies of a bucket's objects for the objects themselves, so that they do not count as new.
+    """Record the copies of a bucket's objects in a state file, so that they do not count as new objects.
 
     Args:
-        path: a state file that nobody uses.
+        path: a state file that no process uses.
         bucket: name of the bucket.
-        files: keys, and what the copies are by their file system; a copy has the size and the time of modification of
-            what it is a copy of.
+        files: keys, with the stats of the copies; a copy has the size and the mtime of its original.
 
     Raises:
         StoreError: the file cannot be used.

@@ -1,6 +1,6 @@
-"""What was made by the control plane: functions, versions, aliases, layers and the like, as documents. Durable.
+"""Documents of the control plane: functions, versions, aliases, layers and what belongs to them. Durable.
 
-All of it is small and is read once, when the server starts; after that it is only written.
+All documents are small. They are read once, when the server starts; after that they are only written.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ from thawd.stores.database import Database
 
 
 class Key(NamedTuple):
-    """Where a document stands.
+    """The key of a document.
 
     Attributes:
-        kind: for example ``function`` or ``layer``.
-        name: of the resource.
-        qualifier: the version, or empty.
+        kind: kind of the resource, for example ``function`` or ``layer``.
+        name: name of the resource.
+        qualifier: its version, or empty.
     """
 
     kind: str
@@ -47,7 +47,7 @@ class Catalog:
         """Write and remove documents, all or none; durable when it returns.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: the change could not be stored.
         """
         putting = [(*key, document) for key, document in put]
         removing = list(remove)

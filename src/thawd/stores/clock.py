@@ -1,7 +1,7 @@
-"""The time of the books: seconds since the epoch that never jump while this process lives.
+"""The time in state files: seconds since the epoch that never jump while this process lives.
 
-The wall clock may be set back or forward under a running server; a retry that is due in a minute is still due in a
-minute. So the wall clock is read once, and from then on a clock that nobody sets is added.
+The wall clock may be set while the server runs; a retry that is due in a minute is still due in a minute. So the wall
+clock is read once, and the time since then is that of a clock that cannot be set.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Uploaded code: zip files as they came, and unpacked as packages, each under the SHA-256 of the zip file.
+"""Uploaded code: zip files as they were uploaded, and the packages unpacked from them, named by the zip file's SHA-256.
 
-A zip file is somebody else's data: names that lead out of the folder, links that do, files that unpack to more than is
-allowed are refused before anything stays on the disk.
+A zip file is untrusted data: names and links that lead out of the folder, and files that unpack to more than is
+allowed, are refused before anything stays on the disk.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _CHUNK_BYTES = 1 << 20
 _UNFINISHED = ".new-"
 _DEEPEST_LINKS = 40
 _LONGEST_NAME, _LONGEST_PATH = 255, 2048
-# So long a package is kept that no function or layer has noted.
+# How long a package is kept that no function or layer names yet, seconds.
 _RECENT_S = 600.0
 _MANY_FILES = 256
 _UNREADABLE = (
@@ -54,9 +54,9 @@ class Code:
     """A zip file that was uploaded.
 
     Attributes:
-        sha256: of the zip file, Base64, as AWS shows it.
-        size_bytes: of the zip file.
-        name: of its package, 64 hexadecimal digits.
+        sha256: SHA-256 of the zip file, Base64, as AWS shows it.
+        size_bytes: size of the zip file.
+        name: name of its package, 64 hexadecimal digits.
         unzipped_bytes: sum of the sizes of its files.
     """
 
@@ -88,7 +88,7 @@ class CodeStore:
         return self._packages / name
 
     async def add(self, content: bytes) -> Code:
-        """Keep a zip file and unpack it, unless it is there. One at a time, in a thread of its own.
+        """Store a zip file and its package, unless they are there. One at a time, in the store's own thread.
 
         Args:
             content: the zip file.
@@ -117,10 +117,10 @@ class CodeStore:
         return Code(base64.b64encode(digest.digest()).decode(), len(content), name, unzipped_bytes)
 
     def ensure(self, name: str) -> Path:
-        """The folder of a package, unpacked anew from its zip file when it has gone. Blocking.
+        """The folder of a package, which is unpacked from its zip file again when it is missing. Blocking.
 
         Raises:
-            StoreError: neither is there, or it cannot be stored (500).
+            StoreError: folder and zip file are missing, or the folder cannot be written (500).
         """
         folder = self.package_path(name)
         if not folder.is_dir():
@@ -132,13 +132,13 @@ class CodeStore:
         return folder
 
     def recent(self) -> set[str]:
-        """Packages that were just added: who added them may not have noted it yet."""
+        """Packages that were just added, which no function or layer may name yet."""
         oldest = time.monotonic() - _RECENT_S
         self._recent = {name: at for name, at in self._recent.items() if at >= oldest}
         return set(self._recent)
 
     async def remove_except(self, keep: Callable[[], set[str]]) -> None:
-        """Remove the zip files of packages that are not in `keep`, which is asked anew for each.
+        """Remove the zip files of packages that are not in `keep`, which is called again for each.
 
         Raises:
             StoreError: the folder cannot be read or written (500).
@@ -146,7 +146,7 @@ class CodeStore:
         await asyncio.get_running_loop().run_in_executor(self._executor, self._remove_except, keep)
 
     def _remove_except(self, keep: Callable[[], set[str]]) -> None:
-        # In the thread that adds: nothing is half written meanwhile.
+        # In the thread that adds packages: no zip file is half written meanwhile.
         with storing(self._zips):
             for path in list(self._zips.iterdir()) if self._zips.exists() else []:
                 if path.stem not in keep():
@@ -179,7 +179,7 @@ class CodeStore:
                 try:
                     target.rename(self.package_path(name))
                 except OSError:
-                    if not self.package_path(name).is_dir():  # somebody else may have been faster
+                    if not self.package_path(name).is_dir():  # another process may have been faster
                         raise
             finally:
                 shutil.rmtree(unfinished, ignore_errors=True)
@@ -194,10 +194,10 @@ def _unsafe(name: str, why: str) -> InvalidParameterValueException:
 
 
 def _members(archive: zipfile.ZipFile) -> Iterator[tuple[zipfile.ZipInfo, str]]:
-    """Its files and links, each with its path in the folder.
+    """Files and links of a zip file, each with its path in the package.
 
     Raises:
-        InvalidParameterValueException: one leads out of the folder, is encrypted, or is in the way of another (400).
+        InvalidParameterValueException: one leads out of the folder, is encrypted, or lies inside a file (400).
     """
     files: set[str] = set()
     for info in archive.infolist():
@@ -241,7 +241,7 @@ def _extract_all(archive: zipfile.ZipFile, members: list[tuple[zipfile.ZipInfo, 
 
 
 def _extract(archive: zipfile.ZipFile, info: zipfile.ZipInfo, to: Path, left: int) -> int:
-    """Write one file; what is left of the bytes that may be unpacked. The size in the file may be a lie."""
+    """Write one file; returns how many bytes may still be unpacked. The size that the zip file states may be wrong."""
     mode = (info.external_attr >> 16) & 0o777
     with archive.open(info) as source, to.open("wb") as file:
         while chunk := _read(source):
@@ -261,7 +261,7 @@ def _read(source: IO[bytes]) -> bytes:
 
 
 def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
-    """Whether a link leads to a place inside the folder, by whatever other links."""
+    """Whether a link leads to a path inside the folder, also through other links."""
     for _ in range(_DEEPEST_LINKS):
         if points_to.startswith("/") or "\0" in points_to or not points_to:
             return False
@@ -278,8 +278,8 @@ def _stays_inside(link: str, points_to: str, links: dict[str, str]) -> bool:
 
 
 def _sync(folder: Path) -> None:
-    """Have everything in the folder on the disk, names too, before it gets its own."""
+    """Write the files of a folder and their names to the disk, before the folder gets its own name."""
     if sum(len(names) for _, _, names in os.walk(folder)) > _MANY_FILES:
-        os.sync()  # one for all is sooner done than one for each
+        os.sync()  # one call is faster than one for each file
     else:
         folders.sync_all(folder)

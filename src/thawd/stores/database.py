@@ -1,8 +1,9 @@
-"""One SQLite file with one writer: works that wait together are committed together, and only then is anyone told.
+"""One SQLite file with one writer: works that wait together are committed together, and then their callers go on.
 
 Guarantee: when `Database.write` returns, its work is on the disk (write-ahead log, synchronous=FULL: one fsync for
-the whole group), in the file that has the database's name: one that was removed or replaced under us is noticed before
-anyone is told. When it raises, nothing of it is. Reads see a snapshot and never wait for writers.
+the whole group), in the file that has the database's name: a file that was removed or replaced while it is open is
+noticed before any caller goes on. When it raises, nothing of its work is. Reads see a snapshot and never wait for
+writers.
 
 The writer and the reader are threads of their own; the event loop only queues works and is woken once per group.
 """
@@ -38,7 +39,7 @@ _FREE_SHARE = 0.5
 
 @dataclass(slots=True)
 class _Job:
-    """A work on its way; `loop` is None when a thread waits for it instead of a coroutine."""
+    """A queued work; `loop` is None when a thread waits for it instead of a coroutine."""
 
     work: Work[Any]
     future: asyncio.Future[Any] | concurrent.futures.Future[Any]
@@ -47,7 +48,7 @@ class _Job:
 
 @dataclass(slots=True)
 class _Outcome:
-    """What became of a job."""
+    """The result or the error of a job."""
 
     job: _Job
     value: Any = None
@@ -58,13 +59,13 @@ class Database:
     """A SQLite file, its writer thread and its reader thread.
 
     A work is a function of the connection. It must have no effect but on the connection, since it may be run a second
-    time (when the group it was in could not be committed, every work is tried again alone), and must not begin or end
-    transactions. It may raise: its own changes are undone, those of its neighbours are not. A caller that is
-    cancelled while it waits does not undo its work.
+    time (when its group could not be committed, every work is tried again alone), and must not begin or end
+    transactions. It may raise: its own changes are undone, those of the other works in the group are not. A caller that
+    is cancelled while it waits does not undo its work.
 
     Attributes:
         path: the file.
-        gauged: what `gauge` has read in the last transaction that was committed, whoever wrote it; 0 before the first.
+        gauged: the number that `gauge` read in the last transaction that was committed; 0 before the first.
     """
 
     def __init__(
@@ -80,15 +81,15 @@ class Database:
 
         Args:
             path: the file.
-            migrations: SQL scripts that lead from an empty file to today's schema; append only.
+            migrations: SQL scripts that lead from an empty file to the current schema; append only.
             application_id: marks the kind of file.
             busy_timeout_s: how long to wait for a lock that another process holds, seconds.
-            gauge: reads a number at the end of each transaction, quickly; None: nothing is read.
+            gauge: reads a number at the end of each transaction, and must be quick; None: no number is read.
 
         Raises:
             StoreError: the file cannot be used; the message says why and what to do.
             StoreFullError: the disk is full.
-            NoThreadError: the machine has no thread to give.
+            NoThreadError: the machine gives no thread.
         """
         self.path = path
         self.gauged = 0
@@ -120,7 +121,7 @@ class Database:
         """Run `work` in a transaction and return its value once that is on the disk.
 
         Raises:
-            StoreError: it could not be stored; nothing of it was.
+            StoreError: the work could not be stored; nothing of it was.
             StoreFullError: likewise, because the disk is full; the next write may succeed.
         """
         return await self._await(self._write, work)
@@ -129,12 +130,12 @@ class Database:
         """Run `work` on a snapshot of what is committed and return its value, which must not be a cursor.
 
         Raises:
-            StoreError: it could not be read.
+            StoreError: the file could not be read.
         """
         return await self._await(self._read, work)
 
     def misplaced(self) -> str | None:
-        """Why nothing can be stored any more although the disk is well: the file is not where it was; else None."""
+        """Why the file is not where it was opened, so that nothing can be stored any more; None: it is there."""
         try:
             self._whereabouts.require()
         except StoreError as error:
@@ -143,7 +144,7 @@ class Database:
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the file was removed, moved or replaced: a next start would not find what it holds."""
+        """Whether the file was removed, moved or replaced: the next start would not find its content."""
         return self._whereabouts.is_elsewhere
 
     async def give_space_back(self) -> None:
@@ -191,7 +192,7 @@ class Database:
                 self._whereabouts.require()
             outcomes = self._commit(connection, jobs)
             self._misplaced = True
-            self._whereabouts.require()  # before anyone is told
+            self._whereabouts.require()  # before any caller goes on
             self._misplaced = False
         except StoreError as error:
             outcomes = [_Outcome(job, error=StoreError(error.message)) for job in jobs]
@@ -210,10 +211,10 @@ class Database:
             if len(jobs) > 1 or outcomes[0].error is None:
                 gauged = self._read_gauge(connection)
                 connection.execute("COMMIT")
-                self.gauged = gauged  # before anyone is told
+                self.gauged = gauged  # before any caller goes on
         except BaseException as error:
-            # A full disk may cost the whole transaction, whoever caused it: see sqlite.org/lang_transaction.html,
-            # "Response To Errors Within A Transaction".
+            # A full disk may undo the whole transaction, not only the work that met it. Source:
+            # sqlite.org/lang_transaction.html, "Response To Errors Within A Transaction".
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
             if last_try:
@@ -228,19 +229,19 @@ class Database:
             return 0
         try:
             return self._gauge(connection)
-        except sqlite3.Error:  # a damaged page that no work needed: they must not fail for that
+        except sqlite3.Error:  # a damaged page that no work needed: the works must not fail for it
             return self.gauged
 
     def _make_room(self, connection: sqlite3.Connection) -> None:
-        """Fold the log into the file, so that it is written from its beginning again.
+        """Copy the log into the file, so that the log is written from its beginning again.
 
-        On a full disk the log cannot grow, which would keep even events that are done from being removed.
+        On a full disk the log cannot grow, and even events that are done could not be deleted.
         """
         with contextlib.suppress(sqlite3.Error):
             connection.execute("PRAGMA wal_checkpoint(RESTART)").fetchone()
 
     def _only(self, connection: sqlite3.Connection, job: _Job) -> _Outcome:
-        """Run the one work of a transaction, which ends when it fails: no savepoint has to be kept for others."""
+        """Run the only work of a transaction. The transaction ends when the work fails, so no savepoint is needed."""
         try:
             return _Outcome(job, job.work(connection))
         except BaseException as error:
@@ -254,7 +255,7 @@ class Database:
         try:
             outcome = _Outcome(job, job.work(connection))
         except BaseException as error:
-            # Whatever a work raises belongs to its caller; the thread has to live on.
+            # The caller gets whatever a work raises; the thread has to go on.
             if not connection.in_transaction:
                 raise
             connection.execute("ROLLBACK TO work")
@@ -263,9 +264,9 @@ class Database:
         return outcome
 
     def _part_from_log(self, connection: sqlite3.Connection) -> None:
-        """Fold the log into a file that was moved away, and take it from beside the one that may be there now.
+        """Copy the log into a file that was moved away, and remove the log from beside the file that may be there now.
 
-        SQLite does neither when it closes such a file: the next start would apply the log to the other one.
+        SQLite does neither when it closes such a file: the next start would apply the log to the other file.
         Source: sqlite3, pager.c, `sqlite3PagerClose` and `databaseIsUnmoved`.
         """
         if not self._whereabouts.is_elsewhere:
@@ -285,7 +286,7 @@ class Database:
                 outcome = _Outcome(job, error=self._explained(error))
             if connection.in_transaction:
                 connection.execute("ROLLBACK")
-            # One by one: a quick read must not wait for the scan behind it.
+            # One by one: a quick read must not wait for a long one behind it.
             _deliver([outcome])
 
     def _explained(self, error: BaseException) -> Exception:
@@ -294,14 +295,14 @@ class Database:
         elif isinstance(error, Exception) and not isinstance(error, StopIteration):
             return error
         else:
-            # No future carries a StopIteration, and the others would end the caller's event loop.
+            # A future cannot carry a StopIteration, and any other BaseException would end the caller's event loop.
             explained = RuntimeError(f"a work raised {error!r}")
         explained.__cause__ = error
         return explained
 
 
 def _free_share(connection: sqlite3.Connection) -> float:
-    """Which part of the file is free; 0 where that is little, as it will be used again."""
+    """The share of free pages in the file; 0 where they are few, as they will be used again."""
     (free,) = connection.execute("PRAGMA freelist_count").fetchone()
     (pages,) = connection.execute("PRAGMA page_count").fetchone()
     return float(free / pages) if free > _PAGES_BACK else 0.0
@@ -314,7 +315,7 @@ def _give_pages_back(connection: sqlite3.Connection) -> None:
 
 
 class _Lane:
-    """A thread with a connection of its own and a queue before it."""
+    """A thread with its own connection, and the queue of its jobs."""
 
     def __init__(
         self,
@@ -358,7 +359,7 @@ class _Lane:
         self._connection.close()
 
     def _take(self) -> tuple[list[_Job], bool]:
-        """Wait for a job, then take all that wait with it; and whether the end was reached."""
+        """Wait for a job, then take all jobs that wait; returns them, and whether the lane is closed."""
         jobs: list[_Job] = []
         job = self._queue.get()
         while job is not None:
@@ -373,7 +374,7 @@ class _Lane:
 
 
 def _deliver(outcomes: list[_Outcome]) -> None:
-    """Tell the waiting threads at once and each event loop with one wake-up for all its outcomes."""
+    """Set the results: for waiting threads directly, for each event loop by one wake-up with all its outcomes."""
     by_loop: dict[asyncio.AbstractEventLoop, list[_Outcome]] = {}
     for outcome in outcomes:
         if outcome.job.loop is None:
@@ -384,7 +385,7 @@ def _deliver(outcomes: list[_Outcome]) -> None:
         try:
             loop.call_soon_threadsafe(_resolve, of_loop)
         except RuntimeError:
-            # The loop is closed: nobody waits there any more.
+            # The loop is closed: nothing waits there any more.
             pass
 
 

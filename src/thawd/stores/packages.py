@@ -1,12 +1,12 @@
-"""Deployment packages: immutable copies of code folders, each under the digest of its content.
+"""Deployment packages: immutable copies of code folders, each named by the digest of its content.
 
 A version runs from such a copy, so that it never sees half of an edit, and a folder that has not changed is not copied
 again. Knows nothing of functions, and never writes into the folder it copies.
 
-What goes in: regular files and folders with their permissions, and links that point within the folder (they are kept
-as links, relative ones). What stays out: folders and links whose name begins with a dot, ``__pycache__``, ``*.pyc``,
-virtual environments, sockets, pipes and devices, and what the caller excludes. A link that leads nowhere, out of the
-folder or to something left out is an error: a copy with a hole in it would fail later, and elsewhere.
+A package contains regular files and folders with their permissions, and links that point within the folder (as relative
+links). Left out are folders and links whose name begins with a dot, ``__pycache__``, ``*.pyc``, virtual environments,
+sockets, pipes and devices, and what the caller excludes. A link that leads nowhere, out of the folder or to something
+left out is an error: a copy without its target would fail later, and elsewhere.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Package:
 
     Attributes:
         sha256: digest of paths, permissions and contents, 64 hexadecimal digits.
-        path: the copy, absolute; not to be written to.
+        path: the copy, absolute; it must not be written to.
         size_bytes: sum of the sizes of its files.
     """
 
@@ -48,30 +48,30 @@ class Package:
 
 
 class PackageStore:
-    """Packages under one folder; may be used by several threads and processes at once.
+    """Packages in one folder. Several threads and processes may use it at the same time.
 
     Args:
-        root: folder of the packages; made when missing, at the first publishing.
+        root: folder of the packages; made at the first publishing when it is missing.
     """
 
     def __init__(self, root: Path) -> None:
         self._root = root.absolute()
-        # Packages this store has made or checked itself.
+        # Digests of packages that this store has made or checked itself.
         self._trusted: set[str] = set()
 
     def publish(self, code: Path, *, exclude: Collection[Path] = ()) -> Package:
         """Copy `code`, unless a package of the same content is there already. Blocking: call it in a thread.
 
-        The copy is read back. Where it differs from what the folder held before, somebody wrote to the folder in the
-        meantime and the copy may mix old and new files: it is thrown away and made again.
+        The copy is read back. Where it differs from what the folder held before, the folder was written to meanwhile
+        and the copy may mix old and new files: it is deleted and made again.
 
         Args:
             code: the folder.
             exclude: files and folders within `code` that stay out, for example the data folder and buckets.
 
         Raises:
-            StoreError: something cannot be read, copied or written, or changes all the time (HTTP 500).
-            StoreFullError: the disk is full; nothing was kept (HTTP 503).
+            StoreError: a file cannot be read, copied or written, or the folder changes all the time (HTTP 500).
+            StoreFullError: the disk is full; nothing was stored (HTTP 503).
         """
         tree = Tree(code, exclude=[*exclude, self._root])
         changed = tree.root
@@ -98,14 +98,13 @@ class PackageStore:
         )
 
     def distrust(self) -> None:
-        """Check the contents of packages anew when they are next published; what is damaged is mended."""
+        """Check the contents of packages again when they are next published; a damaged one is replaced."""
         self._trusted.clear()
 
     def remove_except(self, keep: Callable[[str], bool]) -> None:
-        """Remove the packages whose names are not to be kept, and what publishers that died left behind.
+        """Remove the packages for whose names `keep` is false, and what publishers that died left behind.
 
-        Nothing may run from a package that is not kept, and none of them may just be published: the caller sees to
-        that.
+        The caller makes sure that nothing runs from a package that is removed, and that none is just being published.
 
         Raises:
             StoreError: the folder of the packages cannot be read or written (HTTP 500).
@@ -122,10 +121,10 @@ class PackageStore:
         return Package(digest, self._root / digest, sum(entry.size_bytes for entry in manifest.values()))
 
     def _has(self, package: Package) -> bool:
-        """Whether the package is there and whole.
+        """Whether the package exists and is complete.
 
-        A power cut can leave a folder whose files were never written out, and functions write where they should not:
-        the first time in its life, a store does not take a package's name for its content.
+        A power failure can leave a folder whose files were never written, and functions may write into it: the first
+        time, a store checks that a package's content matches its name.
         """
         if not package.path.is_dir():
             return False
@@ -143,7 +142,7 @@ class PackageStore:
         return False
 
     def _copy(self, tree: Tree, manifest: Manifest) -> Manifest:
-        """Copy what `manifest` lists and return what the copy holds; if that is the same, it becomes a package."""
+        """Copy what `manifest` lists; returns the copy's manifest. Where both are equal, the copy becomes a package."""
         with storing(self._root):
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
             unfinished = Path(tempfile.mkdtemp(prefix=_UNFINISHED, dir=self._root))
@@ -161,19 +160,19 @@ class PackageStore:
         try:
             copy.rename(self._root / digest)
         except OSError as error:
-            # Somebody else published the same content in the meantime: theirs is as good.
+            # Another process published the same content meanwhile: its package is used.
             if error.errno not in (errno.ENOTEMPTY, errno.EEXIST):
                 raise
         self._trusted.add(digest)
 
     def _discard(self, package: Path) -> None:
-        """Remove a package; it is moved aside first, so that nobody ever meets half of one."""
+        """Remove a package. It is renamed first, so that no process finds half of one."""
         self._trusted.discard(package.name)
         aside = Path(tempfile.mkdtemp(prefix=_DISCARDED, dir=self._root))
         try:
             package.rename(aside / "package")
         except FileNotFoundError:
-            pass  # Somebody else was faster.
+            pass  # another process was faster
         _remove(aside)
 
 
@@ -181,7 +180,7 @@ def _digest(manifest: Manifest) -> str:
     digest = hashlib.sha256(b"thawd package 1\n")
     for path, entry in sorted((os.fsencode(path), entry) for path, entry in manifest.items()):
         for part in (path, b"%o" % entry.mode, entry.content):
-            # The length keeps two parts from being read as one.
+            # With its length before it, no part can be taken for two.
             digest.update(len(part).to_bytes(8, "big") + part)
     return digest.hexdigest()
 
@@ -194,10 +193,10 @@ def _is_abandoned(unfinished: Path) -> bool:
 
 
 def _remove(tree: Path) -> None:
-    """Remove a folder, or as much of it as can be; the rest goes at the next `PackageStore.remove_except`."""
+    """Remove a folder, as far as that is possible; the next `PackageStore.remove_except` removes the rest."""
     for folder, _, _ in os.walk(tree):
         try:
-            # Copied permissions may forbid to remove what lies in a folder.
+            # Copied permissions may forbid removing the files in a folder.
             Path(folder).chmod(stat.S_IRWXU)
         except OSError:
             continue

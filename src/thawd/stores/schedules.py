@@ -1,4 +1,4 @@
-"""How far each schedule has come, durably: together with the events of a run, or not at all."""
+"""Stores how far each schedule has come, in the transaction that queues the events of its runs."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ class ScheduleState(msgspec.Struct, frozen=True):
     """A schedule's progress; times are seconds since the epoch.
 
     Attributes:
-        name: of the schedule.
-        definition: when it runs, and whether it rests, as text.
-        anchor: when it began.
-        done_until: all its times up to this one have been dealt with.
-        last_run: the time for which it ran last; None: it has not.
-        last_late_s: how much later than that time it really was, seconds.
-        runs: how often it ran.
+        name: name of the schedule.
+        definition: expression and time zone, and whether the schedule is paused, as text.
+        anchor: when the schedule was declared; rates count from here.
+        done_until: all times up to this one have been handled.
+        last_run: the time of the last run; None: there was none.
+        last_late_s: how much later than its time the last run was queued, seconds.
+        runs: number of runs.
     """
 
     name: str
@@ -42,10 +42,10 @@ class ScheduleStore:
         self._db = db
 
     async def load(self) -> dict[str, ScheduleState]:
-        """All that are known, by name.
+        """The progress of all schedules, by name.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: it cannot be read.
         """
         rows = await self._db.read(
             lambda connection: connection.execute(f"SELECT {_COLUMNS} FROM schedules").fetchall()
@@ -58,12 +58,12 @@ class ScheduleStore:
         """Store a schedule's progress and accept the events of its runs, both or none.
 
         Args:
-            before: as it was loaded or stored last; None: it is new.
-            after: as it is from now on.
-            events: of the runs that lie between.
+            before: the progress that was loaded or stored last; None: the schedule is new.
+            after: the new progress.
+            events: events of the runs between the two.
 
         Returns:
-            Whether it was stored; not when somebody else has changed it since.
+            Whether it was stored; False when the stored progress is not `before`.
 
         Raises:
             StoreError: it could not be stored.
@@ -83,10 +83,10 @@ class ScheduleStore:
         return await self._db.write(work)
 
     async def forget(self, names: Iterable[str]) -> None:
-        """Schedules that there are no more.
+        """Delete the progress of schedules that do not exist any more.
 
         Raises:
-            StoreError: it could not be stored.
+            StoreError: it could not be deleted.
         """
         keys = [(name,) for name in names]
 

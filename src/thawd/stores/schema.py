@@ -14,8 +14,8 @@ from thawd.stores.database import Database
 QUEUED, DEAD, DELIVERING = 0, 2, 3
 """States of an event. QUEUED with ``available_at`` 0 is ready; with a time it waits for that time."""
 
-# Payloads stand apart so that a change of state does not write up to 1 MiB anew. Depths are counted by triggers, so
-# that asking for them costs the same with ten events as with ten million.
+# Payloads have a table of their own so that a change of state does not write up to 1 MiB again. Triggers count depths,
+# so that reading them costs the same with ten events as with ten million.
 _QUEUE = """
 CREATE TABLE events (
     id INTEGER PRIMARY KEY AUTOINCREMENT,
@@ -52,7 +52,7 @@ CREATE TRIGGER events_moved AFTER UPDATE OF state ON events WHEN NEW.state <> OL
 END;
 """
 
-# A key is bytes: file names need not be UTF-8. An inode number is kept as a signed 64-bit integer.
+# A key is bytes: file names need not be UTF-8. An inode number is stored as a signed 64-bit integer.
 _OBJECTS = """
 CREATE TABLE objects (
     bucket TEXT NOT NULL,
@@ -69,7 +69,7 @@ CREATE TABLE sequencer (last INTEGER NOT NULL) STRICT;
 INSERT INTO sequencer VALUES (0);
 """
 
-# What the control plane made, and which version of a function an event is for; NULL: $LATEST.
+# Documents of the control plane, and the version or alias that an event invokes; NULL: $LATEST.
 _CATALOG = """
 CREATE TABLE catalog (
     kind TEXT NOT NULL,
@@ -81,8 +81,8 @@ CREATE TABLE catalog (
 ALTER TABLE events ADD COLUMN qualifier TEXT;
 """
 
-# Leases live in memory since: state 1 stood for them. Rows are counted in batches when they come, one by one when they
-# go. An outcome on its way to its destination is kept beside its event.
+# From here on leases are in memory: state 1 stood for them. Rows are counted in batches when they are inserted, one by
+# one when they are deleted. An outcome that waits for its destination is stored beside its event.
 _OUTBOX = """
 UPDATE events SET state = 0, available_at = 0 WHERE state = 1;
 DROP TRIGGER events_inserted;
@@ -105,12 +105,12 @@ CREATE TRIGGER events_deleted AFTER DELETE ON events BEGIN
 END;
 """
 
-# How far the listings of buckets elsewhere are; NULL: the first one has not come to its end.
+# How far the listings of remote buckets are; NULL: the first one is not complete.
 _LISTINGS = """
 CREATE TABLE listings (bucket TEXT PRIMARY KEY, begun_at REAL NOT NULL, completed_at REAL) STRICT, WITHOUT ROWID;
 """
 
-# How far each schedule has come: all its times up to `done_until` have been dealt with.
+# How far each schedule has come: all its times up to `done_until` have been handled.
 _SCHEDULES = """
 CREATE TABLE schedules (
     name TEXT PRIMARY KEY,
@@ -127,7 +127,7 @@ MIGRATIONS = (_QUEUE + _OBJECTS, _CATALOG, _OUTBOX, _SCHEDULES, _LISTINGS)
 
 
 def count_waiting(connection: sqlite3.Connection) -> int:
-    """How many events there are that are not dead. The cost grows with functions only."""
+    """How many events there are, without dead letters. The cost grows with functions only."""
     (count,) = connection.execute("SELECT coalesce(sum(count), 0) FROM depths WHERE state <> ?", (DEAD,)).fetchone()
     return int(count)
 

@@ -1,6 +1,6 @@
-"""Opening SQLite files: is it one, is it ours, is it not newer than this thawd; and what SQLite's errors mean.
+"""Opens SQLite files: checks that a file is one, was made by thawd and by no newer one; explains SQLite's errors.
 
-Owns every message a user reads about a file that cannot be used. A file that is not ours is left untouched.
+Owns every message that a user reads about a file that cannot be used. A file that thawd did not make is left untouched.
 Threads, transactions and group commit are `thawd.stores.database`'s.
 """
 
@@ -19,7 +19,7 @@ from thawd.system import folders
 
 # Source: SQLite file format, "The Database Header": offset 0, 16 bytes.
 _MAGIC = b"SQLite format 3\x00"
-# Below this much free space an I/O error is taken for a full disk: the shared-memory index grows in steps of 32 KiB.
+# With less free space than this, an I/O error means a full disk: the shared-memory index grows in steps of 32 KiB.
 _FULL_BELOW_BYTES = 64 * 1024
 _WAL_KEPT_BYTES = 64 * 1024 * 1024
 
@@ -32,14 +32,14 @@ def open_writer(
     Args:
         path: the file.
         migrations: SQL scripts; the schema version of a file is how many of them have run on it.
-        application_id: marks the kind of file; one with another mark belongs to another program.
-        busy_timeout_s: how long to wait for a lock another process holds, seconds.
+        application_id: marks the kind of file; a file with another mark belongs to another program.
+        busy_timeout_s: how long to wait for a lock that another process holds, seconds.
 
     Returns:
         A connection in autocommit mode that any one thread at a time may use.
 
     Raises:
-        StoreError: it is no database, damaged, of another program, newer than this thawd, locked or not writable.
+        StoreError: the file is no database, damaged, of another program, newer than this thawd, locked or not writable.
         StoreFullError: the disk is full.
     """
     try:
@@ -51,7 +51,7 @@ def open_writer(
     connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=len(migrations))
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # of a new file; another's is as it was made
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # affects a new file only; an existing one keeps its mode
         _require_log(connection, path)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")
@@ -66,10 +66,10 @@ def open_writer(
 
 
 def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-    """A second connection of the process that holds `path` open for writing; it cannot write.
+    """Open a second, read-only connection of the process that holds `path` open for writing.
 
     Raises:
-        StoreError: the file went away or cannot be opened a second time.
+        StoreError: the file is gone or cannot be opened a second time.
     """
     connection = _connect(path, mode="rw", busy_timeout_s=busy_timeout_s)
     try:
@@ -85,8 +85,8 @@ def open_foreign(path: Path, *, application_id: int, newest_version: int, busy_t
     """Open a file that another process may be writing, read-only, without making or changing anything.
 
     Raises:
-        NothingStored: it is missing, or another process is just making it.
-        StoreError: it is no database, of another program, newer than this thawd, or cannot be read.
+        NothingStored: the file is missing, or another process is just making it.
+        StoreError: the file is no database, of another program, newer than this thawd, or cannot be read.
     """
     try:
         if not path.exists():
@@ -98,7 +98,7 @@ def open_foreign(path: Path, *, application_id: int, newest_version: int, busy_t
         return _open_checked(path, "ro", application_id=application_id, newest=newest_version, busy_s=busy_timeout_s)
     except sqlite3.OperationalError as error:
         # In a folder that cannot be written SQLite cannot make the index of the write-ahead log. Without a log the
-        # file alone is the whole truth and may be read as it is. Source: sqlite.org/wal.html, "Read-Only Databases".
+        # file is complete by itself and may be read as it is. Source: sqlite.org/wal.html, "Read-Only Databases".
         log = Path(f"{path}-wal")
         if log.exists() and log.stat().st_size > 0:
             raise explain(path, error) from error
@@ -124,7 +124,7 @@ def _open_checked(path: Path, mode: str, *, application_id: int, newest: int, bu
 
 
 def explain(path: Path, error: sqlite3.Error) -> StoreError:
-    """The error to show for what SQLite said about `path`: what happened, then what to do."""
+    """The error to show for SQLite's error about `path`: what happened, then what to do."""
     code = getattr(error, "sqlite_errorcode", 0) & 0xFF
     if code == sqlite3.SQLITE_FULL or (code == sqlite3.SQLITE_IOERR and _disk_is_full(path)):
         return StoreFullError(f"{path}: the disk is full ({error}), nothing was stored; free some space and try again")
@@ -165,7 +165,7 @@ def _disk_is_full(path: Path) -> bool:
 
 
 def _connect(path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connection:
-    # isolation_level None: transactions begin where we say so, not where the module guesses.
+    # isolation_level None: transactions begin where this package begins them, not where the sqlite3 module guesses.
     try:
         return sqlite3.connect(
             f"file:{quote(os.fsencode(path))}?mode={mode}",
@@ -180,11 +180,11 @@ def _connect(path: Path, *, mode: str, busy_timeout_s: float) -> sqlite3.Connect
 
 
 def _make(path: Path) -> None:
-    """Make the file when it is missing, its owner's alone: SQLite gives what it makes beside it the same rights.
+    """Make the file when it is missing, for its owner only: SQLite gives the files beside it the same permissions.
 
     Source: sqlite3, os_unix.c, findCreateFileMode.
     """
-    with contextlib.suppress(FileExistsError, PermissionError):  # who may not make it is told so by SQLite
+    with contextlib.suppress(FileExistsError, PermissionError):  # SQLite reports a missing permission
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.suppress(PermissionError):
             folders.sync(path.parent)
@@ -238,8 +238,8 @@ def _require_log(connection: sqlite3.Connection, path: Path) -> None:
 
 
 def _migrate(connection: sqlite3.Connection, path: Path, *, migrations: Sequence[str], application_id: int) -> None:
-    # The write lock is taken even when there is nothing to do: a file that cannot be written is found now, not at
-    # the first event. The version is read under it, as another process may have been faster.
+    # The write lock is taken even without a migration to run: a file that cannot be written is found now, not at the
+    # first event. The version is read under the lock, as another process may have been faster.
     connection.execute("BEGIN IMMEDIATE")
     try:
         version = connection.execute("PRAGMA user_version").fetchone()[0]

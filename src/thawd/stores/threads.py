@@ -1,8 +1,8 @@
-"""Between coroutines and a store whose client blocks: threads of the store's own, bounded, so that no loop waits.
+"""Threads for stores whose clients block: a bounded number for each store, so that the event loop never waits.
 
-What a caller has begun goes on when the caller is cancelled. A client that waits for an answer cannot be interrupted:
-at the end of the server it is waited for a little, and then left behind. Python itself would wait for its thread, so
-that whoever ends the process asks `are_left`.
+An operation goes on when its caller is cancelled. A client that waits for an answer cannot be interrupted: at the end
+of the server it is waited for a little, and then left behind. Python would wait for its thread before it exits, so the
+code that ends the process asks `are_left`.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from thawd.system import threads
 T = TypeVar("T")
 
 PATIENCE_S = 2.0
-"""So long what is under way when a store is closed is waited for, unless its closer says otherwise."""
+"""How long running operations are waited for when a store is closed, unless the caller says otherwise, seconds."""
 _left: set[Future[Any]] = set()
 
 
@@ -27,8 +27,8 @@ class StoreThreads:
     """The threads of one store.
 
     Args:
-        most: operations under way at once; others wait their turn.
-        store: what it is, for messages, for example ``table labels``.
+        most: operations that run at the same time; others wait their turn.
+        store: the store's name in messages, for example ``table labels``.
 
     Raises:
         NoThreadError: the machine gives too few threads (HTTP 503).
@@ -54,10 +54,13 @@ class StoreThreads:
         return await asyncio.wrap_future(future)
 
     def close(self, *, until: float) -> bool:
-        """Begin nothing more, and wait for what is under way until then, ``time.monotonic()`` seconds. Blocks.
+        """Begin no more operations, and wait for those that run. Blocks.
+
+        Args:
+            until: when to stop waiting, ``time.monotonic()`` seconds.
 
         Returns:
-            Whether nothing is under way any more. What is counts as left behind; a further call waits for it again.
+            Whether all have ended. The others count as left behind; a further call waits for them again.
         """
         self._threads.shutdown(wait=False, cancel_futures=True)
         left = set(self._under_way)
@@ -67,10 +70,10 @@ class StoreThreads:
 
 
 def are_left() -> bool:
-    """Whether threads are still at work in stores that have been closed."""
+    """Whether threads of closed stores still run an operation."""
     return not all(future.done() for future in _left)
 
 
 def patience_over() -> float:
-    """When what is under way at this moment has been waited for long enough, ``time.monotonic()`` seconds."""
+    """When to stop waiting for operations that run now, ``time.monotonic()`` seconds."""
     return time.monotonic() + PATIENCE_S

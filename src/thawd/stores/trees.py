@@ -1,7 +1,7 @@
-"""Folders as trees of files, folders and links: read into a manifest, copied from one.
+"""Code folders as trees of files, folders and links: reads one into a manifest, copies what a manifest lists.
 
-Serves `thawd.stores.packages`, whose module documentation says what belongs to a tree and what stays out. Turns every
-error of the operating system into one that names the path and the way out.
+Serves `thawd.stores.packages`, whose module documentation says what belongs to a tree and what is left out. Every error
+of the operating system becomes one that names the path and what to do.
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _CHUNK_BYTES = 1 << 20
 # Setuid, setgid and sticky bits have no business in a copy.
 _PERMISSIONS = 0o777
 _ROOT_PERMISSIONS = 0o755
-# What a file gives that was removed, or replaced by a folder or a link, since it was listed.
+# Errors of a file that was removed, or replaced by a folder or a link, since it was listed.
 _REPLACED = (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.ELOOP)
 
 
 class VanishedError(Exception):
-    """Something was there and is no longer, or is something else now: the tree is being changed.
+    """A file, folder or link was removed or replaced during a scan or copy: the tree is being changed.
 
     Attributes:
-        path: what it was.
+        path: its path.
     """
 
     def __init__(self, path: Path) -> None:
@@ -57,15 +57,15 @@ class Entry:
 
 
 Manifest = dict[str, Entry]
-"""Entries by path relative to the root, which itself is none; a folder comes before what lies in it."""
+"""Entries by path relative to the root, which has no entry; a folder comes before its contents."""
 
 
 class Tree:
-    """A folder without what stays out of packages.
+    """A folder without what is left out of packages.
 
     Args:
-        root: the folder; links on the way to it are followed.
-        exclude: files and folders that stay out besides.
+        root: the folder; links in its path are followed.
+        exclude: further files and folders to leave out.
 
     Raises:
         StoreError: `root` is no folder (HTTP 500).
@@ -83,8 +83,8 @@ class Tree:
         """All entries, with digests of their contents.
 
         Raises:
-            StoreError: something cannot be read, or a link cannot be copied (HTTP 500).
-            VanishedError: something was removed on the way.
+            StoreError: a file cannot be read, or a link cannot be copied (HTTP 500).
+            VanishedError: a file was removed or replaced meanwhile.
         """
         manifest: Manifest = {}
         folders = [self.root]
@@ -106,9 +106,9 @@ class Tree:
         """Make `target`, a folder that is not there yet, from what `manifest` lists, with contents as they are now.
 
         Raises:
-            StoreError: something cannot be read or written (HTTP 500).
+            StoreError: a file cannot be read or written (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
-            VanishedError: something was removed on the way.
+            VanishedError: a file was removed or replaced meanwhile.
         """
         folders = [(target, _ROOT_PERMISSIONS)]
         with storing(target):
@@ -125,7 +125,7 @@ class Tree:
                     folders.append((copy, entry.mode & _PERMISSIONS))
                 else:
                     copy.symlink_to(os.fsdecode(entry.content))
-        # Last, and the innermost first, as nothing can be done in a folder that may not be written to or entered.
+        # Last, and the innermost first: in a folder that may not be written to or entered, nothing can be made.
         for folder, permissions in reversed(folders):
             with storing(folder):
                 folder.chmod(permissions)
@@ -138,11 +138,11 @@ class Tree:
         path = Path(child.path)
         if child.name.endswith(".pyc") or path in self._excluded:
             return True
-        # Links beginning with a dot, too: some editors mark a file as open by one that leads nowhere.
+        # Links that begin with a dot, too: some editors mark an open file by a link that leads nowhere.
         if child.name.startswith(".") and not child.is_file(follow_symlinks=False):
             return True
-        # A link to a folder stays out on the folder's terms, so that a linked virtual environment is no error.
-        # Path's is_dir, as that of an entry raises an error for a circle of links.
+        # A link is left out where its folder would be, so that a linked virtual environment is no error.
+        # Path's is_dir, because an entry's is_dir raises an error for a circle of links.
         if not path.is_dir():
             return False
         if child.name == "__pycache__" or (path / "pyvenv.cfg").exists():
@@ -160,7 +160,7 @@ class Tree:
         digest = hashlib.sha256()
         size_bytes = 0
         with _open_regular(path) as file:
-            # Not the mode seen above: the file may have been replaced since.
+            # Not the mode read above: the file may have been replaced since.
             mode = os.fstat(file.fileno()).st_mode
             while chunk := file.read(_CHUNK_BYTES):
                 digest.update(chunk)
@@ -168,7 +168,7 @@ class Tree:
         return Entry(stat.S_IFREG | mode & _PERMISSIONS, digest.digest(), size_bytes)
 
     def _link_target(self, link: Path) -> str:
-        """Where a link leads, relative to the link's own folder, so that the copy's link leads into the copy."""
+        """The target of a link, relative to the link's folder, so that the copied link points into the copy."""
         # Python 3.13 raises OSError for a circle of links, older ones RuntimeError.
         try:
             target = link.resolve(strict=True)
@@ -198,7 +198,7 @@ class Tree:
 
 @contextmanager
 def _open_regular(path: Path) -> Iterator[BinaryIO]:
-    """Open a regular file for reading, and never wait: it may have been replaced by a pipe or a link."""
+    """Open a regular file for reading without blocking: it may have been replaced by a pipe or a link."""
 
     def opener(name: str, flags: int) -> int:
         return os.open(name, flags | os.O_NOFOLLOW | os.O_NONBLOCK)
@@ -230,7 +230,7 @@ def _read(source: BinaryIO, copy: Path) -> bytes:
 
 @contextmanager
 def _reading(path: Path) -> Iterator[None]:
-    """Turn errors of reading `path` into ours."""
+    """Turn errors of reading `path` into thawd's."""
     try:
         yield
     except OSError as error:
@@ -241,7 +241,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 @contextmanager
 def storing(path: Path) -> Iterator[None]:
-    """Turn errors of writing `path` into ours.
+    """Turn errors of writing `path` into thawd's.
 
     Raises:
         StoreError: it cannot be written (HTTP 500).
@@ -269,5 +269,5 @@ def _unreadable(path: Path, error: OSError) -> StoreError:
 
 
 def _shown(path: Path) -> str:
-    """A path for people: names that are not UTF-8 would otherwise make the message unprintable."""
+    """A path for messages: a name that is not UTF-8 would otherwise make the message unprintable."""
     return os.fsencode(path).decode("utf-8", errors="replace")

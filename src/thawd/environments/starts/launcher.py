@@ -26,7 +26,7 @@ from thawd.environments.sandbox.rights import Rights
 from thawd.environments.version import Version, variables_of_environment
 from thawd.errors import StoreError
 from thawd.resources import Function
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot, Prepared, in_tmp
+from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot, PreparedFolder, in_tmp
 from thawd.snapshot.engine import PROGRAM_NAME
 from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
@@ -64,7 +64,7 @@ class Start:
     stream: LogStream
     channels: Channels
     initialization: str
-    folder: Prepared | None = None
+    folder: PreparedFolder | None = None
     rights: tuple[str, ...] = ()
 
     @property

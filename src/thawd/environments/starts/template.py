@@ -24,7 +24,7 @@ from thawd.environments.sandbox.memory import MemoryLimit
 from thawd.environments.starts.launcher import Start
 from thawd.environments.version import Version
 from thawd.invocation import new_request_id
-from thawd.snapshot.disk.folders import DiskSnapshot, Prepared
+from thawd.snapshot.disk.folders import DiskSnapshot, PreparedFolder
 from thawd.snapshot.engine import LIBRARY_NAME, native_folder
 from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
@@ -116,7 +116,7 @@ class Template:
         self.version = version
         self.identifier = identifier
         self.restored = False
-        self.folder: Prepared | None = None
+        self.folder: PreparedFolder | None = None
         self.disk: DiskSnapshot | None = None
         self.disk_refused: str | None = None
         self.ended = asyncio.Event()
@@ -389,7 +389,7 @@ class Template:
         os.close(self._channels.lifeline)
 
 
-def _mount(folder: Prepared | None) -> dict[str, str | None] | None:
+def _mount(folder: PreparedFolder | None) -> dict[str, str | None] | None:
     """What a fork mounts before it uses its temporary folder; None: nothing. See `snapshot.engine.enter_disk`."""
     if folder is None or folder.at is None:
         return None

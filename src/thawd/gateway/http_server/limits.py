@@ -24,6 +24,8 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Protocol
 
+from thawd.system.retry import SayOnce
+
 MOST_CONNECTIONS = 4096
 """Upper limit, however many descriptors there are: each connection takes some 10 KiB."""
 _FEWEST_CONNECTIONS = 16
@@ -107,7 +109,7 @@ class Connections:
 
     def __init__(self, limits: ConnectionLimits, *, complain: Callable[[str], None]) -> None:
         self.limits = limits
-        self._complain = complain
+        self._reports = SayOnce(complain)
         self._open: set[Limited] = set()
         # Each ordered by when the connections began to rest, to send a head, or to stall.
         self._resting: OrderedDict[Limited, None] = OrderedDict()
@@ -115,7 +117,6 @@ class Connections:
         self._stalled: OrderedDict[Limited, None] = OrderedDict()
         self._unfinished_bytes = 0
         self._held_bytes = 0
-        self._has_complained = False
         self._sweeping: asyncio.TimerHandle | None = None
         self._sweep_s = min(1.0, min(limits.head_s, limits.idle_s, limits.stall_s, limits.discard_s) / 4)
 
@@ -182,13 +183,12 @@ class Connections:
 
     def _make_room(self) -> bool:
         """Close the connection that has rested longest, or stalled longest if few rest; False: none can be closed."""
-        if not self._has_complained:
-            self._has_complained = True
-            self._complain(
-                f"thawd: {len(self._open)} connections are open, which is the limit; connections without a request, or "
-                "whose client does not read, are closed, oldest first, and new ones answered 503. A higher limit on "
-                f"open files (ulimit -n) allows more connections, up to {MOST_CONNECTIONS}"
-            )
+        self._reports.say(
+            f"thawd: {len(self._open)} connections are open, which is the limit; connections without a request, or "
+            "whose client does not read, are closed, oldest first, and new ones answered 503. A higher limit on "
+            f"open files (ulimit -n) allows more connections, up to {MOST_CONNECTIONS}",
+            cause="full",
+        )
         victim = self._victim()
         if victim is None:
             return False

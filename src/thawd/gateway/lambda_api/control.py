@@ -70,9 +70,9 @@ class CodeLinks:
         package = scope["path"].removeprefix(CODE_PREFIX).removesuffix(".zip")
         query = parse_qs(scope["query_string"].decode("latin-1"))
         expires = query.get("Expires", ["0"])[0]
-        given = query.get("Signature", [""])[0]
+        signature = query.get("Signature", [""])[0]
         is_ours = re.fullmatch("[0-9]{1,12}", expires) is not None and hmac.compare_digest(
-            self._sign(package, int(expires)).encode(), given.encode("latin-1", "replace")
+            self._sign(package, int(expires)).encode(), signature.encode("latin-1", "replace")
         )
         if not is_ours or int(expires) < time.time():
             raise AccessDeniedException(
@@ -131,9 +131,9 @@ class ControlApi:
         limit_bytes = MAX_BODY_BYTES if operation.name in _LARGE else _SMALL_BYTES
         with self._budget.hold(scope, most_bytes=limit_bytes):
             body = await read_body(scope, receive, limit_bytes=limit_bytes, operation=operation.name)
-            given = shapes.read(operation, in_path=in_path, query=query, body=body)
+            parameters = shapes.read(operation, in_path=in_path, query=query, body=body)
             changes = operation.method != "GET"
-            document = await self._plane.carry_out(operation.name, given, changes=changes)
+            document = await self._plane.carry_out(operation.name, parameters, changes=changes)
         if document is None:
             await respond(send, 204, [(b"x-amzn-requestid", request_id.encode())])
         else:

@@ -110,10 +110,10 @@ def one_of(scope: Scope, name: bytes, field: str, allowed: tuple[str, ...]) -> s
     Raises:
         InvalidParameterValueException: the header has another value (400).
     """
-    given = header(scope, name)
-    if given is None:
+    text = header(scope, name)
+    if text is None:
         return allowed[0]
-    value = given.decode("latin-1")
+    value = text.decode("latin-1")
     if value in allowed:
         return value
     raise InvalidParameterValueException(
@@ -129,11 +129,11 @@ def resolve(scope: Scope, encoded: str) -> tuple[str, str | None]:
         InvalidParameterValueException: `encoded` is not a function name, or the two qualifiers differ (400).
         ResourceNotFoundException: the ARN names another account (404).
     """
-    given = unquote(encoded)
-    match = _NAME.fullmatch(given)
+    reference = unquote(encoded)
+    match = _NAME.fullmatch(reference)
     if match is None:
         raise InvalidParameterValueException(
-            f"1 validation error detected: Value '{given}' at 'functionName' failed to satisfy constraint: "
+            f"1 validation error detected: Value '{reference}' at 'functionName' failed to satisfy constraint: "
             "Member must be a function name, a partial ARN or a full ARN"
         )
     qualifier = match["qualifier"]

@@ -31,7 +31,7 @@ class ControlParts:
     """The stores and callbacks that the control plane is built from.
 
     Attributes:
-        known: all functions and layers.
+        registry: all functions and layers.
         code: uploaded code.
         deployments: publishes versions and retires them.
         read_object: reads the contents of an object, by bucket and key.
@@ -41,7 +41,7 @@ class ControlParts:
         locate: makes a link to the zip file of a package.
     """
 
-    known: Registry
+    registry: Registry
     code: CodeStore
     deployments: Deployments
     read_object: ReadObject
@@ -53,37 +53,37 @@ class ControlParts:
 
 def assemble(parts: ControlParts) -> ControlPlane:
     """Build the control plane from its parts."""
-    known, deployments = parts.known, parts.deployments
+    registry, deployments = parts.registry, parts.deployments
     functions = Functions(
-        known, parts.code, deployments, read_object=parts.read_object, in_background=parts.in_background
+        registry, parts.code, deployments, read_object=parts.read_object, in_background=parts.in_background
     )
-    layers = Layers(known, parts.code, read_object=parts.read_object)
+    layers = Layers(registry, parts.code, read_object=parts.read_object)
     functions.locate = layers.locate = parts.locate
-    urls = Urls(known, serve=parts.serve_url, declared=parts.declared_url)
+    urls = Urls(registry, serve=parts.serve_url, declared=parts.declared_url)
     functions.on_delete = urls.forget
-    aliases = Aliases(known, deployments)
+    aliases = Aliases(registry, deployments)
     aliases.on_url_end = urls.end
     return ControlPlane(
         functions=functions,
         aliases=aliases,
         layers=layers,
-        concurrency=Concurrency(known, deployments),
-        event_configs=EventConfigs(known, deployments),
-        permissions=Permissions(known),
-        tags=Tags(known),
+        concurrency=Concurrency(registry, deployments),
+        event_configs=EventConfigs(registry, deployments),
+        permissions=Permissions(registry),
+        tags=Tags(registry),
         urls=urls,
-        mappings=Mappings(known),
-        switches=Switches(known),
-        known=known,
+        mappings=Mappings(registry),
+        switches=Switches(registry),
+        registry=registry,
     )
 
 
-def _changed(given: Mapping[str, Any]) -> str | None:
+def _changed(parameters: Mapping[str, Any]) -> str | None:
     """The key of the function or layer that an operation with this input changes; None when it changes neither."""
-    if "LayerName" in given:
-        return f"layer:{parse_layer(given['LayerName'])[0]}"
-    named = given.get("FunctionName") or given.get("Resource")
-    return parse_function(named).name if named and (":function:" in named or "FunctionName" in given) else None
+    if "LayerName" in parameters:
+        return f"layer:{parse_layer(parameters['LayerName'])[0]}"
+    named = parameters.get("FunctionName") or parameters.get("Resource")
+    return parse_function(named).name if named and (":function:" in named or "FunctionName" in parameters) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,14 +101,14 @@ class ControlPlane:
     mappings: Mappings
     switches: Switches
 
-    known: Registry
+    registry: Registry
 
-    async def carry_out(self, name: str, given: Mapping[str, Any], *, changes: bool) -> Any:
+    async def carry_out(self, name: str, parameters: Mapping[str, Any], *, changes: bool) -> Any:
         """Carry out one operation; returns the document of its answer, or None.
 
         Args:
             name: name of the operation.
-            given: its checked input.
+            parameters: its checked input.
             changes: whether the operation changes something. It then holds the lock of its function or layer, so that
                 no other operation changes the same one meanwhile, and an error leaves it unchanged.
 
@@ -117,12 +117,12 @@ class ControlPlane:
             ThawdError: as the operation does.
         """
         operation = self.operations()[name]
-        changed = _changed(given) if changes else None
+        changed = _changed(parameters) if changes else None
         if changed is None:
-            document = operation(given)
+            document = operation(parameters)
             return await document if inspect.isawaitable(document) else document
-        async with self.known.changing(changed):
-            document = operation(given)
+        async with self.registry.changing(changed):
+            document = operation(parameters)
             return await document if inspect.isawaitable(document) else document
 
     def operations(self) -> dict[str, Operation]:

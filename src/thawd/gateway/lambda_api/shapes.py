@@ -76,12 +76,12 @@ def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str
         ResourceNotFoundException: no operation has this path (404).
         MethodNotAllowedException: operations have this path, but none of them this method (405).
     """
-    given = parse_qs(query, keep_blank_values=True)
+    query_values = parse_qs(query, keep_blank_values=True)
     path = raw_path.rstrip("/")
     methods = set()
     for operation in operations():
         match = operation.path.fullmatch(path)
-        if match is None or any(given.get(name) != value for name, value in operation.fixed.items()):
+        if match is None or any(query_values.get(name) != value for name, value in operation.fixed.items()):
             continue
         if operation.method == method:
             return operation, {name: unquote(value) for name, value in match.groupdict().items()}
@@ -105,7 +105,7 @@ def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, bod
         SerializationException: a value has the wrong type (400).
         ValidationException: a value is out of its range, or missing (400).
     """
-    given = parse_qs(query, keep_blank_values=True)
+    query_values = parse_qs(query, keep_blank_values=True)
     document = _document(body)
     values: dict[str, Any] = {}
     for name, shape in operation.members.items():
@@ -113,7 +113,7 @@ def read(operation: ApiOperation, *, in_path: Mapping[str, str], query: str, bod
         if where == "uri":
             values[name] = _from_text(shape, in_path[shape["locationName"]])
         elif where == "querystring":
-            texts = given.get(shape["locationName"])
+            texts = query_values.get(shape["locationName"])
             if texts is not None:
                 values[name] = texts if shape["type"] == "list" else _from_text(shape, texts[-1])
         elif where is None and document.get(name) is not None:

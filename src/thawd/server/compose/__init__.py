@@ -1,1 +1,1 @@
-"""How a server is put together from its settings: `platform` joins what the other modules make."""
+"""Builds a server from its settings: a module for each subsystem, and `platform`, which connects them."""

@@ -1,4 +1,4 @@
-"""The control plane with all that it works with: put together for a server, restored from the catalog at its start."""
+"""Builds the control plane of a server and restores it from the catalog."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.config import Settings
-from thawd.control.configured import Configured
+from thawd.control.configured import DeclaredFunctions
 from thawd.control.deployments import Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
@@ -34,27 +34,27 @@ class ControlSubsystem:
 
     Args:
         state: the state file.
-        execution: what runs functions.
-        settings: the configuration in force.
-        url: where the server serves.
-        urls: function URLs that are served.
-        budget: memory for bodies.
-        elsewhere: the contents of an object of a bucket that is not ours, for code; None: there are none.
+        execution: runs functions.
+        settings: returns the configuration in force.
+        url: returns the URL of the server.
+        urls: function URLs.
+        budget: memory for request bodies.
+        elsewhere: reads an object of an emulated bucket, for code; None: there is no emulator.
 
     Attributes:
-        api: serves it over HTTP, once `open` has returned.
+        api: the Lambda API over HTTP; set by `open`, like the attributes below but `registry`.
         configured: the functions of the configuration.
-        deployments: all functions, as they are to be served.
+        deployments: all functions with the versions they should serve.
         mappings: event source mappings.
-        registry: all that the control plane knows.
+        registry: functions, versions, aliases and layers.
     """
 
     api: ControlApi
-    configured: Configured
+    configured: DeclaredFunctions
     deployments: Deployments
     mappings: Mappings
 
-    def __init__(  # noqa: PLR0913 - the composition root hands it all
+    def __init__(  # noqa: PLR0913 - the composition root passes all of these
         self,
         state: Database,
         execution: ExecutionSubsystem,
@@ -79,7 +79,7 @@ class ControlSubsystem:
         self._publishing = asyncio.Lock()
 
     async def open(self) -> None:
-        """Restore what was made before, and declare it with the functions of the configuration.
+        """Restore the resources that the API made before, and declare them with the configuration's functions.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -95,11 +95,11 @@ class ControlSubsystem:
             spawn_task=execution.spawn_task,
             complain=complain,
         )
-        self.configured = Configured(self.registry, self.deployments, publisher, complain=complain, say=say)
+        self.configured = DeclaredFunctions(self.registry, self.deployments, publisher, complain=complain, say=say)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
             ControlParts(
-                known=self.registry,
+                registry=self.registry,
                 code=self._code,
                 deployments=self.deployments,
                 read_object=self._read_object,
@@ -119,7 +119,7 @@ class ControlSubsystem:
         plane.urls.restore()
 
     def may_loop(self, name: str) -> bool:
-        """Whether the function `name` may be invoked by what it caused itself: its recursion configuration."""
+        """Whether events that the function `name` caused may invoke it again (its recursion configuration)."""
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 
@@ -140,19 +140,19 @@ class ControlSubsystem:
                 complain(f"thawd: old packages and snapshots could not be removed: {reason}")
 
     def _packages(self) -> set[str]:
-        """Names of the packages that must stay."""
+        """Names of the packages that versions use or that were uploaded recently."""
         return self.registry.packages() | self._code.recent()
 
     def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
-        """Serve a function URL that the API has made, or end it; where it is."""
+        """Serve a function URL that the API created, or remove it when `config` is None; returns the URL."""
         if config is None:
             self._urls.remove(name, qualifier or LATEST)
             return ""
-        # By path: not every resolver knows names under localhost.
+        # A path and not a host name, because not every resolver knows names under localhost.
         return f"{self._url()}{PATH_PREFIX}{self._urls.set(name, qualifier or LATEST, settings_of(config))}/"
 
     def _declared_url(self, name: str) -> Mapping[str, Any] | None:
-        """The URL that the configuration declares for a function, in the API's terms."""
+        """The function URL that the configuration declares, in the fields of the Lambda API."""
         settings = self._settings().urls.get(name)
         if settings is None:
             return None

@@ -1,4 +1,4 @@
-"""Durable asynchronous work put together: the queue, who runs its events, where outcomes go, who looks after it all."""
+"""Builds the subsystem of asynchronous events: the queue, its invoker, the outcomes, and the upkeep."""
 
 from __future__ import annotations
 
@@ -25,19 +25,19 @@ from thawd.telemetry.metrics import Metrics
 
 
 class EventSubsystem:
-    """What belongs to asynchronous events in one server.
+    """Asynchronous events of one server.
 
     Args:
         state: the state file.
         server: the server's settings.
         dispatcher: runs events.
-        destinations: take their outcomes.
-        closing: closes what is open at the end.
+        destinations: deliver the outcomes of events.
+        closing: closes open resources when the server ends.
 
     Attributes:
-        queue: the events.
-        invoker: runs them.
-        desk: answers questions about them.
+        queue: the stored events.
+        invoker: runs events.
+        desk: answers operators' questions about events and dead letters.
 
     Raises:
         StoreError: a file cannot be used.
@@ -73,21 +73,21 @@ class EventSubsystem:
         self.desk = QueueDesk(dead_letters, self._upkeep, wake=self._wake)
 
     async def recover(self) -> None:
-        """Take over from the server before; call it before anything runs.
+        """Recover the events that ran when the last server ended; call it before anything runs.
 
         Raises:
             StoreError: the state file cannot be used.
         """
         recovered = await self.queue.recover(longest_wait_s=max(LONGEST_WAIT_S, 2 * self._retry_wait_s))
         if recovered:
-            say(f"{recovered} asynchronous events were under way when thawd last ended; they run again")
+            say(f"{recovered} asynchronous events were in flight when thawd last ended; they run again")
 
     def works(self, started: asyncio.Event) -> tuple[Coroutine[None, None, None], ...]:
-        """What is to be done until it is cancelled; `started` is set when functions may be declared."""
+        """Background tasks of the subsystem; they set `started` when functions may be declared."""
         return self.invoker.run(started), self._upkeep.run()
 
     def is_full(self) -> bool:
-        """Whether no more events are taken at the moment."""
+        """Whether the queue is full and accepts no events."""
         return self.queue.full
 
     def _wake(self, functions: set[str]) -> None:
@@ -95,24 +95,24 @@ class EventSubsystem:
         self._outcomes.wake()
 
     def stop(self) -> None:
-        """Begin no more events."""
+        """Start no further events."""
         self.invoker.stop()
         self._upkeep.stop()
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until the outcomes of what ran are stored, at most `patience_s` seconds."""
+        """Wait until the outcomes of events that ran are stored, at most `patience_s` seconds."""
         await self.invoker.settled(patience_s)
 
     def break_off(self) -> None:
-        """Have outcomes that are on their way to their destinations stored at once, to be taken there another time."""
+        """Stop deliveries and store their outcomes, to be delivered after the next start."""
         self._outcomes.break_off()
 
     async def close(self) -> None:
-        """Drop connections to destinations."""
+        """Close connections to destinations."""
         await self._destinations.close()
 
     async def add_status(self, functions: dict[str, dict[str, Any]]) -> None:
-        """Put the numbers of events into the status of each function.
+        """Add the counts of events to the status of each function.
 
         Raises:
             StoreError: the state file cannot be read.

@@ -1,4 +1,4 @@
-"""What runs functions in one server, put together: limits of the machine, processes, images, versions, dispatcher."""
+"""Builds the subsystem that runs functions: machine limits, processes, snapshots, publisher, dispatcher."""
 
 from __future__ import annotations
 
@@ -26,6 +26,7 @@ from thawd.scheduling.room import Room, default_max_environments, default_memory
 from thawd.server.claims import StartError
 from thawd.snapshot.disk.folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
+from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain
 from thawd.telemetry.metrics import Metrics
 
@@ -36,15 +37,15 @@ SpawnTask = Callable[[Coroutine[None, None, None]], object]
 
 
 class ExecutionSubsystem:
-    """The way from an invocation to a process, for one server.
+    """Runs the functions of one server, from the invocation to the process.
 
     Args:
         settings: the configuration.
         environ: the platform's environment variables.
-        services: answers what functions ask of the platform.
-        metrics: of the server.
+        services: answers calls that functions make to the platform, such as those of `thawd.table`.
+        metrics: the server's metrics.
         spawn_task: runs a coroutine in the background.
-        closing: closes what is open at the end.
+        closing: closes open resources when the server ends.
 
     Attributes:
         launcher: executes and follows processes.
@@ -52,10 +53,10 @@ class ExecutionSubsystem:
         room: the machine's room for environments.
         dispatcher: runs invocations.
         builder: builds versions.
-        spawn_task: as given.
+        spawn_task: the argument.
 
     Raises:
-        StartError: the configuration wants more environments than the machine carries.
+        StartError: the configuration needs more environments than the machine can run.
     """
 
     def __init__(
@@ -94,7 +95,7 @@ class ExecutionSubsystem:
         self.builder.runtimes = settings.runtimes
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
-        """Freeze and thaw from now on; `engine`: it, or why there is none."""
+        """Let the spawner freeze and thaw; `engine` is the snapshot engine, or the reason why there is none."""
         server = settings.server
         if isinstance(engine, str):
             self.spawner.refuse_snapshots(engine)
@@ -108,7 +109,7 @@ class ExecutionSubsystem:
         self.spawner.use_snapshots(engine, store)
 
     async def open(self) -> None:
-        """Make temporary folders ready; call it before a process is started."""
+        """Prepare temporary folders and permissions; call it before the first process is started."""
         await asyncio.to_thread(self._disks.clean)
         await asyncio.to_thread(self._disks.confine)
         rights = await asyncio.to_thread(find_rights, self.launcher.program, capabilities=self._capabilities)
@@ -117,7 +118,7 @@ class ExecutionSubsystem:
             complain(text)
 
     async def watch_limits(self) -> None:
-        """Hold functions to their memory and temporary storage until cancelled."""
+        """Enforce limits of memory and temporary storage until cancelled."""
         storage = StorageWatch(self._disks)
         self.room.storage = storage
         async with asyncio.TaskGroup() as watches:
@@ -126,7 +127,7 @@ class ExecutionSubsystem:
 
     @property
     def limits(self) -> dict[str, Any]:
-        """What the machine carries, for the status."""
+        """Limits of the machine, for the status document."""
         return {
             "max_environments": self.room.max_environments,
             "memory_mb": self.room.memory_mb,
@@ -135,7 +136,7 @@ class ExecutionSubsystem:
 
     @property
     def shared_tmp(self) -> str:
-        """Why functions see the machine's /tmp all the same; empty when they do not, or are meant to."""
+        """Why functions see the machine's /tmp against the configuration; empty when they do not."""
         return self._disks.shared_tmp or ""
 
     def measure(self, metrics: Metrics) -> None:
@@ -146,7 +147,7 @@ class ExecutionSubsystem:
             metrics.set_gauge("waiting", function=name, value=waiting)
 
     async def end(self, patience_s: float) -> None:
-        """Run nothing more, and end all processes; those that are not gone after `patience_s` seconds are left."""
+        """Start nothing more and kill all processes; waits for their end at most `patience_s` seconds."""
         self.dispatcher.stopping = True
         self.dispatcher.declare({})
         self.launcher.children.kill_all()
@@ -157,20 +158,18 @@ class ExecutionSubsystem:
 
 
 async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
-    """Watch until cancelled; what goes wrong with one look, at one environment, ends neither the watch nor the server.
+    """Keep a watch running until cancelled: an error in one of its checks ends neither the watch nor the server.
 
     Args:
-        what: is watched, for the console.
-        watch: looks until it is cancelled.
+        what: resource that is watched, for messages.
+        watch: checks environments until it is cancelled.
     """
-    told = ""
+    reports = SayOnce(complain)
     while True:
         try:
             await watch()
         except Exception as error:
-            if (text := f"thawd: the {what} of environments was not looked at: {unexpected(error)}") != told:
-                told = text
-                complain(text)
+            reports.say(f"thawd: the {what} of environments was not checked: {unexpected(error)}")
         await asyncio.sleep(_WATCH_AGAIN_S)
 
 
@@ -179,8 +178,8 @@ def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
     if cpu_limits and with_cpu is None:
         complain(
-            "thawd: cpu_limits: environments are not held to a CPU share, as no cgroup with the cpu controller may "
-            "be written here; run thawd as root, or in a service with Delegate=yes"
+            "thawd: cpu_limits: environments have no CPU limit, because there is no writable cgroup with the cpu "
+            "controller; run thawd as root, or in a service with Delegate=yes"
         )
     return process_limit.with_process_limits(with_cpu or limiter)
 
@@ -194,7 +193,7 @@ def _find_engine() -> Engine | str:
 
 
 def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
-    """What functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
+    """Paths that functions' processes read besides code and interpreter; None: they share the machine's /tmp."""
     if not settings.server.private_tmp:
         return None
     own = [Path(package_file).parent, *([program] if program is not None else []), *sdk.folders()]
@@ -202,10 +201,10 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
 
 
 def _room(settings: Settings, spawner: Spawner) -> Room:
-    """The machine's room.
+    """The machine's room, with its limits.
 
     Raises:
-        StartError: it carries fewer environments than the configuration wants.
+        StartError: it can run fewer environments than the configuration needs.
     """
     server = settings.server
     found = Room(
@@ -218,7 +217,7 @@ def _room(settings: Settings, spawner: Spawner) -> Room:
     if required > found.max_environments:
         raise StartError(
             f"{required} environments are reserved, provisioned or left for the other functions, and this "
-            f"machine carries {found.max_environments} by default: lower reserved_concurrency or "
+            f"machine runs {found.max_environments} by default: lower reserved_concurrency or "
             "provisioned_concurrency, or set server.max_environments"
         )
     return found

@@ -1,7 +1,7 @@
 """The composition root: builds the subsystems of one server, in the order in which they need each other.
 
-Stores, what runs functions, other AWS services, asynchronous events, buckets, the control plane, sources, and the HTTP
-application that stands before them all. What they do, and when, is the business of `thawd.server`.
+These are the stores, the execution of functions, other AWS services, asynchronous events, buckets, the control plane,
+sources, and the HTTP application in front of them. When they start and stop is decided in `thawd.server.serving`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from typing import Any
 
 from thawd import config
 from thawd.config import Settings
-from thawd.destinations.delivery import Destinations, Outside
+from thawd.destinations.delivery import DestinationContext, Destinations
 from thawd.environments.services import TableServices
 from thawd.gateway.application import Application, GatewayParts
 from thawd.gateway.aws.proxy import AwsProxy
@@ -39,9 +39,9 @@ from thawd.server.compose.events import EventSubsystem
 from thawd.server.compose.execution import ExecutionSubsystem, SpawnTask
 from thawd.server.compose.sources import SourceSubsystem
 from thawd.server.compose.stores import StoreSubsystem
-from thawd.server.emulator.process import Emulator, Surroundings, local_variables, proxy, real_variables
+from thawd.server.emulator.process import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
 from thawd.sources.buckets.remote_sources import RemoteSources
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher
 from thawd.stores.objects.listings import Listings
 from thawd.telemetry.console import complain
@@ -53,26 +53,26 @@ class Platform:
 
     Args:
         settings: the configuration.
-        url: where the server serves.
+        url: URL of the server.
         environ: the platform's environment variables.
         spawn_task: runs a coroutine in the background.
-        closing: closes what is open at the end.
+        closing: closes open resources when the server ends.
 
     Attributes:
         settings: the configuration in force.
-        url: as given.
-        stores: what is durable.
-        execution: what runs functions.
-        emulated: passes on what is for other AWS services; None: they are not emulated.
-        events: asynchronous work; there once `open` has returned, as those below.
-        watchers: of the buckets that are folders, by name.
+        url: URL of the server.
+        stores: everything durable.
+        execution: runs functions.
+        emulated: passes requests on to the emulator of other AWS services; None: they are not emulated.
+        events: asynchronous events; set by `open`, like the attributes below.
+        watchers: bucket watchers of the buckets that are folders, by name.
         control: the control plane.
-        sources: what invokes functions by itself.
-        urls: function URLs that are served.
-        application: the HTTP port.
+        sources: event sources.
+        urls: function URLs.
+        application: the HTTP application.
 
     Raises:
-        StartError: something is in the way of the start.
+        StartError: the server cannot start; the message says why.
         StoreError: a store cannot be used.
     """
 
@@ -118,10 +118,10 @@ class Platform:
 
         Args:
             aws: other AWS services for functions: ``none``, ``local`` or ``real``.
-            stopping: set once the server stops; what ends from then on is meant to.
+            stopping: set once the server stops; from then on, the end of the emulator is no failure.
 
         Raises:
-            StartError: something is in the way of the start.
+            StartError: the server cannot start; the message says why.
             StoreError: a store cannot be used.
         """
         await self.execution.open()
@@ -155,18 +155,18 @@ class Platform:
         await self.events.recover()
 
     async def _emulate_aws(self, stopping: asyncio.Event) -> None:
-        """Have other AWS services beside us, for functions and for our own clients.
+        """Start the emulator of other AWS services, for functions and for thawd's own clients.
 
         Raises:
-            StartError: others could reach them, or the emulator does not start.
+            StartError: other machines could reach the emulator, or it does not start.
         """
         server = self.settings.server
         if server.key is not None or not config.is_loopback(server.host):
-            raise StartError("--aws is for development on this machine: it goes with no server.key and with loopback")
+            raise StartError("--aws is for development on this machine: use it without server.key and on loopback")
 
         def lost() -> None:
             if not stopping.is_set():
-                complain("thawd: the emulator of --aws has ended; start thawd anew")
+                complain("thawd: the emulator of --aws has ended; restart thawd")
 
         folder = server.data / "aws"
         children = self.execution.launcher.children
@@ -177,7 +177,7 @@ class Platform:
         self.stores.use_aws(emulator.access)
         self.emulated = proxy(
             emulator,
-            Surroundings(
+            EmulatorCallbacks(
                 accept=self._accept,
                 exists=self.execution.dispatcher.entry,
                 owns=lambda path: path.lstrip("/").partition("/")[0] in self.settings.buckets,
@@ -186,7 +186,7 @@ class Platform:
         )
 
     async def stop_aws(self) -> None:
-        """Have what is emulated on the disk; nothing that runs here may need it any more."""
+        """Let the emulator save its state and end; no function may need it any more."""
         if self._emulator is not None:
             await self._emulator.stopped()
 
@@ -198,7 +198,7 @@ class Platform:
 
     def _compose_events(self) -> EventSubsystem:
         server = self.settings.server
-        outside = Outside(
+        context = DestinationContext(
             exists=self.execution.dispatcher.entry,
             may_loop=self._may_loop,
             bucket=self.stores.buckets.get,
@@ -210,7 +210,7 @@ class Platform:
             self.stores.state,
             server,
             dispatcher=self.execution.dispatcher,
-            destinations=Destinations(self.stores.tables, self.settings.buckets, outside),
+            destinations=Destinations(self.stores.tables, self.settings.buckets, context),
             closing=self._closing,
         )
 
@@ -227,7 +227,7 @@ class Platform:
             buckets=RemoteSources(
                 self.settings.remote_buckets.values(),
                 self.stores.buckets,
-                Books(self.stores.objects, Listings(self.stores.state), self.events.is_full),
+                WatcherStores(self.stores.objects, Listings(self.stores.state), self.events.is_full),
                 sqs=self._aws_endpoint,
                 log=complain,
                 wake=wake,
@@ -235,7 +235,7 @@ class Platform:
         )
 
     def take_over(self, settings: Settings) -> None:
-        """Have another configuration in force for requests; its functions are to be published then."""
+        """Put another configuration into force for requests; the caller then publishes its functions."""
         self.settings = settings
         self.execution.builder.runtimes = settings.runtimes
         self.control.configured.declare(settings.functions)

@@ -1,8 +1,6 @@
-"""Everything that invokes functions by itself, put together for a server: queues, schedules, buckets elsewhere.
+"""Builds the event sources of a server: queues, schedules and remote buckets; and schedules of provisioned concurrency.
 
-Besides, schedules of provisioned concurrency.
-
-Lists them, pauses and resumes them, durably, and takes over what a new configuration says of them.
+Lists sources, pauses and resumes them durably, and applies a new configuration to them.
 """
 
 from __future__ import annotations
@@ -38,16 +36,16 @@ class SourceSubsystem:
 
     Args:
         mappings: event source mappings.
-        registry: knows what is paused.
+        registry: names the paused sources.
         dispatcher: runs functions.
         state: the state file.
-        settings: the configuration in force.
-        wake: told the functions that have new events in the queue.
-        sqs: where SQS is; None: where the surroundings say.
-        buckets: buckets elsewhere.
+        settings: returns the configuration in force.
+        wake: called with the functions that have new events in the queue.
+        sqs: URL of SQS; None: the endpoint that the AWS configuration of this process names.
+        buckets: remote buckets.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root hands it all
+    def __init__(  # noqa: PLR0913 - the composition root passes all of these
         self,
         mappings: Mappings,
         registry: Registry,
@@ -67,12 +65,12 @@ class SourceSubsystem:
         self._pollers = SqsPollers(dispatcher, endpoint=endpoint, report=complain, settled=mappings.settled)
         self._schedules = Schedules(ScheduleStore(state), wake=wake, report=complain)
         self._provisioned = ProvisionedSchedules(lambda name, count: dispatcher.provision(name, LATEST, count))
-        self._provisioned.declare(_plans(settings()))  # before anything is published, so that it begins with them
+        self._provisioned.declare(_plans(settings()))  # before the first publish, which provisions environments
         self._runs = False
         self._changing = asyncio.Lock()
 
     async def run(self) -> None:
-        """Have all sources work until cancelled."""
+        """Run all sources until cancelled."""
         async with asyncio.TaskGroup() as tasks:
             started = asyncio.Event()
             tasks.create_task(self._pollers.run(started))
@@ -82,15 +80,15 @@ class SourceSubsystem:
             for mapping in self._mappings.all():
                 self._pollers.apply(mapping)
             self._runs = True
-            while not await self.declare():  # noqa: ASYNC110 - nothing tells when a broken state file is mended
+            while not await self.declare():  # noqa: ASYNC110 - no event reports that a state file works again
                 await asyncio.sleep(_STORE_RETRY_S)
             tasks.create_task(self._schedules.run())
             tasks.create_task(self._provisioned.run())
 
     async def declare(self) -> bool:
-        """Take over what the configuration says now; whether that could be stored."""
+        """Apply the configuration in force; returns whether it could be stored."""
         if not self._runs:
-            return True  # `run` does it
+            return True  # `run` applies it when it starts
         async with self._changing:
             settings = self._settings()
             self._provisioned.declare(_plans(settings))
@@ -103,15 +101,15 @@ class SourceSubsystem:
             return True
 
     def stop(self) -> None:
-        """Begin nothing more; batches under way go on."""
+        """Start no further batches; batches in flight finish."""
         self._pollers.stop()
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until what was handled has been deleted from its queues, at most `patience_s` seconds."""
+        """Wait until handled messages have been deleted from their queues, at most `patience_s` seconds."""
         await self._pollers.settled(patience_s)
 
     async def document(self) -> dict[str, Any]:
-        """All sources with their state, what came of them last, and how far behind they are."""
+        """All sources with state, last result and lag."""
         await self._pollers.look()
         schedules = self._settings().schedules.values()
         return {
@@ -123,20 +121,20 @@ class SourceSubsystem:
         }
 
     async def pause(self, name: str) -> dict[str, Any]:
-        """Have a source rest, across restarts, until it is resumed; what is under way goes on.
+        """Pause a source until it is resumed, also across restarts; invocations in flight finish.
 
         Raises:
             ResourceNotFoundException: there is no such source (404).
-            ResourceInUseException: it is being changed (400).
+            ResourceInUseException: the source is being changed (400).
         """
         return await self._set(name, enabled=False)
 
     async def resume(self, name: str) -> dict[str, Any]:
-        """Have a source work again.
+        """Resume a paused source.
 
         Raises:
             ResourceNotFoundException: there is no such source (404).
-            ResourceConflictException: thawd.toml disables it (409).
+            ResourceConflictException: thawd.toml disables the source (409).
         """
         return await self._set(name, enabled=True)
 
@@ -206,7 +204,7 @@ class SourceSubsystem:
         }
 
     def measure(self, metrics: Metrics) -> None:
-        """Put the figures of all sources into the metrics."""
+        """Set the metrics of all sources."""
         metrics.sources.clear()
         for mapping in self._mappings.all():
             progress = self._pollers.progress(mapping.uuid)

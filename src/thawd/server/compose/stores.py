@@ -1,4 +1,4 @@
-"""What a server keeps of its own and what it reaches elsewhere, opened together: state file, tables, buckets by URL."""
+"""Opens the stores of a server: state file, catalog of objects, tables, and remote buckets."""
 
 from __future__ import annotations
 
@@ -16,21 +16,21 @@ from thawd.system import folders
 
 
 class StoreSubsystem:
-    """The stores of one server; opening them makes the folders that are missing.
+    """The stores of one server; opening them creates missing folders.
 
     Args:
         settings: the configuration.
-        closing: closes what is open at the end.
+        closing: closes open resources when the server ends.
 
     Attributes:
         state: the state file.
         objects: the catalog of the buckets that are folders.
-        tables: tables, wherever they are.
-        buckets: the buckets that are elsewhere.
-        patience_s: how long tables and buckets elsewhere are waited for at the end, all together, seconds.
+        tables: all tables, in files and elsewhere.
+        buckets: the remote buckets.
+        patience_s: longest wait for remote tables and buckets at the end, for all together, seconds.
 
     Raises:
-        StartError: a folder cannot be made.
+        StartError: a folder cannot be created.
         StoreError: a store cannot be used, or a library for it is not installed.
     """
 
@@ -42,7 +42,7 @@ class StoreSubsystem:
             try:
                 folders.make(folder, mode=mode)
             except OSError as error:
-                raise StartError(f"the folder {folder} cannot be made: {error.strerror}") from error
+                raise StartError(f"the folder {folder} cannot be created: {error.strerror}") from error
         self.state = open_state(data / "thawd.db")
         closing.callback(self.state.close)
         self.objects = ObjectCatalog(self.state)
@@ -58,7 +58,7 @@ class StoreSubsystem:
         self.buckets.close(until=until)
 
     def use_aws(self, access: AwsAccess) -> None:
-        """Reach tables and buckets of AWS by `access`, those whose own URL does not say how."""
+        """Use `access` for AWS tables and buckets whose URL names no endpoint or profile."""
         self.tables.aws = self.buckets.aws = access
 
     async def count_table(self, name: str) -> int:
@@ -66,6 +66,6 @@ class StoreSubsystem:
 
         Raises:
             ResourceNotFoundException: there is no such table (404).
-            StoreError: it cannot be read.
+            StoreError: the table cannot be read.
         """
         return await (await self.tables.get(name)).count()

@@ -1,5 +1,5 @@
-"""``thawd up --aws``: an emulator of other AWS services in a process of its own.
+"""``thawd up --aws``: an emulator of other AWS services in a separate process.
 
-`process` is the server's end; `program` runs moto there, and `state` and `keeper` keep what it holds in the data
-folder.
+`process` is the server's side. `program` runs moto in the other process, where `keeper` and `state` save the state of
+the emulated services in the data folder.
 """

@@ -1,7 +1,7 @@
-"""When the emulator's state is written: soon after requests that change something, and at the end.
+"""Saves the emulator's state soon after requests that change it, and at the end.
 
-Stands between the requests and `thawd.server.emulator.state`, in the emulator's own process: no request works on the
-backends while their state is taken, so that no half of a request is in it.
+This runs in the emulator's own process, between the requests and `thawd.server.emulator.state`. No request works on the
+backends while their state is copied, so that a saved state never holds half of a request.
 """
 
 from __future__ import annotations
@@ -9,34 +9,33 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
-from contextlib import suppress
 
 from thawd.server.emulator.state import EmulatedState, SavedState
+from thawd.system.retry import SayOnce
 
 
 class Keeper:
-    """Keeps a state on the disk while requests change the backends.
+    """Saves the state while requests change the backends.
 
-    A change is written soon after the request, several together; at the latest when the emulator ends. A process that
-    is killed with -9 loses what was changed since the last writing began, some tenths of a second.
+    Changes are written in groups, soon after the requests, and at the latest when the emulator ends. A process that
+    is killed with -9 loses the changes since the last write began, some tenths of a second.
 
     Args:
-        state: where to.
-        complain: told what an operator should know.
+        state: the saved state.
+        complain: prints a line for the operator.
     """
 
     PAUSE_S = 0.1
-    # So many times as long as it took to take the state: requests wait for that.
+    # The pause between two writes, as a multiple of the time that requests waited for the last one.
     _SHARE = 10
     _QUIET_S = 1.0
-    # At the end: a poll that goes on may be in the way, or a disk that is full for a moment.
+    # At the end, a long poll may still run, or the disk may be full for a moment.
     _LAST_TRIES = 10
     _LAST_PAUSE_S = 0.5
 
     def __init__(self, state: EmulatedState, *, complain: Callable[[str], None]) -> None:
         self._state = state
-        self._complain = complain
-        self._told: set[str] = set()
+        self._reports = SayOnce(complain)
         self._turn = threading.Condition()
         self._running = 0
         self._held = False
@@ -47,17 +46,17 @@ class Keeper:
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def start(self) -> None:
-        """Write from now on."""
+        """Start to save changes."""
         self._thread.start()
 
     def enter(self) -> None:
-        """A request begins to work on the backends; waits while their state is taken."""
+        """Note that a request begins to work on the backends; waits while their state is copied."""
         with self._turn:
             self._turn.wait_for(lambda: not self._held)
             self._running += 1
 
     def leave(self, *, changed: bool) -> None:
-        """It has done."""
+        """Note that a request has finished; `changed` says whether it may have changed a backend."""
         with self._turn:
             self._running -= 1
             self._turn.notify_all()
@@ -65,11 +64,11 @@ class Keeper:
             self._changed.set()
 
     def changed(self) -> None:
-        """Something has been changed outside `enter` and `leave`."""
+        """Note a change outside of `enter` and `leave`."""
         self._changed.set()
 
     def end(self) -> None:
-        """Write what has changed; requests are served no more."""
+        """Save the last changes; no further requests are served."""
         self._ending.set()
         self._changed.set()
         self._thread.join()
@@ -80,7 +79,7 @@ class Keeper:
             if self._save(held=True):
                 return
             time.sleep(self._LAST_PAUSE_S)
-        self._say("thawd: what --aws emulates could not be written at the end; what was changed last is lost")
+        self._say("thawd: the state of --aws could not be saved at the end; the last changes are lost")
 
     def _run(self) -> None:
         pause_s = self.PAUSE_S
@@ -94,7 +93,7 @@ class Keeper:
             pause_s = max(self.PAUSE_S, self._waited_s * self._SHARE)
 
     def _save(self, *, held: bool) -> bool:
-        """Write the state as it is now; False: it could not be, and is to be tried again."""
+        """Save the state; returns False when that failed and must be tried again."""
         is_saved = False
         try:
             begun_s = time.monotonic()
@@ -110,11 +109,11 @@ class Keeper:
                 self._write(saved)
             is_saved = True
         except (RuntimeError, ValueError):
-            pass  # a request that polls changed something meanwhile, or removed an object
+            pass  # a polling request changed a backend meanwhile, or removed an object
         except OSError as error:
-            self._say(f"thawd: what --aws emulates could not be written to the data folder: {error}; it is tried again")
+            self._say(f"thawd: the state of --aws could not be saved in the data folder: {error}; thawd tries again")
         for service, why in self._state.left_out.items():
-            self._say(f"thawd: --aws: what {service} holds is not kept when thawd ends: {why}")
+            self._say(f"thawd: --aws: the state of {service} is lost when thawd ends, as it cannot be saved: {why}")
         return is_saved
 
     def _write(self, saved: SavedState) -> None:
@@ -124,7 +123,7 @@ class Keeper:
         self._last = saved.pickled
 
     def _hold(self) -> None:
-        """Let no request begin, and wait until none works, but not for ever: what one half did, the next time mends."""
+        """Let no request begin, and wait a limited time until none runs; the next save corrects half a request."""
         with self._turn:
             self._held = True
             self._turn.wait_for(lambda: not self._running, self._QUIET_S)
@@ -135,7 +134,4 @@ class Keeper:
             self._turn.notify_all()
 
     def _say(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            with suppress(OSError):
-                self._complain(text)
+        self._reports.say(text, topic=text)

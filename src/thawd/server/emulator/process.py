@@ -1,7 +1,7 @@
-"""An emulator of other AWS services beside thawd, for handlers that call them: moto's server in a process of its own.
+"""Starts the emulator of other AWS services, moto's server in a separate process, and connects it to thawd.
 
-For development. What it holds lives in the data folder, and is there before functions are published. The emulator
-itself writes it (`thawd.server.emulator.state`).
+It is for development. Its state is in the data folder and is loaded before functions are published. The emulator's own
+process saves it (`thawd.server.emulator.state`).
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ class Emulator:
     """A running emulator.
 
     Attributes:
-        url: where it serves, on loopback.
+        url: URL of the emulator, on loopback.
     """
 
     def __init__(self, process: subprocess.Popen[bytes], child: Child, url: str) -> None:
@@ -50,16 +50,16 @@ class Emulator:
     async def start(
         cls, folder: Path, *, environ: Mapping[str, str], children: Children, lost: Callable[[], None]
     ) -> Emulator:
-        """Start it and wait until it serves.
+        """Start the emulator and wait until it serves.
 
         Args:
-            folder: where it keeps what it holds.
+            folder: folder for its state.
             environ: environment variables of the platform.
-            children: takes note of the process, which is not a function's.
-            lost: called when it has ended.
+            children: watches the process, which belongs to no function.
+            lost: called when the process has ended.
 
         Raises:
-            StartError: it is not installed, or did not start.
+            StartError: moto is not installed, or the emulator did not start.
         """
         missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
         if missing:
@@ -71,13 +71,13 @@ class Emulator:
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             start_new_session=True,
-            # It emulates the account that thawd's own ARNs are of.
+            # It emulates the account in thawd's own ARNs.
             env={**environ, "MOTO_ACCOUNT_ID": ACCOUNT_ID},
         )
         assert process.stdout is not None
         process.returncode = 0  # `Children` reaps it, not Popen
         child = children.watch(process.pid)
-        child.outlasts = True  # it ends when we let it, with what it holds written, and never with functions' processes
+        child.outlasts = True  # it ends in `stop`, after it has saved its state, and never with functions' processes
         try:
             async with asyncio.timeout(_START_S):
                 line = await asyncio.to_thread(process.stdout.readline)
@@ -85,34 +85,34 @@ class Emulator:
             line = b""
         if not line.strip().isdigit():
             child.kill()
-            raise StartError("the emulator of --aws did not start; what it says of that stands above")
+            raise StartError("the emulator of --aws did not start; its own message is above")
         child.ended.add_done_callback(lambda _: lost())
         return cls(process, child, f"http://127.0.0.1:{int(line)}")
 
     @property
     def access(self) -> AwsAccess:
-        """What thawd's own clients need to speak to it; any key does."""
+        """Endpoint and keys for thawd's own clients; the emulator accepts any key."""
         return AwsAccess(endpoint_url=self.url, access_key="test", secret="test")
 
     def stop(self) -> None:
-        """Have it write what it holds, and end."""
+        """Tell the emulator to save its state and end."""
         for stream in (self._process.stdin, self._process.stdout):
             if stream is not None:
                 stream.close()
 
     async def stopped(self) -> None:
-        """The same, once it has; one that takes too long is killed."""
+        """Tell the emulator to end and wait for it; after a time limit it is killed."""
         self.stop()
         await asyncio.wait([self._child.ended], timeout=_STOP_S)
         self._child.kill()
 
 
 def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables with which every AWS SDK in a function speaks to thawd.
+    """Environment variables that make every AWS SDK in a function call thawd.
 
     Args:
-        url: of the server.
-        keys: access keys that requests to it must be signed with; none: it does not matter.
+        url: URL of the server.
+        keys: access keys with which requests must be signed; empty: any key works.
     """
     access_key, secret = next(iter(keys.items()), ("test", "test"))
     credentials = {"AWS_ACCESS_KEY_ID": access_key, "AWS_SECRET_ACCESS_KEY": secret}
@@ -120,7 +120,7 @@ def local_variables(url: str, keys: Mapping[str, str]) -> dict[str, str]:
 
 
 def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
-    """The caller's own credentials, for functions that are to use the caller's own account.
+    """Environment variables with the caller's own credentials, for functions that use the caller's account.
 
     Source: AWS SDKs and tools reference guide, "Settings reference".
     """
@@ -138,22 +138,22 @@ def real_variables(environ: Mapping[str, str]) -> dict[str, str]:
         "AWS_CONTAINER_CREDENTIALS_RELATIVE_URI",
         "AWS_CA_BUNDLE",
     }
-    given = {name: value for name, value in environ.items() if name in names}
+    variables = {name: value for name, value in environ.items() if name in names}
     region = environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
     if region:
-        given |= {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
+        variables |= {"AWS_REGION": region, "AWS_DEFAULT_REGION": region}
     home = environ.get("HOME", os.path.expanduser("~"))  # noqa: PTH111 - a text for an environment variable
-    return {"HOME": home, **given}
+    return {"HOME": home, **variables}
 
 
 @dataclass(frozen=True, slots=True)
-class Surroundings:
-    """What the emulated services work together with.
+class EmulatorCallbacks:
+    """Functions of the platform that requests to the emulator need.
 
     Attributes:
         accept: stores an asynchronous invocation.
-        exists: raises when there is no function of a name and qualifier.
-        owns: whether a path is of one of thawd's own buckets.
+        exists: raises when no function has this name and qualifier.
+        owns: whether a path belongs to one of thawd's own buckets.
     """
 
     accept: Callable[[Invocation], Awaitable[None]]
@@ -164,30 +164,30 @@ class Surroundings:
         """Name and qualifier of the function that an ARN names.
 
         Raises:
-            ResourceNotFoundException: there is none (404).
+            ResourceNotFoundException: there is no such function (404).
         """
         name, qualifier = parse_function(arn)
         self.exists(name, qualifier)
         return name, qualifier
 
 
-def proxy(emulator: Emulator, around: Surroundings, *, folder: Path) -> AwsProxy:
-    """What passes requests on to the emulator, and fires functions for what happens in its buckets.
+def proxy(emulator: Emulator, platform: EmulatorCallbacks, *, folder: Path) -> AwsProxy:
+    """A proxy that passes requests on to the emulator and invokes functions for events in its buckets.
 
     Args:
-        emulator: a running one.
-        around: what it works together with.
-        folder: where the emulator keeps what it holds; the notifications of its buckets are kept there, too.
+        emulator: a running emulator.
+        platform: functions of the platform that the proxy calls.
+        folder: folder of the emulator's state; the notifications of its buckets are stored there, too.
 
     Raises:
-        StartError: the notifications that were kept there cannot be read.
+        StartError: the stored notifications cannot be read.
     """
-    notifications = BucketNotifications(accept=around.accept, find=around.find, encode=_encode, complain=complain)
+    notifications = BucketNotifications(accept=platform.accept, find=platform.find, encode=_encode, complain=complain)
     try:
         notifications.keep_in(folder / "notifications.json")
     except (OSError, ValueError, S3Error) as error:
         raise StartError(f"{folder / 'notifications.json'} cannot be read: {error}; mend it, or remove it") from error
-    return AwsProxy(emulator.url, owns=around.owns, notifications=notifications)
+    return AwsProxy(emulator.url, owns=platform.owns, notifications=notifications)
 
 
 def _encode(happened: EmulatedObjectEvent) -> bytes:

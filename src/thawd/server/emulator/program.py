@@ -1,9 +1,8 @@
-"""The program behind ``thawd up --aws``: moto's server on a free port of loopback, told on standard output.
+"""The program behind ``thawd up --aws``: moto's server on a free port of loopback, printed on standard output.
 
-``python -m thawd.server.emulator.program [FOLDER]``: what the emulated services hold is in FOLDER when it ends, and
-there again when it is started with that; without one it ends with the process. It ends when its standard input does,
-and so with
-the thawd that started it. Nothing imports it: moto is an extra.
+``python -m thawd.server.emulator.program [FOLDER]`` loads the state of the emulated services from FOLDER and saves it
+there; without FOLDER the state ends with the process. The program ends when its standard input does, and so with the
+thawd that started it. Nothing imports this module, because moto is an extra.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ def main(folder: str | None = None) -> None:
     from werkzeug.serving import make_server
 
     logging.getLogger("werkzeug").setLevel(logging.ERROR)
-    # Whoever ends a whole group of processes means thawd, which lets what runs finish; standard input tells us when.
+    # A signal to the whole process group is for thawd, which lets invocations finish; then it closes standard input.
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, signal.SIG_IGN)
     application: Application = DomainDispatcherApplication(create_backend_app)
@@ -61,14 +60,14 @@ def _complain(text: str) -> None:
 
 
 def _kept(application: Application, keeper: Keeper) -> Application:
-    """`application`, with what its requests change kept."""
+    """`application` with a keeper that saves the changes of its requests."""
 
     def serve(environ: dict[str, Any], start_response: Callable[..., Any]) -> Iterable[bytes]:
-        # Before the request counts as working: a body may take as long to come as it likes.
+        # The body is read before `enter`, because it may arrive slowly, and the keeper would wait for it.
         body = _read(environ)
         environ["wsgi.input"] = io.BytesIO(body)
         changes = _changes(environ, body)
-        if _polls(environ, body):  # it waits for messages, and nobody must wait for it
+        if _polls(environ, body):  # a long poll waits for messages; the keeper must not wait for the poll
             answer = _whole(application(environ, start_response))
             keeper.changed()
             return answer
@@ -111,7 +110,7 @@ def _action(environ: dict[str, Any], body: bytes) -> str:
 
 
 def _changes(environ: dict[str, Any], body: bytes) -> bool:
-    """Whether a request may change what a service holds."""
+    """Whether a request may change the state of a service."""
     action = _action(environ, body)
     if action:
         return not action.startswith(_READING)

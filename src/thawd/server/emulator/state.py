@@ -1,11 +1,11 @@
-"""What moto's backends hold, on the disk: for ``thawd up --aws``, in the emulator's own process.
+"""Saves the state of moto's backends on the disk, for ``thawd up --aws``; runs in the emulator's own process.
 
-A folder has three things: ``state``, one pickle of all backends with a line of JSON before it; ``objects``, the
-contents of S3 objects, a file each, so that a small change does not write them all again; ``lock``. Pickles are read
-from the data folder alone, which holds functions' code, too: who can write there can run programs as thawd anyway.
+The folder holds ``state``, one pickle of all backends behind a line of JSON; ``objects``, the contents of S3 objects,
+a file each, so that a small change does not write them all again; and ``lock``. Pickles are read only from the data
+folder. It holds functions' code as well, so a user who can write there can run programs as thawd anyway.
 
-Not everything that moto has can be pickled by itself. Locks are made again; functions without a name go by their code;
-keys of `cryptography` go as PEM. A backend with anything else is left out and named, and the others are kept.
+Some of moto's objects cannot be pickled directly. Locks are created again, functions without a name are saved as code,
+and keys of `cryptography` as DER. A backend with any other such object is left out and reported; the others are saved.
 """
 
 from __future__ import annotations
@@ -48,13 +48,13 @@ class EmulatedState:
     """The folder of an emulator's state, locked for this process.
 
     Args:
-        folder: made when it is missing, for its owner alone.
+        folder: the folder; created when missing, private to its owner.
 
     Attributes:
-        left_out: why the backends of a service are not kept, by the service's name.
+        left_out: why the backends of a service are not saved, by the service's name.
 
     Raises:
-        StateError: another process has it, or it cannot be made.
+        StateError: another process has locked the folder, or it cannot be created.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -70,10 +70,10 @@ class EmulatedState:
             raise StateError(f"the folder {folder} cannot be used: {error.strerror}") from error
 
     def load(self) -> None:
-        """Give moto's backends what was saved last; nothing, where nothing was.
+        """Load the saved state into moto's backends, if there is one.
 
         Raises:
-            StateError: it was written by another moto or Python, or is damaged.
+            StateError: another moto or Python wrote the state, or it is damaged.
         """
         try:
             content = self._file.read_bytes()
@@ -82,32 +82,32 @@ class EmulatedState:
         except OSError as error:
             raise StateError(f"{self._file} cannot be read: {error.strerror}") from error
         line, _, pickled = content.partition(b"\n")
-        way_out = f"move {self._folder} away: it holds nothing but what S3, DynamoDB and the others of --aws do"
+        way_out = f"move {self._folder} away: it holds only the state of S3, DynamoDB and the others of --aws"
         try:
             head = json.loads(line)
             wrote = (head["format"], head["moto"], head["python"])
             digest = head["sha256"]
         except (ValueError, KeyError, TypeError) as error:
-            raise StateError(f"{self._file} is damaged; bring it back from a backup, or {way_out}") from error
+            raise StateError(f"{self._file} is damaged; restore it from a backup, or {way_out}") from error
         if wrote != (_FORMAT, *_versions()):
             raise StateError(
-                f"{self._file} was written with moto {wrote[1]} on Python {wrote[2]}, and here are moto "
-                f"{_versions()[0]} and Python {_versions()[1]}; install those again, or {way_out}"
+                f"{self._file} was written with moto {wrote[1]} on Python {wrote[2]}, and these are moto "
+                f"{_versions()[0]} and Python {_versions()[1]}; install the former again, or {way_out}"
             )
         if hashlib.sha256(pickled).hexdigest() != digest:
-            raise StateError(f"{self._file} is damaged; bring it back from a backup, or {way_out}")
+            raise StateError(f"{self._file} is damaged; restore it from a backup, or {way_out}")
         try:
             for backend, state in _unpickled(pickled, self._objects):
                 backend.__dict__.clear()
                 backend.__dict__.update(state)
         except Exception as error:  # whatever a class of moto's raises
-            raise StateError(f"{self._file} cannot be taken over: {error!r}; {way_out}") from error
+            raise StateError(f"{self._file} cannot be loaded: {error!r}; {way_out}") from error
 
     def take(self) -> SavedState:
-        """All that the backends hold now, in memory; nothing may change them meanwhile.
+        """Copy the state of all backends; nothing may change them meanwhile.
 
         Raises:
-            RuntimeError: something did change them: try again.
+            RuntimeError: a backend changed meanwhile: try again.
         """
         bodies: dict[str, Any] = {}
         backends = [backend for backend in _backends() if _service(backend) not in self.left_out]
@@ -120,7 +120,7 @@ class EmulatedState:
         return SavedState(_pickled([one for one in backends if _service(one) not in self.left_out], bodies), bodies)
 
     def can_be_loaded(self, saved: SavedState) -> bool:
-        """Whether it can be taken over by another process; else what is in the way is left out from now on."""
+        """Whether another process can load a state; if not, the services in the way are left out from now on."""
         try:
             _unpickled(saved.pickled, None)
         except Exception:
@@ -137,11 +137,11 @@ class EmulatedState:
                 self.left_out[_service(backend)] = f"{type(error).__name__}: {error}"
 
     def write(self, saved: SavedState) -> None:
-        """Have it on the disk, in place of what was there.
+        """Write a state to the disk in place of the last one.
 
         Raises:
-            OSError: it cannot be written; what was there before is still there.
-            ValueError: an object has been removed since, so that its contents are gone: take the state again.
+            OSError: the state cannot be written; the last one is unchanged.
+            ValueError: an object has been removed since, and its contents with it: take the state again.
         """
         for name, key in saved.bodies.items():
             path = self._objects / name
@@ -160,11 +160,11 @@ class EmulatedState:
 
 
 class SavedState:
-    """What all backends held at one moment.
+    """State of all backends at one moment.
 
     Attributes:
-        pickled: it, without the contents of objects.
-        bodies: moto's objects whose contents belong to it, by the names of their files.
+        pickled: the pickled state, without the contents of S3 objects.
+        bodies: moto's S3 objects whose contents belong to the state, by the names of their files.
     """
 
     __slots__ = ("bodies", "pickled")
@@ -175,7 +175,7 @@ class SavedState:
 
 
 def _lock(path: Path) -> int:
-    """A lock that ends with this process; an emulator whose thawd was killed keeps it while it saves."""
+    """Take a lock that ends with this process; an emulator whose thawd was killed holds it while it saves."""
     fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
     until_s = time.monotonic() + _LOCK_WAIT_S
     while True:
@@ -183,7 +183,7 @@ def _lock(path: Path) -> int:
             fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             if time.monotonic() > until_s:
-                raise StateError(f"another emulator uses {path.parent}; end the thawd that it belongs to") from None
+                raise StateError(f"another emulator uses {path.parent}; stop the thawd that it belongs to") from None
             time.sleep(_LOCK_RETRY_S)
         else:
             return fd
@@ -215,13 +215,13 @@ def _pickled(backends: list[Any], bodies: dict[str, Any]) -> bytes:
 
 
 def _unpickled(pickled: bytes, objects: Path | None) -> Any:
-    """Backends with their attributes; without `objects` the contents of S3 objects stay empty, for a trial."""
+    """Backends with their attributes. For a trial, `objects` is None and the contents of S3 objects stay empty."""
     _reading.objects = objects
     return _Unpickler(io.BytesIO(pickled), is_trial=objects is None).load()
 
 
 def _require_lasting(error: Exception) -> None:
-    """Raise the error again where it comes of a change meanwhile, such as "dictionary changed size"."""
+    """Raise the error again if a concurrent change caused it, as with "dictionary changed size"."""
     if isinstance(error, RuntimeError) and not isinstance(error, RecursionError):
         raise error
 
@@ -261,7 +261,7 @@ class _Pickler(pickle.Pickler):
         return NotImplemented
 
     def _reduce_object(self, key: Any) -> Any:
-        """An object of S3, by the name of the file for its contents. moto sets those once, when it makes the object."""
+        """An S3 object with the name of its contents' file. moto sets the contents once, when it creates the object."""
         state = {name: value for name, value in vars(key).items() if name not in _BUFFER_FIELDS}
         if key._value_buffer.closed:
             return _new_object, (type(key),), (state, None), None, None, _set_object
@@ -285,7 +285,7 @@ class _Unpickler(pickle.Unpickler):
         backend: type = getattr(found, class_name)
         from moto.core.base_backend import BackendDict
 
-        # By what it makes and not by its name, which does not follow from the service's.
+        # Found by its backend class, because its own name does not follow from the service's name.
         known = [one for one in vars(found).values() if isinstance(one, BackendDict) and one.backend is backend]
         by_account: Any = known[0]
         if kind == "service":
@@ -295,7 +295,7 @@ class _Unpickler(pickle.Unpickler):
 
 
 class _Reading(threading.local):
-    """The folder of objects' contents, for functions that `pickle` calls by their names."""
+    """Folder of the objects' contents, for functions that `pickle` calls by name."""
 
     objects: Path | None
 
@@ -307,11 +307,11 @@ def _new_object(cls: Any) -> Any:
     return cls.__new__(cls)
 
 
-def _set_object(key: Any, told: tuple[dict[str, Any], str | None]) -> None:
-    state, name = told
+def _set_object(key: Any, saved: tuple[dict[str, Any], str | None]) -> None:
+    state, name = saved
     value = b"" if name is None or _reading.objects is None else (_reading.objects / name).read_bytes()
     key.__setstate__({**state, "value": value})
-    # Before the contents were set, moto may have been told another size: of a part that is a range, for example.
+    # moto may have had another size before the contents were set, for example that of a part which is a range.
     if "contentsize" in state:
         key.contentsize = state["contentsize"]
     if name is None:
@@ -321,7 +321,7 @@ def _set_object(key: Any, told: tuple[dict[str, Any], str | None]) -> None:
 
 
 def _reduce_container(obj: Any) -> Any:
-    """A dict or list of a class of moto's: by itself it would be filled by methods that do more than that."""
+    """A dict or list subclass of moto's. pickle would fill it with the class's own methods, which have side effects."""
     if not type(obj).__module__.startswith("moto.") or isinstance(obj, collections.OrderedDict):
         return NotImplemented
     items = list(list.__iter__(obj)) if isinstance(obj, list) else dict(dict.items(obj))
@@ -329,8 +329,8 @@ def _reduce_container(obj: Any) -> Any:
     return _new_object, (type(obj),), state, None, None, _set_container
 
 
-def _set_container(found: Any, told: tuple[Any, dict[str, Any], Any]) -> None:
-    items, attributes, default_factory = told
+def _set_container(found: Any, saved: tuple[Any, dict[str, Any], Any]) -> None:
+    items, attributes, default_factory = saved
     if isinstance(found, list):
         list.extend(found, items)
     else:
@@ -349,7 +349,7 @@ def _new_rlock() -> Any:
 
 
 def _reduce_function(function: types.FunctionType) -> Any:
-    """One without a name that it could be found by goes by its code, which another Python would not understand."""
+    """A function that pickle cannot find by name, saved as its code, which only the same Python version can load."""
     if "<" not in function.__qualname__:
         return NotImplemented
     cells = tuple(cell.cell_contents for cell in function.__closure__ or ())

@@ -1,7 +1,7 @@
-"""Classes for a trial: what `thawd.server.emulator.state` reads once to see whether it can be read, and then lets go.
+"""Classes for a trial: `thawd.server.emulator.state` loads a saved state once to see whether it loads, and drops it.
 
-moto keeps every instance of its models for ever (`moto.core.common_models.BaseModel`), and what some models do at their
-end concerns the backends in use: an EC2 instance gives its addresses back. So a trial makes instances of subclasses
+moto keeps every instance of its models for ever (`moto.core.common_models.BaseModel`), and some models change the
+backends in use when they are deleted: an EC2 instance releases its addresses. So a trial makes instances of subclasses
 that do neither.
 """
 
@@ -12,15 +12,15 @@ from typing import Any
 
 
 class _NoNote(list[Any]):
-    """Where moto notes the instances of a class, for a class of which none is to be noted."""
+    """moto's list of the instances of a class, for classes whose instances it should not keep."""
 
     def append(self, instance: Any) -> None:
-        """Forget it."""
+        """Keep nothing."""
 
 
 @functools.cache
 def passing(cls: type) -> type:
-    """What to make in place of a model of moto's, so that it goes without a trace; other classes as they are."""
+    """A subclass of a moto model whose instances leave no trace when they are deleted; other classes unchanged."""
     from moto.core.common_models import BaseModel
 
     if not issubclass(cls, BaseModel) or cls is BaseModel:

@@ -1,1 +1,1 @@
-"""Servers that measurements start for themselves: `bench` and `tune` are programs, `serving` is what they share."""
+"""Private servers for measurements: the programs `bench` and `tune`, and `serving`, which both use."""

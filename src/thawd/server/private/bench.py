@@ -1,4 +1,4 @@
-"""A private server for `thawd bench`: one function of a configuration, under conditions that are given. A program.
+"""A private server for `thawd bench`: serves one function of a configuration under given conditions. A program.
 
 python -m thawd.server.private.bench CONDITIONS_AS_JSON
 """
@@ -16,13 +16,13 @@ from thawd.server.private.serving import alone, serve
 
 
 def main() -> int:
-    """Serve until SIGTERM; the ready file of the conditions tells when."""
+    """Serve until SIGTERM; the ready file that the conditions name is written once the server is ready."""
     conditions = msgspec.json.decode(sys.argv[1], type=Conditions)
     return serve(conditions.place, lambda settings: under(settings, conditions))
 
 
 def under(settings: Settings, conditions: Conditions) -> Settings:
-    """The settings with which `conditions` hold."""
+    """The settings under which `conditions` hold."""
     function = settings.functions[conditions.function]
     engine = conditions.engine
     function = msgspec.structs.replace(
@@ -30,7 +30,7 @@ def under(settings: Settings, conditions: Conditions) -> Settings:
         snapshot=False if engine == "cold" else function.snapshot if engine == "auto" else True,
         provisioned_concurrency=conditions.provisioned,
         reserved_concurrency=None,
-        # None may end because it was idle while others are waited for.
+        # No environment may end because it was idle while the measurement waits for others.
         idle_timeout_s=max(function.idle_timeout_s, 3600.0),
         keep_alive="fixed",
     )

@@ -1,8 +1,8 @@
-"""What the programs have in common that serve functions of a configuration for a measurement, and for nobody else.
+"""A server for one measurement: it serves some functions of a configuration, and only requests invoke them.
 
-No queue is read, no schedule runs, no bucket invokes anything; tables and buckets that a function itself uses are those
-of the configuration, but for embedded tables in the data folder, which begin empty. The program ends with the process
-that started it.
+It reads no queue, runs no schedule and watches no bucket. Functions use the tables and buckets of the configuration,
+except that tables in files of the data folder are empty at the start. The program ends with the process that started
+it.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ from thawd.resources import Function, Table
 from thawd.telemetry.console import complain
 
 _PR_SET_PDEATHSIG = 1
-# As long as Lambda lets a function run: a request waits for an init that is slow, which is what is to be seen.
+# Lambda's longest timeout: a request waits for a slow init, because the measurement is to show it.
 _WAIT_S = 900.0
 
 
 def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
-    """Serve until SIGTERM, or until the process that started this one ends; the exit status.
+    """Serve until SIGTERM, or until the process that started this one ends; returns the exit status.
 
     Args:
-        place: where what is.
-        settings_of: from the configuration to what is served of it.
+        place: configuration file, data folder and ready file of the server.
+        settings_of: makes the settings of this server from the configuration.
     """
     from thawd.server import serving as server
 
@@ -55,14 +55,14 @@ def serve(place: Place, settings_of: Callable[[Settings], Settings]) -> int:
 def alone(
     settings: Settings, functions: Iterable[Function], *, data: Path, environments: int, **changes: Any
 ) -> Settings:
-    """The configuration with nothing but these functions, which only requests to a port of its own invoke.
+    """The configuration with only these functions, served on a free port and invoked only by requests.
 
     Args:
         settings: the configuration.
-        functions: those to be served, as they are to be; their routes stay.
+        functions: the functions to serve; their routes stay.
         data: the data folder.
-        environments: most at once; there is memory for as many of the largest.
-        changes: of other options of the server.
+        environments: limit of environments; the memory budget suffices for this number of the largest function.
+        changes: changed options of the server.
     """
     by_name = {function.name: function for function in functions}
     own = settings.server.data
@@ -99,7 +99,7 @@ def alone(
 
 
 def _moved(table: Table, own: Path, data: Path) -> Table:
-    """The table, in the folder `data` if it is embedded and lies in `own`."""
+    """The table, moved to the folder `data` if its file lies in `own`."""
     if table.path is None or not table.path.is_relative_to(own):
         return table
     return msgspec.structs.replace(table, path=data / table.path.relative_to(own))

@@ -1,7 +1,7 @@
-"""A private server for `thawd tune`: one function at one memory size, held to the CPU share of that size. A program.
+"""A private server for `thawd tune`: serves one function at one memory size with the CPU share of that size. A program.
 
-It serves the function three times: as it is configured, to be measured warm; without a snapshot, and with one, in
-environments that end as soon as they are idle, so that each invocation has one started.
+It serves the function three times: as it is configured, to be measured warm; and without and with a snapshot, in
+environments that end as soon as they are idle, so that each invocation starts one.
 
     python -m thawd.server.private.tune PLAN_AS_JSON
 """
@@ -21,13 +21,13 @@ _ENVIRONMENTS = 8
 
 
 def main() -> int:
-    """Serve until SIGTERM; the ready file of the plan tells when."""
+    """Serve until SIGTERM; the ready file that the plan names is written once the server is ready."""
     plan = msgspec.json.decode(sys.argv[1], type=TuneServer)
     return serve(plan.place, lambda settings: settings_of(settings, plan))
 
 
 def settings_of(settings: Settings, plan: TuneServer) -> Settings:
-    """The configuration with nothing but the function, at the plan's size."""
+    """The configuration with only the function, at the plan's memory size."""
     function = msgspec.structs.replace(
         settings.functions[plan.function],
         memory_mb=plan.memory_mb,
@@ -35,7 +35,7 @@ def settings_of(settings: Settings, plan: TuneServer) -> Settings:
         reserved_concurrency=None,
         keep_alive="fixed",
         idle_timeout_s=3600.0,
-        log_format="Text",  # REPORT lines are read
+        log_format="Text",  # the measurement reads REPORT lines
         application_log_level=None,
         system_log_level=None,
         log_group=None,

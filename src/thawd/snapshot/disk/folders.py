@@ -1,12 +1,12 @@
-"""The temporary folders of execution environments: made, kept with a snapshot, given to copies, removed.
+"""The temporary folders of execution environments: makes them, stores them with snapshots, mounts and removes them.
 
-Owns the folder that holds them all. A process knows its temporary folder by its path, and the path is in the frozen
-memory; so each copy finds files of its own under the path of the process that was frozen, in a mount namespace that
-thawd-thaw enters first of all: an overlay over what init left or, where there are no overlays, a folder filled for it
-beforehand, its blocks shared where the file system can. May not decide what happens where neither is to be had: it
-raises the reason, and the spawner forks or starts cold. One server uses a folder at a time.
+Owns the folder that holds them all. The path of a process's temporary folder is in its frozen memory, so each copy must
+find its own files under the path of the frozen process. thawd-thaw therefore begins by entering a mount namespace. In
+it that path is an overlay over the files that init left or, without overlays, a folder filled beforehand, with blocks
+shared if the file system can. May not decide what happens if neither works: it raises the reason, and the spawner forks
+or starts cold. Only one server uses a folder at a time.
 
-All methods block; those that may take long say so. Threads may call them at once.
+All methods block; those that may take long say so. Several threads may call them concurrently.
 """
 
 from __future__ import annotations
@@ -27,10 +27,10 @@ from thawd.snapshot.disk import tree
 from thawd.snapshot.disk.tree import DiskRefusedError, Survey
 from thawd.snapshot.store.files import stored_bytes, using
 
-__all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "Prepared", "Way"]
+__all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind", "PreparedFolder"]
 
 MAX_BYTES = 10 << 30
-"""Disk space of a disk snapshot, as Lambda allows for ``/tmp``: 10,240 MB at most."""
+"""Largest disk snapshot, bytes on the disk: Lambda's limit for ``/tmp``, 10,240 MB."""
 
 TMP = Path("/tmp")
 _RECORD = "disk.json"
@@ -38,15 +38,15 @@ _FILES = "files"
 _LAYOUT = 1
 _DISCARDED = ".old-"
 _TRIED = ".try-"
-# Processes listen on sockets in their temporary folder, whose paths may have 107 bytes: a short name leaves room.
+# Processes listen on sockets in their temporary folder, and a socket's path may have 107 bytes: short names leave room.
 _NAME_LENGTH = 12
-# The time of a folder that nobody has put anything into yet. Asking Python's `tempfile` for the folder changes it.
+# The mtime of a folder that was never used. Asking Python's `tempfile` for the default folder changes it.
 _UNTOUCHED_NS = 1_000_000_000
 _TRY_S = 10.0
 
 
-class Way(enum.Enum):
-    """How a copy comes to a folder of its own under the path of another's."""
+class MountKind(enum.Enum):
+    """The kind of mount by which a copy has its own folder under the path of another process's."""
 
     OVERLAY = "overlay"
     BIND = "bind"
@@ -55,12 +55,12 @@ class Way(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class DiskSnapshot:
-    """What a process left in its temporary folder, as every copy of it begins.
+    """The contents of a process's temporary folder, with which every copy of it begins.
 
     Attributes:
-        at: the path under which the process knows it.
-        files: folder with what was in it, not written to any more; None when there was nothing.
-        found: what that is.
+        at: the path of the folder in the process.
+        files: folder with the contents, not written to any more; None when the folder was empty.
+        found: survey of the contents.
     """
 
     at: Path
@@ -69,16 +69,16 @@ class DiskSnapshot:
 
 
 @dataclass(frozen=True, slots=True)
-class Prepared:
-    """What a process needs in order to have a temporary folder of its own.
+class PreparedFolder:
+    """A temporary folder prepared for one process, and the mounts that the process needs.
 
     Attributes:
-        path: where it finds it, the value of its ``TMPDIR``.
-        at: where it must be mounted before the process looks; None when it lies there by itself.
+        path: the folder's path in the process, the value of its ``TMPDIR``.
+        at: where the folder must be mounted before the process uses it; None when no mount is needed.
         own: folder of this process alone.
-        lower: what it begins with, for an overlay.
-        tmp: where the folder is to be seen as well, ``/tmp``; None: nowhere else.
-        code: folder that the process finds read-only; None: none.
+        lower: folder with the initial contents, for an overlay.
+        tmp: a second path of the folder, ``/tmp``; None: there is no second path.
+        code: folder that is mounted read-only for the process; None: none.
     """
 
     path: Path
@@ -90,7 +90,7 @@ class Prepared:
 
     @property
     def options(self) -> list[str]:
-        """For thawd-thaw, before the image; none where nothing must be mounted."""
+        """Options for thawd-thaw's command line, before the image; empty when nothing must be mounted."""
         named = {
             "--disk-at": self.at,
             "--disk-own": self.own,
@@ -105,14 +105,14 @@ class Disks:
     """The temporary folders of one server.
 
     Args:
-        folder: holds them; made when missing, with access for its owner alone.
-        program: thawd-thaw; None where there is none, and nothing is frozen.
-        needed: what processes need besides their code and interpreter; where some of it lies in ``/tmp``, they see the
-            machine's.
+        folder: the folder that holds them; made when missing, with access for its owner alone.
+        program: path of thawd-thaw; None when it is missing, and nothing is frozen.
+        needed: files that processes need besides their code and interpreter; if some are in ``/tmp``, processes see the
+            machine's ``/tmp``.
 
     Attributes:
-        program: see there.
-        shared_tmp: why processes see the machine's ``/tmp``; None: each finds its own folder there.
+        program: the argument.
+        shared_tmp: why processes see the machine's ``/tmp``; None: each sees its own folder there.
 
     Raises:
         StoreError: the folder cannot be made (HTTP 500).
@@ -121,23 +121,23 @@ class Disks:
     def __init__(self, folder: Path, *, program: Path | None, needed: Sequence[Path] | None = None) -> None:
         with using(folder):
             folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            # Mapped files show their paths without links, and are compared with these.
+            # Paths of mapped files have no links in them, and they are compared with this one.
             self._folder = folder.resolve()
         self.program = program
         self.shared_tmp: str | None = "" if needed is None else in_tmp([self._folder, *needed])
         self._lock = threading.Lock()
-        self._way: tuple[Way, str] | None = None
-        self._at: dict[Path, Path] = {}  # by folder of a living process: whose path it is mounted on
-        self._condemned: set[Path] = set()  # folders of dead processes that living ones are mounted on
+        self._mount_kind: tuple[MountKind, str] | None = None
+        self._at: dict[Path, Path] = {}  # folder of a living process -> the folder on whose path it is mounted
+        self._condemned: set[Path] = set()  # folders of ended processes on which those of living ones are mounted
 
     def make(self, name: str) -> Path:
         """An empty folder for one process, the value of its ``TMPDIR``.
 
         Args:
-            name: of the process; its first 12 characters name the folder.
+            name: name of the process; its first 12 characters name the folder.
 
         Raises:
-            StoreError: it cannot be made (HTTP 500).
+            StoreError: the folder cannot be made (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         folder = self._own(name)
@@ -147,21 +147,21 @@ class Disks:
         return folder
 
     def look(self, name: str, *, frozen_unix_ns: int | None = None) -> DiskSnapshot | None:
-        """What a process left in its folder: one that was frozen, or that stands still to be forked.
+        """The contents of the folder of a process that was frozen, or that waits to be forked.
 
-        What is returned can be given to copies at once, as long as the process itself does not write there. Takes long
-        where there are many files.
+        Copies can use the result directly while the process itself does not write to the folder. Takes long with many
+        files.
 
         Args:
-            name: of the process.
-            frozen_unix_ns: when it was frozen, as the image says; None where it was not.
+            name: name of the process.
+            frozen_unix_ns: when the process was frozen, by its image; None if it was not frozen.
 
         Returns:
-            None when it never used its folder: copies then need nothing but another ``TMPDIR``.
+            None when the process never used its folder: copies then only need another ``TMPDIR``.
 
         Raises:
-            DiskRefusedError: copies cannot be given it, as it is or on this machine (HTTP 500).
-            StoreError: it cannot be read (HTTP 500).
+            DiskRefusedError: copies cannot have these contents, or not on this machine (HTTP 500).
+            StoreError: the folder cannot be read (HTTP 500).
         """
         at = self._own(name)
         with using(at):
@@ -179,22 +179,22 @@ class Disks:
             )
         files = at if found.entries else None
         snapshot = DiskSnapshot(at, files, found)
-        self._way_for(snapshot)
+        self._mount_kind_for(snapshot)
         return snapshot
 
     def take(self, snapshot: DiskSnapshot, to: Path, *, keep: bool = False) -> DiskSnapshot:
-        """Move what was found into a new folder, for as long as the image lives; durable when it returns.
+        """Move the contents into a new folder that is kept as long as the image; durable when this returns.
 
-        Takes long where it must be copied: with `keep`, and where `to` is on another file system.
+        Takes long when the contents must be copied: with `keep`, and when `to` is on another file system.
 
         Args:
             snapshot: as `look` returned it.
-            to: a folder that is not there yet.
-            keep: the process goes on with its folder; else it finds an empty one from now on.
+            to: a folder that does not exist yet.
+            keep: the process keeps using its folder; otherwise its folder is empty afterwards.
 
         Raises:
-            DiskRefusedError: it has changed meanwhile (HTTP 500).
-            StoreError: it cannot be stored (HTTP 500).
+            DiskRefusedError: the contents have changed since `look` (HTTP 500).
+            StoreError: the contents cannot be stored (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         files = None
@@ -221,10 +221,10 @@ class Disks:
         return replace(snapshot, files=files)
 
     def load(self, taken: Path | None) -> DiskSnapshot | None:
-        """What `take` has put into a folder, which may have been renamed since; None for none.
+        """The disk snapshot that `take` put into a folder, which may have been renamed since; None for None.
 
         Raises:
-            DiskRefusedError: it is not whole, or belongs to another data folder (HTTP 500).
+            DiskRefusedError: the disk snapshot is incomplete, or belongs to another data folder (HTTP 500).
         """
         if taken is None:
             return None
@@ -232,18 +232,18 @@ class Disks:
             snapshot = _read(taken)
         except (OSError, ValueError, KeyError, TypeError) as error:
             raise DiskRefusedError(
-                f"the disk snapshot {taken} is not whole ({error}); remove the snapshot (`thawd snapshot rm`), and the "
-                "function is frozen anew."
+                f"the disk snapshot {taken} is incomplete ({error}); remove the snapshot (`thawd snapshot rm`), and "
+                "the function is frozen again."
             ) from error
         if snapshot.at.parent != self._folder:
             raise DiskRefusedError(
                 f"the disk snapshot {taken} belongs at {snapshot.at}, and temporary folders are in {self._folder} now; "
-                "remove the snapshot (`thawd snapshot rm`), and the function is frozen anew."
+                "remove the snapshot (`thawd snapshot rm`), and the function is frozen again."
             )
         return snapshot
 
     def confine(self) -> None:
-        """Find out whether processes can have a ``/tmp`` of their own, by trying; see `shared_tmp`. Blocks."""
+        """Try whether processes can have their own ``/tmp``, and set `shared_tmp` accordingly. Blocks."""
         if self.shared_tmp is not None:
             return
         if self.program is None:
@@ -253,25 +253,26 @@ class Disks:
         try:
             with using(trial):
                 trial.mkdir(mode=0o700)
-            self.shared_tmp = self._try(Prepared(trial, trial, trial, tmp=TMP, code=trial))
+            self.shared_tmp = self._try(PreparedFolder(trial, trial, trial, tmp=TMP, code=trial))
         except StoreError as error:
             self.shared_tmp = error.message
         finally:
             tree.remove(trial)
 
-    def prepare(self, snapshot: DiskSnapshot | None, name: str, *, confined: Path | None = None) -> Prepared:
-        """A folder for one process, which begins as `snapshot` says; None: empty.
+    def prepare(self, snapshot: DiskSnapshot | None, name: str, *, confined: Path | None = None) -> PreparedFolder:
+        """Prepare a folder for one process, with the contents of `snapshot` or, for None, empty.
 
-        Takes long only where there are no overlays and `snapshot` holds much.
+        Takes long only without overlays and with a large `snapshot`.
 
         Args:
-            snapshot: of the process that the new one is a copy of.
-            name: of the new process; its first 12 characters name the folder.
-            confined: the process's code, which it finds read-only, and its own folder at ``/tmp``; None: neither.
+            snapshot: disk snapshot of the process that the new one is a copy of.
+            name: name of the new process; its first 12 characters name the folder.
+            confined: folder with the process's code, which is mounted read-only while the process's own folder is
+                mounted at ``/tmp``; None: neither mount.
 
         Raises:
-            DiskRefusedError: this machine cannot give it to the copy (HTTP 500).
-            StoreError: it cannot be made (HTTP 500).
+            DiskRefusedError: this machine cannot mount the folder for the copy (HTTP 500).
+            StoreError: the folder cannot be made (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         if confined is not None:
@@ -279,26 +280,26 @@ class Disks:
             at, own = (prepared.at or prepared.path), (prepared.own or prepared.path)
             return replace(prepared, at=at, own=own, tmp=TMP, code=confined)
         if snapshot is None:
-            return Prepared(self.make(name))
-        way = self._way_for(snapshot)
+            return PreparedFolder(self.make(name))
+        kind = self._mount_kind_for(snapshot)
         own = self._own(name)
         with self._lock, using(own):
-            snapshot.at.mkdir(mode=0o700, exist_ok=True)  # an earlier server's is gone
+            snapshot.at.mkdir(mode=0o700, exist_ok=True)  # it was removed with an earlier server's folders
             own.mkdir(mode=0o700)
             self._at[own] = snapshot.at
         with using(own):
             if snapshot.files is None:
-                return Prepared(snapshot.at, snapshot.at, own)
-            if way is Way.BIND:
+                return PreparedFolder(snapshot.at, snapshot.at, own)
+            if kind is MountKind.BIND:
                 tree.copy(snapshot.files, own)
-                return Prepared(snapshot.at, snapshot.at, own)
+                return PreparedFolder(snapshot.at, snapshot.at, own)
             _make_layers(snapshot.files, own)
-        return Prepared(snapshot.at, snapshot.at, own, snapshot.files)
+        return PreparedFolder(snapshot.at, snapshot.at, own, snapshot.files)
 
     def remove(self, name: str) -> None:
-        """Remove the folder of a process that has ended; nothing when there is none. May take long.
+        """Remove the folder of a process that has ended; does nothing when there is none. May take long.
 
-        One that living copies begin with, or have theirs mounted on, goes with the last of them.
+        A folder that living copies use as lower layer or mount point is removed with the last of them.
         """
         own = self._own(name)
         discarded = []
@@ -311,21 +312,21 @@ class Disks:
                 try:
                     folder.rename(aside)
                 except OSError:
-                    continue  # it is gone; or `clean` gets it
+                    continue  # it is gone, or `clean` removes it later
                 discarded.append(aside)
             self._condemned &= used
         for folder in discarded:
             tree.remove(folder)
 
     def used_bytes(self, name: str) -> int:
-        """Disk space that a process's own folder takes, bytes; what it shares with others does not count."""
+        """Disk space of a process's own folder, bytes, without what it shares with others."""
         return stored_bytes(self._own(name))
 
     def clean(self) -> int:
-        """Remove the folders of all processes: those that a server that died left. Call it before any is started.
+        """Remove all folders, which a server that died has left. Call it before any process is started.
 
         Returns:
-            How many there were.
+            How many folders there were.
 
         Raises:
             StoreError: the folder cannot be read (HTTP 500).
@@ -336,27 +337,27 @@ class Disks:
             tree.remove(folder)
         return len(left)
 
-    def way(self) -> tuple[Way, str]:
-        """How copies come to folders of their own on this machine; and why not in a better way, found out by trying."""
-        if self._way is None:
-            self._way = self._find_way()
-        return self._way
+    def mount_kind(self) -> tuple[MountKind, str]:
+        """The best kind of mount on this machine, found by trying, and why no better kind works."""
+        if self._mount_kind is None:
+            self._mount_kind = self._find_mount_kind()
+        return self._mount_kind
 
-    def _way_for(self, snapshot: DiskSnapshot) -> Way:
-        way, why = self.way()
-        if way is not Way.NONE:
-            return way
+    def _mount_kind_for(self, snapshot: DiskSnapshot) -> MountKind:
+        kind, why = self.mount_kind()
+        if kind is not MountKind.NONE:
+            return kind
         left = "files in its temporary folder" if snapshot.files is not None else "its temporary folder in use"
         raise DiskRefusedError(
-            f"init left {left} {snapshot.at}, and this machine cannot give copies one of their own: {why}. "
-            "Where that cannot be changed, have init remove the files, and ask for the folder on the first invocation."
+            f"init left {left} {snapshot.at}, and this machine cannot give each copy its own: {why}. "
+            "If that cannot be changed, have init remove the files, and ask for the folder on the first invocation."
         )
 
-    def _find_way(self) -> tuple[Way, str]:
+    def _find_mount_kind(self) -> tuple[MountKind, str]:
         if self.program is None:
-            return Way.NONE, "there is no thawd-thaw"
+            return MountKind.NONE, "there is no thawd-thaw"
         trial = self._folder / f"{_TRIED}{secrets.token_hex(8)}"
-        overlay = Prepared(trial / "at", trial / "at", trial / "own", trial / "files")
+        overlay = PreparedFolder(trial / "at", trial / "at", trial / "own", trial / "files")
         try:
             with using(trial):
                 for folder in (trial, trial / "at", trial / "files", trial / "own"):
@@ -364,16 +365,16 @@ class Disks:
                 _make_layers(trial / "files", trial / "own")
             no_overlay = self._try(overlay)
             if no_overlay is None:
-                return Way.OVERLAY, ""
+                return MountKind.OVERLAY, ""
             no_bind = self._try(replace(overlay, lower=None))
         except StoreError as error:
-            return Way.NONE, error.message
+            return MountKind.NONE, error.message
         finally:
             tree.remove(trial)
-        return (Way.BIND, no_overlay) if no_bind is None else (Way.NONE, no_bind)
+        return (MountKind.BIND, no_overlay) if no_bind is None else (MountKind.NONE, no_bind)
 
-    def _try(self, prepared: Prepared) -> str | None:
-        """Why a copy could not have this folder; None when it could."""
+    def _try(self, prepared: PreparedFolder) -> str | None:
+        """Try the mounts of a prepared folder; returns why they fail, or None when they work."""
         command = [str(self.program), *prepared.options, "--try", "disk", os.devnull]
         try:
             tried = subprocess.run(
@@ -392,7 +393,7 @@ class Disks:
 
 
 def in_tmp(paths: Iterable[Path]) -> str | None:
-    """Which of `paths` would be hidden by another ``/tmp``, in words; None when none would."""
+    """A text naming one of `paths` that is in ``/tmp`` and would be hidden by another; None when none is."""
     for path in paths:
         for place in (path, path.resolve()):
             if TMP in (place, *place.parents):
@@ -412,7 +413,7 @@ def _read(taken: Path) -> DiskSnapshot:
 
 
 def _make_layers(files: Path, own: Path) -> None:
-    """The folders of an overlay; the upper one shows its permissions and time as the merged folder's."""
+    """Make an overlay's folders; the merged folder shows the permissions and time of the upper one."""
     status = files.stat()
     upper = own / "upper"
     upper.mkdir()
@@ -422,7 +423,7 @@ def _make_layers(files: Path, own: Path) -> None:
 
 
 def _move(at: Path, files: Path) -> None:
-    """Leaves an empty folder behind, on which copies mount theirs."""
+    """Move the contents of `at` to `files`; leaves `at` empty, and copies mount their folders on it."""
     if at.stat().st_dev == files.parent.stat().st_dev:
         at.rename(files)
     else:

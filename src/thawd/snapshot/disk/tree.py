@@ -1,7 +1,7 @@
-"""Folders as they are, with all that belongs to a file: looked through, copied, made durable, removed.
+"""Folder trees with all properties of their files: surveys, copies, syncs and removes them.
 
-Serves `thawd.snapshot.disk`, whose folders hold whatever a function put there: links, hard links, holes, permissions,
-times, extended attributes, pipes. What a copy could not be given as it is, is refused with the reason. Links are never
+Serves `thawd.snapshot.disk.folders`. A function's folder may hold anything: links, hard links, holes, permissions,
+times, extended attributes, pipes. Files that cannot be copied exactly are refused with the reason. Links are never
 followed. Everything blocks. Linux only.
 """
 
@@ -23,7 +23,7 @@ _FICLONE = 0x40049409
 _PIECE_BYTES = 64 << 20
 # Marks of overlayfs: in a layer of an overlay they would hide other files. Source: overlayfs.rst.
 _MARKS = ("trusted.overlay.", "user.overlay.")
-# Set by the kernel's security modules, not by programs; but for the capabilities of a program.
+# Attributes of the kernel's security modules, which programs do not set, except for a program file's capabilities.
 _LABELS = "security."
 _CAPABILITY = "security.capability"
 _NO_ATTRIBUTES = (errno.EOPNOTSUPP, errno.ENOSYS)
@@ -31,17 +31,17 @@ _OPEN_FLAGS = os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
 class DiskRefusedError(StoreError):
-    """What lies in a temporary folder cannot be given to copies, or not here; says why and the way out (HTTP 500)."""
+    """Copies cannot have the contents of a temporary folder; the message says why and the way out (HTTP 500)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """What lies in a folder, the folder itself left out.
+    """The contents of a folder, without the folder itself.
 
     Attributes:
-        entries: files, folders and all else.
+        entries: number of files, folders and other entries.
         stored_bytes: disk space they take: hard links count once, holes not at all.
-        changed_unix_ns: latest change of anything, the folder included (``st_ctime_ns``).
+        changed_unix_ns: latest change of any entry or of the folder (``st_ctime_ns``).
     """
 
     entries: int
@@ -50,11 +50,11 @@ class Survey:
 
 
 def survey(folder: Path) -> Survey:
-    """Look at everything in a folder.
+    """Survey all entries of a folder.
 
     Raises:
-        DiskRefusedError: there is something that copies could not be given.
-        OSError: something cannot be looked at.
+        DiskRefusedError: an entry cannot be copied exactly.
+        OSError: an entry cannot be examined.
     """
     changed_unix_ns = folder.lstat().st_ctime_ns
     entries = stored_bytes = 0
@@ -73,7 +73,7 @@ def survey(folder: Path) -> Survey:
 
 
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
-    """Paths and statuses of all in a folder; a folder comes before what lies in it.
+    """Paths and statuses of all entries below a folder; each folder comes before its own entries.
 
     Raises:
         OSError: a folder cannot be listed.
@@ -91,23 +91,23 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result]]:
 def _check(path: Path, status: os.stat_result) -> None:
     if stat.S_ISCHR(status.st_mode) or stat.S_ISBLK(status.st_mode):
         raise DiskRefusedError(
-            f"{_shown(path)} is a device, which copies cannot be given; remove it before the freeze (in a "
+            f"{_shown(path)} is a device, which cannot be copied; remove it before the freeze (in a "
             "before-snapshot hook), or set snapshot = false."
         )
     marks = [name for name in _attributes(path) if name.startswith(_MARKS)]
     if marks:
         raise DiskRefusedError(
-            f"{_shown(path)} carries the mark {marks[0]} of an overlay file system, which would be taken for one of "
-            "ours; remove it before the freeze (in a before-snapshot hook), or set snapshot = false."
+            f"{_shown(path)} carries the mark {marks[0]} of an overlay file system, which would take effect in copies' "
+            "overlays; remove it before the freeze (in a before-snapshot hook), or set snapshot = false."
         )
 
 
 def copy(source: Path, target: Path) -> None:
-    """Copy a folder into an empty one, or one that is not there yet; blocks are shared where the file system can.
+    """Copy a folder's contents into a new or empty folder; blocks are shared if the file system can.
 
     Raises:
-        DiskRefusedError: there is something that cannot be copied as it is.
-        OSError: something cannot be read or written.
+        DiskRefusedError: an entry cannot be copied exactly.
+        OSError: an entry cannot be read or written.
     """
     target.mkdir(stat.S_IRWXU, exist_ok=True)
     folders = [(source, target, source.lstat())]
@@ -124,7 +124,7 @@ def copy(source: Path, target: Path) -> None:
             continue
         _copy_one(path, to, status)
         _copy_properties(path, to, status)
-    # Last and the innermost first: what is put into a folder changes its time, and it may not be writable.
+    # Folders come last, the innermost first: a new entry changes a folder's time, and the folder may be read-only.
     for path, to, status in reversed(folders):
         _copy_properties(path, to, status)
 
@@ -137,7 +137,7 @@ def _copy_one(path: Path, to: Path, status: os.stat_result) -> None:
     elif stat.S_ISFIFO(status.st_mode) or stat.S_ISSOCK(status.st_mode):
         os.mknod(to, stat.S_IFMT(status.st_mode) | stat.S_IRWXU)
     else:
-        _check(path, status)  # which refuses it
+        _check(path, status)  # raises
 
 
 def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:
@@ -147,7 +147,7 @@ def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:
         try:
             try:
                 fcntl.ioctl(target, _FICLONE, source)
-            except OSError:  # the file system cannot share blocks, or these are two
+            except OSError:  # the file system cannot share blocks, or the two files are on different ones
                 _copy_data(source, target, status.st_size)
         finally:
             os.close(target)
@@ -156,7 +156,7 @@ def _copy_file(path: Path, to: Path, status: os.stat_result) -> None:
 
 
 def _copy_data(source: int, target: int, size_bytes: int) -> None:
-    """Copy what is not a hole."""
+    """Copy a file's data without its holes."""
     os.truncate(target, size_bytes)
     at = 0
     while at < size_bytes:
@@ -170,7 +170,7 @@ def _copy_data(source: int, target: int, size_bytes: int) -> None:
         while at < end:
             copied = _copy_piece(source, target, min(end - at, _PIECE_BYTES), at)
             if not copied:
-                return  # the file became shorter
+                return  # the file has become shorter
             at += copied
 
 
@@ -190,7 +190,7 @@ def _copy_properties(path: Path, to: Path, status: os.stat_result) -> None:
             os.chown(to, status.st_uid, status.st_gid, follow_symlinks=False)
         except PermissionError:
             raise DiskRefusedError(
-                f"{_shown(path)} belongs to user {status.st_uid}, group {status.st_gid}, which only root could give to "
+                f"{_shown(path)} belongs to user {status.st_uid}, group {status.st_gid}, which only root could set on "
                 "a copy; have the function keep its own user and group, or set snapshot = false."
             ) from None
     for name in _attributes(path):
@@ -211,10 +211,10 @@ def _attributes(path: Path) -> list[str]:
 
 
 def sync(folder: Path) -> None:
-    """Have the kernel write a folder and all in it to the disk.
+    """Sync a folder and all its entries to the disk.
 
     Raises:
-        OSError: something cannot be written.
+        OSError: an entry cannot be written.
     """
     for path, status in walk(folder):
         if stat.S_ISREG(status.st_mode) or stat.S_ISDIR(status.st_mode):
@@ -226,7 +226,7 @@ def _sync_one(path: Path) -> None:
     try:
         fd = os.open(path, os.O_RDONLY | _OPEN_FLAGS)
     except PermissionError:
-        return  # nobody can read it, so nobody misses it
+        return  # this user cannot read it, and neither can copies
     try:
         os.fsync(fd)
     finally:
@@ -234,9 +234,9 @@ def _sync_one(path: Path) -> None:
 
 
 def remove(path: Path) -> None:
-    """Remove a folder with all in it, or as much of it as can be; no error when it is not there, or a file.
+    """Remove as much as possible of a folder and its contents; no error when it does not exist or is a file.
 
-    Folders that may not be entered or written to are removed too: overlayfs leaves such.
+    Folders without permission to enter or write are removed, too: overlayfs leaves such folders.
     """
     folders, emptied = [path], []
     while folders:
@@ -255,5 +255,5 @@ def remove(path: Path) -> None:
 
 
 def _shown(path: Path) -> str:
-    """A path for people: names that are not UTF-8 would otherwise make the message unprintable."""
+    """A path for messages, in which bytes that are not UTF-8 are escaped."""
     return os.fsencode(path).decode("utf-8", errors="replace")

@@ -1,1 +1,1 @@
-"""Images read in pure Python: `reader` checks a file and returns an `Image`; ``thawd snapshot inspect``."""
+"""Reads images in pure Python, for ``thawd snapshot inspect``: `reader` checks a file and returns an `Image`."""

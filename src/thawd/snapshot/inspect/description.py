@@ -1,10 +1,10 @@
-"""What a person wants to know of an image, as one document for JSON: sizes, mappings, threads, descriptors, host.
+"""Describes an image in one JSON document: sizes, mappings, threads, descriptors, host.
 
-Owns the folding of replayed operations into mappings with stored pages in them, and the counting. Pure: everything
-comes from the `Image`; standard library only, Python 3.9 and later.
+Owns the merging of operations into mappings with their stored pages, and the counting. Pure: all facts come from the
+`Image`; standard library only, Python 3.9 and later.
 
-Addresses are text, ``"0x7f0000000000"``, since JSON's readers lose bits of large numbers. Sums are exact: each stored
-byte is counted once, in one kind and, but for pipes', in one entry of `largest`.
+Addresses are text, ``"0x7f0000000000"``, since JSON parsers lose bits of large numbers. Sums are exact: each stored
+byte is counted once, in one kind and, except for pipes' data, in one entry of `largest`.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ from thawd.snapshot.inspect.records import Descriptor, Image, Operation
 _EPOCH = datetime(1970, 1, 1, tzinfo=timezone.utc)  # noqa: UP017 - `datetime.UTC` came with Python 3.11
 _ACCESS = {os.O_RDONLY: "read", os.O_WRONLY: "write", os.O_RDWR: "read and write"}
 
-# Kinds of memory, in the order in which a person looks at them.
+# Kinds of memory, in the order in which they are shown.
 KINDS = ("anonymous", "heap", "stack", "file", "file_shared", "object", "pipe")
 
 Description = dict[str, Any]
 
 
 def describe(image: Image) -> Description:
-    """The document; what each key holds is in `docs/snapshot-format.md`, section "What inspect shows"."""
+    """The document; `docs/snapshot-format.md`, section "What inspect shows", describes its keys."""
     mappings = _mappings(image)
     objects = _objects(image)
     kinds = _kinds(image, mappings)
@@ -78,7 +78,7 @@ def describe(image: Image) -> Description:
 
 
 def _mappings(image: Image) -> list[Description]:
-    """The mappings by rising address, each with what is stored of it."""
+    """The mappings by rising address, each with its stored bytes."""
     memory = Memory(image.operations)
     stored = [0] * len(memory.mappings)
     for item in image.operations:
@@ -130,9 +130,9 @@ def _kind(image: Image, mapping: Operation) -> str:
 
 
 def _neighbour(image: Image, memory: Memory, at: int) -> str:
-    """The file of which all of mapping `at` was changed: the image has its pages and not its name.
+    """The file that mapping `at` came from if all its pages were changed: the image has the pages without the name.
 
-    A library's segments lie one behind the other, and its code and constants do not change.
+    A library's segments follow each other in memory, and its code and constants do not change.
     """
     for step in (-1, 1):
         other = at + step
@@ -163,7 +163,7 @@ def _objects(image: Image) -> list[Description]:
 
 
 def _kinds(image: Image, mappings: list[Description]) -> list[Description]:
-    """How much of each kind is mapped and stored; those that do not occur are left out."""
+    """Mapped and stored bytes of each kind; kinds that do not occur are left out."""
     found: dict[str, Description] = {
         kind: {"kind": kind, "mappings": 0, "mapped_bytes": 0, "stored_bytes": 0} for kind in KINDS
     }
@@ -238,7 +238,7 @@ def _process(image: Image) -> Description:
 
 
 def _provided(_image: Image, _item: Descriptor) -> str:
-    return "given by whoever thaws"
+    return "passed by the thawing process"
 
 
 def _file(image: Image, item: Descriptor) -> str:
@@ -288,7 +288,7 @@ def _signals(_image: Image, item: Descriptor) -> str:
 
 
 def _ring(image: Image, item: Descriptor) -> str:
-    return f"io_uring of {image.rings[item.index].entries} entries, nothing under way"
+    return f"io_uring of {image.rings[item.index].entries} entries, no request pending"
 
 
 def _inotify(_image: Image, _item: Descriptor) -> str:
@@ -319,7 +319,7 @@ _WHAT: dict[str, Callable[[Image, Descriptor], str]] = {
 
 
 def _readable(value: str) -> str:
-    """Text that can be encoded: bytes of a path that are no UTF-8 are spelt out."""
+    """Text that can be encoded: bytes of a path that are not UTF-8 are escaped."""
     return value.encode("utf-8", "surrogateescape").decode("utf-8", "backslashreplace")
 
 

@@ -1,9 +1,8 @@
-"""Where each number of an image lies: the structs, kinds and flags of ``native/image.h``, written down once more.
+"""The layout of images: the structs, kinds and flags of ``native/image.h``, written down a second time.
 
-Owns the layout and the checksum, nothing else; standard library only, Python 3.9 and later. It shares no code with the
-C writer, so that a mistake in one shows against the other; ``tests/architecture/test_snapshot_format.py`` compares
-both, and ``docs/snapshot-format.md``, name by name. Not in the way of any request: only who inspects an image comes
-here.
+Owns the layout and the checksum, nothing else; standard library only, Python 3.9 and later. Shares no code with the C
+writer, so that a mistake in one is visible in the other; ``tests/architecture/test_snapshot_format.py`` compares both,
+and ``docs/snapshot-format.md``, name by name. No request passes here: the module is for inspecting images.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ SOCKET_ADDRESS_BYTES = 112
 SOCKET_OPTION_BYTES = 16
 SIGNALS = 64
 
-# Names of the enumerators, in order, in small letters and without their prefix.
+# Names of the enumerators, in order, in lower case and without their prefix.
 SECTIONS = (
     "operations", "threads", "files", "objects", "descriptors", "epoll", "sockets", "options", "rings", "signals",
     "vdso", "strings",
@@ -54,7 +53,7 @@ ADVICE = {
 PROTECTION = {1: "read", 2: "write", 4: "exec"}  # mmap(2), PROT_*
 SEALS = {1: "seal", 2: "shrink", 4: "grow", 8: "write", 16: "future_write", 32: "exec"}  # fcntl(2), F_SEAL_*
 
-# Field and code: one of the module `struct`, or the name of a struct of this table; "*9" makes nine of them.
+# Field and code: a code of the module `struct`, or the name of a struct in this table; "*9" repeats it nine times.
 FIELDS = {
     "section_place": "offset:Q count:I record_bytes:I",
     "host_key": (
@@ -94,7 +93,7 @@ FIELDS = {
     "signal_action": "handler:Q flags:Q restorer:Q mask:Q",
 }
 
-# The struct that the records of a section are; the others hold bytes.
+# The struct of each section's records; sections that are not listed hold bytes.
 RECORDS = {
     "operations": "operation",
     "threads": "thread_state",
@@ -117,10 +116,10 @@ class Field(NamedTuple):
 
     Attributes:
         name: as in C.
-        offset: in the struct, bytes.
-        code: of the module `struct`, or the name of another struct of `FIELDS`.
-        repeat: how many of these structs; 1 for anything else.
-        size_bytes: all of it.
+        offset: offset in the struct, bytes.
+        code: code of the module `struct`, or the name of another struct of `FIELDS`.
+        repeat: number of these structs; 1 for a code of the module `struct`.
+        size_bytes: size of the whole field.
     """
 
     name: str
@@ -131,7 +130,7 @@ class Field(NamedTuple):
 
 
 def size_of(name: str) -> int:
-    """Size of a struct of `FIELDS`, bytes. No field is padded: the C side has none that would have to be."""
+    """Size of a struct of `FIELDS`, bytes. No field needs padding: the C structs are laid out so."""
     return sum(field.size_bytes for field in fields(name))
 
 
@@ -149,7 +148,7 @@ def fields(name: str) -> list[Field]:
 
 
 def unpack(name: str, data: bytes) -> dict[str, Any]:
-    """One struct of `FIELDS` from exactly its bytes: numbers, bytes of text, tuples of numbers, and structs in it."""
+    """Unpack one struct of `FIELDS` from exactly its bytes, into numbers, bytes of text, tuples and nested structs."""
     values: dict[str, Any] = {}
     for field in fields(name):
         part = data[field.offset : field.offset + field.size_bytes]
@@ -164,7 +163,7 @@ def unpack(name: str, data: bytes) -> dict[str, Any]:
 
 
 def unpack_all(name: str, data: bytes) -> Iterator[dict[str, Any]]:
-    """The records of a section, whose struct holds numbers and text only; `data` is a multiple of its size long."""
+    """Unpack the records of a section whose struct has numbers and text only; `data` holds whole records."""
     names = [field.name for field in fields(name)]
     codes = "<" + "".join(field.code for field in fields(name))
     for values in struct.iter_unpack(codes, data):
@@ -172,7 +171,7 @@ def unpack_all(name: str, data: bytes) -> Iterator[dict[str, Any]]:
 
 
 def checksum(data: bytes) -> int:
-    """64-bit mixing over little-endian words, the last one padded by zeros. Finds damage, not forgery."""
+    """64-bit checksum over little-endian words, the last one padded with zeros. Detects damage, not forgery."""
     value = len(data)
     padded = data + bytes(-len(data) % 8)
     for (word,) in struct.iter_unpack("<Q", padded):

@@ -1,6 +1,6 @@
 """The mappings that an image's operations make, by rising address.
 
-Owns one question: what is at an address. Pure; standard library only, Python 3.9 and later.
+Answers which mapping is at an address. Pure; standard library only, Python 3.9 and later.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from thawd.snapshot.inspect.records import Operation
 
 
 class Memory:
-    """Mappings: anonymous memory, files and objects, and stored pages that have no such mapping below them.
+    """The mappings: anonymous memory, files and objects, and stored pages outside of any of these.
 
     Attributes:
-        mappings: by rising address; at most one of two that overlap is ever found.
-        order: for each of them, the index of its operation.
+        mappings: by rising address; of two that overlap, at most one is found.
+        order: for each mapping, the index of its operation.
     """
 
     def __init__(self, operations: Sequence[Operation]) -> None:
@@ -30,12 +30,12 @@ class Memory:
         self._starts = [mapping.address for mapping in self.mappings]
 
     def at(self, address: int) -> int | None:
-        """Index in `mappings` of the one at `address`."""
+        """Index in `mappings` of the mapping at `address`; None if there is none."""
         found = bisect_right(self._starts, address) - 1
         return found if found >= 0 and address < self.mappings[found].end else None
 
     def span(self, start: int, end: int) -> range | None:
-        """Indexes in `mappings` of those that hold start to end; None where they leave a gap."""
+        """Indexes in `mappings` of the mappings from start to end; None if there is a gap between them."""
         first = self.at(start)
         if first is None:
             return None

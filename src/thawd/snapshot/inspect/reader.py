@@ -1,10 +1,10 @@
-"""Reads images in pure Python: what ``thawd snapshot inspect`` and tests see of them.
+"""Reads images in pure Python, for ``thawd snapshot inspect`` and for tests.
 
-Owns the way from a file to an `Image`: it believes nothing, so that what it returns can be walked without a further
-check, and whatever else a file holds ends in one `ImageError`. May not share code with the C side, which writes images
-(``native/``), nor change a file. Standard library only, Python 3.9 and later. Not in the way of any request.
+Turns a file into an `Image`. It trusts no value in the file, so that an `Image` can be used without further checks and
+every other file ends in an `ImageError`. May not share code with the C side, which writes images (``native/``), nor
+change a file. Standard library only, Python 3.9 and later. No request passes here.
 
-The pages themselves are not looked at: the store names an image by the SHA-256 of all of it.
+The contents of pages are not checked: the store names an image by the SHA-256 of the whole file.
 """
 
 from __future__ import annotations
@@ -36,19 +36,19 @@ from thawd.snapshot.inspect.report import text
 
 __all__ = ["TABLES_LIMIT_BYTES", "Image", "ImageError", "describe", "read", "text"]
 
-# Far above what the kernel's limit of mappings allows for; a damaged count must not take the memory of the reader.
+# Far more than the kernel's limit of mappings needs; a damaged count must not exhaust the reader's memory.
 TABLES_LIMIT_BYTES = 64 << 20
 
 _ALIGNMENT = 8
-_DAMAGED = "The image is damaged: remove it and freeze anew."
+_DAMAGED = "The image is damaged: remove it and freeze again."
 
 
 def read(path: str | os.PathLike[str]) -> Image:
     """Read and check an image. Takes about 10 ms for each 1,000 records.
 
     Raises:
-        ImageError: the file cannot be read, is not an image, is one of another layout or architecture, is cut off or
-            damaged; the text says what and where, and what to do.
+        ImageError: the file cannot be read, is not an image, has another layout or architecture, is cut off or
+            damaged; the text says what is wrong, where, and what to do.
     """
     name = os.fspath(path)
     try:
@@ -71,7 +71,7 @@ def read(path: str | os.PathLike[str]) -> Image:
 def _read(fd: int, name: str) -> Image:
     status = os.fstat(fd)
     if not stat.S_ISREG(status.st_mode):
-        raise ImageError("is not a regular file, so no image. Give the path of an image.")
+        raise ImageError("is not a regular file, so not an image. Give the path of an image.")
     header = _header(_pread(fd, layout.PAGE_BYTES, 0), status.st_size)
     tables = _Tables(fd, header)
     facts = header["process"]
@@ -108,7 +108,7 @@ def _read(fd: int, name: str) -> Image:
 
 
 def _pread(fd: int, size: int, offset: int) -> bytes:
-    """That many bytes, or fewer where the file ends."""
+    """Read `size` bytes, or fewer if the file ends before."""
     parts: list[bytes] = []
     while size > 0:
         part = os.pread(fd, size, offset)
@@ -121,10 +121,10 @@ def _pread(fd: int, size: int, offset: int) -> bytes:
 
 
 def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
-    """The header, from the file's first page: whether this is an image that this module can read at all.
+    """Read the header from the file's first page, and check that this module can read the image.
 
-    First what every layout has in common, then the checksum, then what the header says: a message must not quote a
-    number that the checksum disowns.
+    The fields that all layouts share come first, then the checksum, then the other fields: a message must not quote a
+    number from a header with a wrong checksum.
     """
     magic = page[: len(layout.MAGIC)]
     if magic != layout.MAGIC[: len(magic)]:
@@ -134,18 +134,18 @@ def _header(page: bytes, file_bytes: int) -> dict[str, Any]:
         raise rules.DamageError(f"is cut off: {file_bytes} bytes, of which the header alone takes {size}")
     header = layout.unpack("image_header", page[:size])
     if header["layout"] != layout.LAYOUT:
-        raise ImageError(f"image layout {header['layout']}, this thawd reads layout {layout.LAYOUT}: freeze anew.")
+        raise ImageError(f"image layout {header['layout']}, this thawd reads layout {layout.LAYOUT}: freeze again.")
     place = next(field for field in layout.fields("image_header") if field.name == "header_checksum")
     zeroed = page[: place.offset] + bytes(place.size_bytes) + page[place.offset + place.size_bytes : size]
     if layout.checksum(zeroed) != header["header_checksum"]:
-        raise rules.DamageError("header: its checksum does not fit")
+        raise rules.DamageError("header: its checksum does not match")
     if any(page[size:]):
         raise rules.DamageError(f"header: the rest of its page, from byte {size} on, is not zero")
     if header["architecture"] != layout.ARCHITECTURE_X86_64:
         found = layout.ARCHITECTURES.get(header["architecture"], "unknown")
         raise ImageError(
             f"image of architecture {header['architecture']} ({found}), this thawd reads "
-            f"{layout.ARCHITECTURE_X86_64} (x86-64): use it on the machine it was frozen on, or freeze anew."
+            f"{layout.ARCHITECTURE_X86_64} (x86-64): use it on the machine it was frozen on, or freeze again."
         )
     if header["file_bytes"] != file_bytes:
         how = "is cut off" if file_bytes < header["file_bytes"] else "has grown"
@@ -168,13 +168,13 @@ class _Tables:
             raise rules.DamageError(f"its tables take {self.size_bytes} bytes, more than {TABLES_LIMIT_BYTES}")
         self._data = _pread(fd, self.size_bytes, layout.PAGE_BYTES)
         if layout.checksum(self._data) != header["tables_checksum"]:
-            raise rules.DamageError("tables: their checksum does not fit")
+            raise rules.DamageError("tables: their checksum does not match")
         self._strings = self.section("strings")
         if not self._strings.endswith(b"\0"):
             raise rules.DamageError("section strings: its last string has no end")
 
     def _check_places(self, data_offset: int, file_bytes: int) -> int:
-        """Whether the sections lie one after the other between header and pages; returns where the last one ends."""
+        """Check that the sections follow each other between header and pages; returns the end of the last one."""
         end = layout.PAGE_BYTES
         for name, place in self._places.items():
             where = f"section {name}"
@@ -200,7 +200,7 @@ class _Tables:
         return self._data[start : start + place["count"] * place["record_bytes"]]
 
     def records(self, name: str) -> Iterator[tuple[dict[str, Any], str]]:
-        """The records of a section, each with the words for it in a message."""
+        """The records of a section, each with the text that names it in error messages."""
         for index, raw in enumerate(layout.unpack_all(layout.RECORDS[name], self.section(name))):
             reserved = raw.pop("reserved", 0)
             if reserved:
@@ -208,7 +208,7 @@ class _Tables:
             yield raw, f"section {name}, record {index}"
 
     def string(self, offset: int, where: str) -> str:
-        """The string at `offset`; `where` names who refers to it."""
+        """The string at `offset`; `where` names the record that refers to it."""
         if offset >= len(self._strings):
             raise rules.DamageError(
                 f"{where}: its string is at {offset}, and the section of strings has {len(self._strings)} bytes"
@@ -218,7 +218,7 @@ class _Tables:
         return raw.decode("utf-8", "surrogateescape")
 
     def path(self, offset: int, where: str) -> str:
-        """As `string`, for one that must be an absolute path."""
+        """The string at `offset`, which must be an absolute path; see `string`."""
         path = self.string(offset, where)
         if not path.startswith("/"):
             raise rules.DamageError(f"{where}: {path!r} is not an absolute path")
@@ -226,7 +226,7 @@ class _Tables:
 
 
 def _text(raw: bytes, where: str) -> str:
-    """Text in a field of fixed size."""
+    """Decode the text in a field of fixed size."""
     value, end, _ = raw.partition(b"\0")
     if not end:
         raise rules.DamageError(f"{where}: has no end within its {len(raw)} bytes")

@@ -1,7 +1,7 @@
-"""What an image says, as typed records: kinds and flags by name, strings in place of their offsets.
+"""The contents of an image as typed records: kinds and flags by name, strings in place of their offsets.
 
-Owns the shapes that `thawd.snapshot.inspect.reader.read` returns; standard library only, Python 3.9 and later (so no
-slots). No record is ever half right: what cannot be read faithfully is an `ImageError` instead.
+Owns the types that `thawd.snapshot.inspect.reader.read` returns; standard library only, Python 3.9 and later (so no
+slots). No record is ever partly right: what cannot be read exactly raises an `ImageError`.
 """
 
 from __future__ import annotations
@@ -12,17 +12,17 @@ from thawd.snapshot.inspect.layout import PAGE_BYTES
 
 
 class ImageError(Exception):
-    """A file is not an image, or an image is damaged or not for this thawd; says what, where, and the way out."""
+    """A file is not an image, is damaged or not for this thawd; the message says what, where, and the way out."""
 
 
 @dataclass(frozen=True)
 class HostKey:
-    """The machine and C library an image can be thawed on; all of them must be the same.
+    """The machine and C library an image can be thawed on; all values must be equal.
 
     Attributes:
         glibc: version of the C library.
         kernel_release, kernel_version: `uname -r`, `uname -v`.
-        boot_id: of the boot; a new one with each.
+        boot_id: id of the boot; each boot has a new one.
         cpu_vendor, cpu_signature, cpu_features: CPUID leaf 0; leaf 1, EAX; leaf 1 ECX and EDX, leaf 7 EBX, ECX and EDX,
             leaf 7.1 EAX.
         xsave_bytes, xcr0: size and contents of the registers' area in a signal frame.
@@ -47,9 +47,9 @@ class ProcessFacts:
         landing: address of the struct in which a thawed copy learns that it is one.
         parcel, parcel_bytes: area for new arguments and environment variables.
         frozen_unix_ns: wall clock at the freeze, nanoseconds since 1970.
-        register_permissions: large registers (AMX) it asked for, bits of XCR0; arch_prctl(2), ARCH_GET_XCOMP_PERM.
+        register_permissions: large registers (AMX) it requested, bits of XCR0; arch_prctl(2), ARCH_GET_XCOMP_PERM.
         working_folder: current directory.
-        umask: mode bits that new files do without.
+        umask: mode bits that are cleared in new files.
         monotonic_ns, boottime_ns: CLOCK_MONOTONIC and CLOCK_BOOTTIME at the freeze.
         bounding, permitted, effective, inheritable, ambient: capabilities(7), one bit each.
         limits: getrlimit(2), soft and hard, of resource 0, 1 and so on.
@@ -107,15 +107,15 @@ class ProcessFacts:
 
 @dataclass(frozen=True)
 class Operation:
-    """One step of building up the memory.
+    """One step in building the memory of a copy.
 
     Attributes:
-        address, length: what it is done to, bytes, multiples of the page size.
-        offset: in the file, the object or the image.
-        kind: of `inspect_layout.OPERATION_KINDS`.
-        index: in the image's files or objects; None where the kind has none.
+        address, length: the range it changes, bytes, multiples of the page size.
+        offset: offset in the file, the object or the image.
+        kind: one of `layout.OPERATION_KINDS`.
+        index: index in the image's files or objects; None if the kind has none.
         protection: as in /proc/PID/maps, "rw-".
-        flags, advice: names of `inspect_layout.OPERATION_FLAGS` and `ADVICE`.
+        flags, advice: names of `layout.OPERATION_FLAGS` and `ADVICE`.
     """
 
     address: int
@@ -129,13 +129,13 @@ class Operation:
 
     @property
     def end(self) -> int:
-        """First address after it."""
+        """First address after the range."""
         return self.address + self.length
 
 
 @dataclass(frozen=True)
 class Thread:
-    """A thread where it stood: its signal frame, `context`, its thread-local memory, and what the kernel keeps."""
+    """A thread at the freeze: its signal frame (`context`), its thread-local memory, and its state in the kernel."""
 
     context: int
     fs_base: int
@@ -158,7 +158,7 @@ class File:
 
     Attributes:
         bytes, modified_ns: size and time of last change, nanoseconds since 1970, when the image was made.
-        checked: whether both must be the same at the thaw.
+        checked: whether both must be unchanged at the thaw.
     """
 
     device: int
@@ -171,13 +171,13 @@ class File:
 
 @dataclass(frozen=True)
 class MemoryObject:
-    """Memory without a file behind it that several mappings or descriptors share.
+    """Memory without a file that several mappings or descriptors share.
 
     Attributes:
-        bytes: its size.
-        offset: of its contents in the image.
-        name: as it was made, for people.
-        seals: names of `inspect_layout.SEALS`.
+        bytes: size of the object.
+        offset: offset of its contents in the image.
+        name: the name it was made with, for people.
+        seals: names of `layout.SEALS`.
     """
 
     bytes: int
@@ -187,7 +187,7 @@ class MemoryObject:
 
     @property
     def stored_bytes(self) -> int:
-        """What its contents take in the image."""
+        """Size of its contents in the image."""
         return -(-self.bytes // PAGE_BYTES) * PAGE_BYTES
 
 
@@ -196,11 +196,11 @@ class Descriptor:
     """An open descriptor.
 
     Attributes:
-        kind: of `inspect_layout.DESCRIPTOR_KINDS`; it says what `value` and `index` are. A copy's index is that of
-            another record, a socket pair's the number of the other end.
-        open_flags: as fcntl(2), F_GETFL, gives them.
-        position: in the file or object.
-        data_offset, data_bytes: in the image, what a pipe, or this end of a pair of sockets, held.
+        kind: one of `layout.DESCRIPTOR_KINDS`; it determines the meaning of `value` and `index`. For a copy `index` is
+            the index of another record, for a socket pair it is the number of the other end.
+        open_flags: as returned by fcntl(2), F_GETFL.
+        position: position in the file or object.
+        data_offset, data_bytes: where the image has the data in a pipe or in this end of a socket pair.
     """
 
     number: int
@@ -216,7 +216,7 @@ class Descriptor:
 
 @dataclass(frozen=True)
 class EpollWatch:
-    """What an epoll descriptor watches: the number of another one, for events, reported with data."""
+    """A watch of an epoll descriptor: the watched descriptor's number, the events, and the data reported with them."""
 
     epoll: int
     number: int
@@ -226,15 +226,15 @@ class EpollWatch:
 
 @dataclass(frozen=True)
 class Socket:
-    """What a socket is in a copy.
+    """A socket and how a copy restores it.
 
     Attributes:
         family, type, protocol: as socket(2) takes them.
-        revival: of `inspect_layout.SOCKET_REVIVALS`.
+        revival: one of `layout.SOCKET_REVIVALS`.
         backlog: as listen(2) takes it.
-        first_option, option_count: its options among the image's.
-        any_port: whether the kernel chooses its port, or its abstract name.
-        local, peer: sockaddr; empty where it is not bound or connected. An ended connection keeps its peer's.
+        first_option, option_count: the socket's options among all options of the image.
+        any_port: whether the kernel chooses the port or the abstract name.
+        local, peer: sockaddr; empty if not bound or connected. An ended connection keeps its peer's address.
     """
 
     family: int
@@ -260,12 +260,12 @@ class SocketOption:
 
 @dataclass(frozen=True)
 class Ring:
-    """An io_uring with nothing under way.
+    """An io_uring without pending requests.
 
     Attributes:
-        rings, rings_bytes, requests, requests_bytes: where it is mapped.
-        entries, completions: room in the rings.
-        submitted: requests so far.
+        rings, rings_bytes, requests, requests_bytes: the addresses and sizes of its mappings.
+        entries, completions: capacity of the rings.
+        submitted: number of requests submitted so far.
     """
 
     rings: int
@@ -279,7 +279,7 @@ class Ring:
 
 @dataclass(frozen=True)
 class SignalAction:
-    """As rt_sigaction(2) takes it."""
+    """A signal's action, as rt_sigaction(2) takes it."""
 
     handler: int
     flags: int
@@ -289,16 +289,16 @@ class SignalAction:
 
 @dataclass(frozen=True)
 class Image:
-    """A whole image; everything in it has been checked but the contents of its pages.
+    """A whole image, with everything checked except the contents of its pages.
 
     Attributes:
-        path: where it was read from.
+        path: path of the file.
         mode, owner: permissions and user id of the file.
-        file_bytes, disk_bytes: its size, and what it takes on the disk, where holes take nothing.
-        layout, architecture: of the format; "x86-64".
-        flags: names of `inspect_layout.IMAGE_FLAGS`.
-        data_offset: where the pages begin; before it lie header and tables.
-        anonymous_offset: pages from here on stand in for anonymous memory, those before for a file's.
+        file_bytes, disk_bytes: size of the file, and its size on the disk without holes.
+        layout, architecture: version of the format; "x86-64".
+        flags: names of `layout.IMAGE_FLAGS`.
+        data_offset: where the pages begin; header and tables are before it.
+        anonymous_offset: pages from here on belong to anonymous memory, pages before it to mapped files.
         tables_bytes: size of the tables.
         signals: the actions of signals 1 to 64.
         vdso: code of the vDSO.

@@ -1,4 +1,4 @@
-"""The description of an image as a person reads it: most important first, columns that line up, sizes in MiB.
+"""Formats the description of an image for people: most important first, aligned columns, sizes in MiB.
 
 Owns wording and layout only; all figures come from `thawd.snapshot.inspect.description`. Pure; standard library
 only, Python 3.9 and later.
@@ -26,7 +26,8 @@ def text(description: dict[str, Any], *, rows: int | None = 10) -> str:
 
     Args:
         description: what `describe` returned.
-        rows: of the long tables, those with the most stored bytes; None for all rows, and all mappings by address.
+        rows: number of rows in long tables, those with the most stored bytes; None for all rows, and all mappings by
+            address.
     """
     sections = [
         _head(description),
@@ -154,7 +155,7 @@ def _mappings(description: dict[str, Any]) -> list[str]:
 
 
 def _what(item: dict[str, Any]) -> str:
-    """What a mapping or an object holds, with what stands out about it."""
+    """The contents of a mapping or an object, with its unusual properties."""
     words = [_name(item["what"])]
     if item["kind"] in ("file_shared", "object"):
         words.append("shared")
@@ -166,7 +167,7 @@ def _what(item: dict[str, Any]) -> str:
 
 
 def _table(heads: Sequence[str], rows: Sequence[Sequence[str]], *, numbers: Iterable[int] = ()) -> list[str]:
-    """Rows of cells in columns, indented; those in `numbers` line up on the right."""
+    """Rows of cells in indented columns; the columns in `numbers` are aligned on the right."""
     if not rows:
         return ["  none"]
     lines = [list(heads), *rows] if heads else list(rows)
@@ -192,7 +193,7 @@ def _rest(every: Sequence[dict[str, Any]], shown: Sequence[dict[str, Any]]) -> l
 
 
 def _mib(size_bytes: int) -> str:
-    """Bytes in MiB; what is not nothing does not look like nothing."""
+    """Bytes in MiB; a small size above zero is shown as "<0.01"."""
     return "<0.01" if 0 < size_bytes < _MIB / 100 else f"{size_bytes / _MIB:,.2f}"
 
 
@@ -213,10 +214,10 @@ def _numbers(values: Sequence[int]) -> str:
 
 
 def _name(value: str) -> str:
-    """Text from the image, in which anybody may have put a newline or worse: a line stays a line."""
+    """Text from the image with control characters escaped: a name may contain a newline."""
     return _printable(value) or "-"
 
 
 def _printable(value: str) -> str:
-    """What a terminal shows as it is; its control sequences are spelt out."""
+    """Text that is safe to print: control sequences are escaped."""
     return "".join(char if char.isprintable() else char.encode("unicode_escape").decode() for char in value)

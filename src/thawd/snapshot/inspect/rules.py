@@ -1,6 +1,7 @@
-"""The rules that the records of an image keep among each other: nothing points out of the file or into nowhere.
+"""Checks the rules between the records of an image, for example that no record points outside the file.
 
-Owns what `docs/snapshot-format.md` lists under "Rules"; pure functions, standard library only, Python 3.9 and later.
+Owns the rules that `docs/snapshot-format.md` lists under "Rules"; pure functions, standard library only, Python 3.9
+and later.
 """
 
 from __future__ import annotations
@@ -13,19 +14,19 @@ from thawd.snapshot.inspect.records import Descriptor, Image, ImageError, Operat
 
 # Source: Linux, arch/x86/include/asm/page_64_types.h, TASK_SIZE_MAX with four levels of page tables.
 _USER_END = 0x7FFFFFFFF000
-_OFFSET_END = 1 << 60  # far below where off_t ends
-_NUMBER_END = 1 << 24  # far above what the kernel's limit of descriptors can be set to
+_OFFSET_END = 1 << 60  # far below the limit of off_t
+_NUMBER_END = 1 << 24  # far above the largest limit of descriptors that the kernel allows
 _ZONE = (layout.ZONE_START, layout.ZONE_START + layout.ZONE_BYTES)
 
 _NEEDS_INDEX = {"file": "files", "file_shared": "files", "object": "objects"}
 
 
 class DamageError(ImageError):
-    """An image breaks a rule of its format, so that it was not written by freeze or has changed since."""
+    """An image breaks a rule of its format: freeze did not write it, or it has changed since."""
 
 
 def names(bits: int, known: dict[int, str], where: str) -> tuple[str, ...]:
-    """The names of the bits that are set."""
+    """The names of the bits that are set; raises DamageError for an unknown bit."""
     unknown = bits & ~sum(known)
     if unknown:
         raise DamageError(f"{where}: unknown bits {unknown:#x}")
@@ -33,21 +34,21 @@ def names(bits: int, known: dict[int, str], where: str) -> tuple[str, ...]:
 
 
 def kind(value: int, known: Sequence[str], where: str) -> str:
-    """The name of a kind."""
+    """The name of a kind; raises DamageError for an unknown one."""
     if value >= len(known):
         raise DamageError(f"{where}: unknown kind {value}, the last one is {len(known) - 1}")
     return known[value]
 
 
 def yes_or_no(value: int, where: str) -> bool:
-    """A number that says yes, 1, or no, 0."""
+    """Whether `value` is 1 rather than 0; raises DamageError for any other number."""
     if value > 1:
         raise DamageError(f"{where}: is {value}, and neither 0 nor 1")
     return value == 1
 
 
 def check(image: Image) -> None:
-    """Check what takes more than one record to see.
+    """Check the rules that involve more than one record.
 
     Raises:
         DamageError: a rule is broken; the text says which, and where.
@@ -56,7 +57,9 @@ def check(image: Image) -> None:
         image.anonymous_offset % layout.PAGE_BYTES
         or not image.data_offset <= image.anonymous_offset <= image.file_bytes
     ):
-        raise DamageError(f"header: anonymous_offset, {image.anonymous_offset}, is no place of a page in the image")
+        raise DamageError(
+            f"header: anonymous_offset, {image.anonymous_offset}, is not the offset of a page in the image"
+        )
     for index, operation in enumerate(image.operations):
         _check_operation(image, operation, f"operation {index} ({operation.kind}) at {operation.address:#x}")
     for index, item in enumerate(image.objects):
@@ -73,13 +76,13 @@ def _check_operation(image: Image, operation: Operation, where: str) -> None:
     if operation.address % layout.PAGE_BYTES or operation.length % layout.PAGE_BYTES or not operation.length:
         raise DamageError(f"{where}: {operation.length} bytes there are not whole pages")
     if operation.address < layout.PAGE_BYTES or operation.end > _USER_END:
-        raise DamageError(f"{where}: its end, {operation.end:#x}, or its start is no address of a process")
+        raise DamageError(f"{where}: its end, {operation.end:#x}, or its start is not an address of a process")
     process = image.process
     _check_apart(operation, _ZONE, f"{where}: overlaps the zone that thaw needs for itself")
     for start, size in ((process.vdso_start, process.vdso_bytes), (process.vvar_start, process.vvar_bytes)):
         _check_apart(operation, (start, start + size), f"{where}: overlaps the vDSO")
     if operation.offset % layout.PAGE_BYTES or operation.offset + operation.length > _OFFSET_END:
-        raise DamageError(f"{where}: its offset {operation.offset} is no place of whole pages in a file")
+        raise DamageError(f"{where}: its offset {operation.offset} is not the offset of whole pages in a file")
     table = _NEEDS_INDEX.get(operation.kind)
     if table is None:
         if operation.index is not None:
@@ -99,7 +102,7 @@ def _check_apart(operation: Operation, other: tuple[int, int], message: str) -> 
 
 
 def _check_stored(image: Image, offset: int, size: int, where: str) -> None:
-    """Whether `size` bytes from `offset` on are pages of the image."""
+    """Check that `size` bytes from `offset` on are pages of the image."""
     if offset % layout.PAGE_BYTES or offset < image.data_offset or offset + size > image.file_bytes:
         raise DamageError(
             f"{where}: its contents, {size} bytes at byte {offset}, do not begin with a page between the image's bytes "
@@ -108,7 +111,7 @@ def _check_stored(image: Image, offset: int, size: int, where: str) -> None:
 
 
 def _check_memory(image: Image, memory: Memory) -> None:
-    """Whether the operations fit together: stored pages go into private mappings that are there by then."""
+    """Check that stored pages go into private mappings which an earlier operation makes."""
     _check_disjoint(memory.mappings, "mappings")
     own = set(memory.order)
     stored = [(index, item) for index, item in enumerate(image.operations) if item.kind in ("data", "copy")]
@@ -128,7 +131,7 @@ def _check_memory(image: Image, memory: Memory) -> None:
 
 
 def _check_mapped(memory: Memory, address: int, size: int, where: str) -> None:
-    """Whether all of `size` bytes at `address` are mapped."""
+    """Check that all of `size` bytes at `address` are mapped."""
     if memory.span(address, address + size) is None:
         raise DamageError(f"{where}: {address:#x} is not mapped by any operation")
 
@@ -141,7 +144,7 @@ def _check_disjoint(items: Sequence[Operation], what: str) -> None:
 
 def _check_process(image: Image, memory: Memory) -> None:
     process = image.process
-    # What prctl(2), PR_SET_MM_MAP, asks for; see validate_prctl_map_addr in the kernel's kernel/sys.c.
+    # The requirements of prctl(2), PR_SET_MM_MAP; see validate_prctl_map_addr in the kernel's kernel/sys.c.
     for name in ("code", "data", "brk", "arguments", "environment"):
         start, end = getattr(process, f"{name}_start"), getattr(process, f"{name}_end")
         if start > end or end > _USER_END:
@@ -153,9 +156,9 @@ def _check_process(image: Image, memory: Memory) -> None:
     if process.vvar_start + process.vvar_bytes > process.vdso_start:
         raise DamageError(f"process: vvar at {process.vvar_start:#x} does not end before vdso")
     if not process.vdso_bytes:
-        raise DamageError("process: it has no vDSO, without which none is frozen")
+        raise DamageError("process: it has no vDSO, and freeze refuses such a process")
     if len(image.vdso) != process.vdso_bytes or layout.checksum(image.vdso) != process.vdso_hash:
-        raise DamageError("process: size or hash of the vDSO are not those of the section vdso")
+        raise DamageError("process: size or hash of the vDSO do not match the section vdso")
     if process.umask > 0o777:
         raise DamageError(f"process: umask {process.umask:#o} is above 0o777")
     _check_mapped(memory, process.stack_start, 1, "process: stack_start")
@@ -171,12 +174,12 @@ def _check_process(image: Image, memory: Memory) -> None:
 
 def _check_threads(image: Image, memory: Memory) -> None:
     if not image.threads:
-        raise DamageError("section threads: is empty, and a process has one at least")
+        raise DamageError("section threads: is empty, and a process has at least one thread")
     seen: set[int] = set()
     for index, thread in enumerate(image.threads):
         where = f"thread {index}"
         if thread.tid < 1 or thread.tid in seen:
-            raise DamageError(f"{where}: its id {thread.tid} is no id, or another thread's")
+            raise DamageError(f"{where}: its id {thread.tid} is not valid, or is another thread's")
         seen.add(thread.tid)
         if thread.context % 8:
             raise DamageError(f"{where}: its context, {thread.context:#x}, is not aligned")
@@ -192,7 +195,7 @@ def _check_descriptors(image: Image) -> None:
     for index, item in enumerate(image.descriptors):
         where = f"descriptor {index} ({item.kind}), number {item.number}"
         if not 0 <= item.number < _NUMBER_END or (known and item.number <= next(reversed(known))):
-            raise DamageError(f"{where}: is not above the one before, or is no number")
+            raise DamageError(f"{where}: is not above the one before, or is not valid")
         if item.kind == "copy" and item.index >= index:
             raise DamageError(f"{where}: is a copy of record {item.index}, which does not come before it")
         known[item.number] = item
@@ -211,15 +214,15 @@ def _check_descriptors(image: Image) -> None:
 def _check_sockets_and_rings(image: Image) -> None:
     for index, socket in enumerate(image.sockets):
         if socket.first_option + socket.option_count > len(image.options):
-            raise DamageError(f"section sockets, record {index}: its options are not all there")
+            raise DamageError(f"section sockets, record {index}: its options are not all in the image")
     for index, ring in enumerate(image.rings):
         for at, size in ((ring.rings, ring.rings_bytes), (ring.requests, ring.requests_bytes)):
             if not at or at % layout.PAGE_BYTES or not size or size % layout.PAGE_BYTES or not ring.entries:
-                raise DamageError(f"section rings, record {index}: is not of whole pages, or holds nothing")
+                raise DamageError(f"section rings, record {index}: is not of whole pages, or is empty")
 
 
 def _check_contents(image: Image, item: Descriptor, where: str) -> None:
-    """What a descriptor's kind says of `index`, `value` and `data`."""
+    """Check a descriptor's `index`, `value` and `data` by its kind."""
     limits = {
         "file": len(image.files),
         "device": len(image.files),

@@ -1,4 +1,4 @@
-"""What an image's sockets are, in words: addresses and what becomes of each in a copy.
+"""Describes an image's sockets in words: their addresses, and what becomes of each in a copy.
 
 Pure: standard library only, Python 3.9 and later.
 """
@@ -9,22 +9,22 @@ import ipaddress
 
 from thawd.snapshot.inspect.records import Socket
 
-# Source: <bits/socket.h> of Linux. Of x86-64, as the image is.
+# Source: <bits/socket.h> of Linux on x86-64, the image's architecture.
 _UNIX, _INET, _INET6 = 1, 2, 10
 _STREAM, _DATAGRAM = 1, 2
 _ADDRESS_AT = {_INET: slice(4, 8), _INET6: slice(8, 24)}
 
 
 def describe(socket: Socket) -> str:
-    """For example "TCP, was connected to 10.0.0.5:5432: a copy finds the connection ended"."""
+    """For example "TCP, was connected to 10.0.0.5:5432: in a copy the connection has ended"."""
     kind = _kind(socket)
     local, peer = address(socket.local), address(socket.peer)
     if socket.revival == "ended":
-        return f"{kind}, was connected{' to ' * bool(peer)}{peer}: a copy finds the connection ended"
+        return f"{kind}, was connected{' to ' * bool(peer)}{peer}: in a copy the connection has ended"
     if socket.revival == "listening":
         return f"{kind}, listens; was {local}, in a copy the kernel chooses the port"
     if socket.revival == "mute":
-        return f"{kind}, listened at {local}; in a copy nobody reaches it"
+        return f"{kind}, listened at {local}; in a copy it is unreachable"
     at = f", bound to {local}" if local and not socket.any_port else ""
     return f"{kind}, new in a copy{at}{', connected to ' * bool(peer)}{peer}"
 
@@ -36,7 +36,7 @@ def _kind(socket: Socket) -> str:
 
 
 def address(raw: bytes) -> str:
-    """A sockaddr as people write it: "127.0.0.1:80", "[::1]:80", a path, "@name"; empty where there is none."""
+    """A sockaddr as people write it: "127.0.0.1:80", "[::1]:80", a path, "@name"; empty for an empty one."""
     family = int.from_bytes(raw[:2], "little")
     if family in _ADDRESS_AT and len(raw) >= _ADDRESS_AT[family].stop:
         host = str(ipaddress.ip_address(raw[_ADDRESS_AT[family]]))

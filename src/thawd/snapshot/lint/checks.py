@@ -1,8 +1,8 @@
-"""What ``thawd snapshot lint`` recognises in a single object, by its class or, for plain values, by what it is.
+"""The checks of ``thawd snapshot lint`` on a single object, by its class or, for plain values, by the value.
 
-Owns the recognition; `lint_rules` has the words, `lint_reach` brings the objects and the safe ways to look at them: no
-check runs code of the object it looks at, only C functions of known classes. Standard library only, Python 3.9 and
-later; a library is touched only where it is loaded. Used by `thawd.snapshot.lint` alone.
+Owns the recognition; `rules` has the texts, `reach` finds the objects and has the safe ways to look at them: no check
+runs code of the object it looks at, only C functions of known classes. Standard library only, Python 3.9 and later; a
+library is used only if it is loaded. Used by `thawd.snapshot.lint.search` alone.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _SHORTEST_SECRET = 8
 _LONGEST_SECRET = 4096  # Lambda's limit for all variables together
 _SECRET_NAME = re.compile(r"AWS_(?:ACCESS_KEY_ID|SECRET_ACCESS_KEY|SESSION_TOKEN)|.*_(?:TOKEN|SECRET|PASSWORD|KEY)")
 _SURE_KEY_NAME = re.compile(r".*(?:API|ACCESS|SECRET|PRIVATE)_KEY")
-_NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)  # what `MODEL_KEY` and the like hold
+_NAME_OF_A_FILE = re.compile(r".*\.\w{1,8}|.*\s.*", re.DOTALL)  # the values of variables such as `MODEL_KEY`
 _CHANGING_VARIABLES = ("AWS_LAMBDA_LOG_STREAM_NAME", "_X_AMZN_TRACE_ID")
 _UUID_TEXT = re.compile(r"[0-9a-f]{8}-[0-9a-f]{4}-([14])[0-9a-f]{3}-[89ab][0-9a-f]{3}-[0-9a-f]{12}")
 _GENERATED_UUIDS = {1: "from clock and network card", 4: "random", 6: "from the clock", 7: "from the clock"}
@@ -33,16 +33,16 @@ _SQLITE_MAGIC = b"SQLite format 3\0"
 
 
 class Checks:
-    """Looks at one object after the other and collects what it finds.
+    """Checks one object after the other and collects the findings.
 
     Args:
-        sources: text of the function's modules, lower case: an identifier that stands there was not generated.
+        sources: text of the function's modules, lower case: an identifier in it was not generated.
         own_fds: descriptors of the runtime.
-        openings: notes of who opened sockets.
+        openings: notes on which code opened sockets.
 
     Attributes:
         found: the findings so far.
-        known_fds: descriptors that objects already looked at hold, and those of the runtime.
+        known_fds: descriptors of the runtime and of objects that have been checked.
     """
 
     def __init__(self, *, sources: str, own_fds: Iterable[int] = (), openings: Openings | None = None) -> None:
@@ -59,7 +59,7 @@ class Checks:
         self._checks = self._checks_by_name()
 
     def visit(self, reached: Reached) -> bool:
-        """Look at one object; True when nothing behind it is to be looked at."""
+        """Check one object; returns True if the objects it refers to are not to be checked."""
         cls = type(reached.value)
         if is_atom(reached.value):
             self._plain(reached)
@@ -84,7 +84,7 @@ class Checks:
             "torch._C.Generator": self._generator,
             "tensorflow.python.ops.stateful_random_ops.Generator": self._generator,
             "keras.src.random.seed_generator.SeedGenerator": self._generator,
-            "botocore.credentials.RefreshableCredentials": _nothing_behind,  # which see to it themselves
+            "botocore.credentials.RefreshableCredentials": _nothing_behind,  # they renew themselves
             "botocore.credentials.Credentials": self._credentials,
             "botocore.credentials.ReadOnlyCredentials": self._credentials,
             "datetime.date": self._time,
@@ -107,7 +107,7 @@ class Checks:
         for name in names:
             if name in self._checks:
                 return self._checks[name]
-        # Sockets, and the connections of database drivers in C, which have this method too.
+        # Sockets, and connections of database drivers in C, have this method.
         if type(class_attribute(cls, "fileno")) is types.MethodDescriptorType and not names[0].startswith("_io."):
             return self._descriptor
         return None
@@ -139,7 +139,7 @@ class Checks:
     def _generator(self, reached: Reached) -> bool:
         if id(reached.value) not in self._global_generators:
             name = class_names(type(reached.value))[0]
-            # Keras's layers have one each, and draw from it in training alone.
+            # Each Keras layer has a generator that it uses in training only.
             self._report("TS001", reached, f"a {name}", level=NOTE if name.startswith("keras.") else "")
         return True
 
@@ -202,7 +202,7 @@ class Checks:
         except sqlite.Error:
             return True  # closed
         files = sorted({path for fd, path in open_files() if _is_database(fd, path)})
-        # None: it is in memory, which is frozen like all other memory.
+        # None: the database is in memory, which is frozen like all other memory.
         return self._report("TS008", reached, f"an open SQLite database ({', '.join(files)})") if files else True
 
     def _child(self, reached: Reached) -> bool:
@@ -222,7 +222,7 @@ class Checks:
 
     def _pool(self, reached: Reached) -> bool:
         held = attributes(reached.value)
-        # Pool has a state; an executor has its processes by pid, and None when it was shut down.
+        # A Pool has a state; an executor has its processes by pid, or None once it is shut down.
         processes = held.get("_processes")
         if held.get("_state") == "RUN" if "_state" in held else type(processes) is dict and processes:
             self._report("TS009", reached, f"the processes of a {class_names(type(reached.value))[0]}")
@@ -244,7 +244,7 @@ def _go_on(reached: Reached) -> bool:
 
 
 def secret_names() -> list[str]:
-    """Names of the environment variables that hold credentials, by their names and looks."""
+    """Names of the environment variables that hold credentials, judged by name and value."""
     names = []
     for name, value in os.environ.items():
         is_key = name.endswith("_KEY") and not _SURE_KEY_NAME.fullmatch(name)
@@ -265,7 +265,7 @@ def _global_generators() -> set[int]:
 
 
 def link_of(fd: int) -> str:
-    """What the descriptor leads to, as the kernel writes it, for example ``socket:[4711]``; empty when it is closed."""
+    """The file of a descriptor as the kernel writes it, for example ``socket:[4711]``; empty when it is closed."""
     try:
         return os.readlink(f"/proc/self/fd/{fd}")
     except OSError:
@@ -273,7 +273,7 @@ def link_of(fd: int) -> str:
 
 
 def open_files() -> list[tuple[int, str]]:
-    """The descriptors of this process and what they lead to; [] where /proc does not tell."""
+    """The descriptors of this process and their files, as `link_of` returns them; [] if /proc cannot be read."""
     try:
         return [(int(name), link_of(int(name))) for name in os.listdir("/proc/self/fd")]
     except OSError:
@@ -292,7 +292,7 @@ def _is_database(fd: int, path: str) -> bool:
 def loop_state(loop: Any) -> str:
     """`RUNNING` or "open"; empty for an event loop that has been closed.
 
-    Of asyncio's own and uvloop's; of other classes, whose code is not run, it is not known whether they run.
+    Distinguishes the two for asyncio's own loops and uvloop's; code of other classes is not run, so these are "open".
     """
     if "uvloop.loop.Loop" in class_names(type(loop)):
         compiled: Any = sys.modules["uvloop.loop"].Loop
@@ -306,7 +306,7 @@ def loop_state(loop: Any) -> str:
 
 
 def is_running(pid: Any) -> bool:
-    """Whether `pid` is a child of this process that has not ended; its end is not taken note of."""
+    """Whether `pid` is a child of this process that has not ended; a child that has ended is not reaped."""
     if type(pid) is not int:
         return False
     try:

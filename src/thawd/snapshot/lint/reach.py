@@ -1,8 +1,8 @@
-"""Which objects a function's modules lead to, found without running a line of their code.
+"""Walks the objects reachable from a function's modules without running any of their code.
 
-Owns the walk and the safe ways to look at an object: its type by ``type()``, its attributes by the descriptors of
-CPython itself, everything else by ``gc.get_referents``. May not use ``getattr``, ``isinstance``, ``==``, ``len`` or
-iteration on a foreign object: ``__getattr__``, ``__class__``, properties and the like are the user's code, and may do
+Owns the walk and the safe ways to look at an object: its type by ``type()``, its attributes by CPython's own
+descriptors, everything else by ``gc.get_referents``. May not use ``getattr``, ``isinstance``, ``==``, ``len`` or
+iteration on a foreign object: ``__getattr__``, ``__class__``, properties and the like are the user's code and may do
 anything. Standard library only, Python 3.9 and later. Used by `thawd.snapshot.lint` alone.
 """
 
@@ -23,11 +23,11 @@ _CLASS_MODULE = type.__dict__["__module__"]
 _CLASS_NAME = type.__dict__["__qualname__"]
 _MODULE_DICT = vars(types.ModuleType)["__dict__"]
 
-# Classes are known by identity: a metaclass has its own ideas of hashes and equality.
-# Hold nothing; looked at wherever they are, since a secret or a time may be in several places.
+# Classes are compared by identity: a metaclass may define its own hash and equality.
+# Refer to no other objects; checked wherever they occur, since a secret or a time may be in several places.
 _ATOMS = frozenset(map(id, [bool, bytes, complex, float, int, str, type(None)]))
 _CONTAINERS = {id(container): container for container in (dict, list, tuple, set, frozenset, deque)}
-# Code, not data; or owned by somebody else.
+# Code rather than data, or owned by other code.
 _CLOSED_CLASSES = (
     types.CodeType,
     types.FrameType,
@@ -51,12 +51,12 @@ _slots: dict[int, tuple[type, list[tuple[str, Any]]]] = {}
 
 
 class Reached(NamedTuple):
-    """An object and the way to it.
+    """An object and the path to it.
 
     Attributes:
-        path: for example ``app.client.pool[0]``, from the name of a module on.
+        path: for example ``app.client.pool[0]``, beginning with the name of a module.
         value: the object.
-        near: whether the function's own code holds it: its modules, classes, objects and small containers in these.
+        near: whether the function's own code refers to it: its modules, classes, objects and small containers in these.
     """
 
     path: str
@@ -69,18 +69,18 @@ class _OutOfBoundsError(Exception):
 
 
 def is_atom(value: Any) -> bool:
-    """Whether `value` is a plain number, text or None, of exactly such a class."""
+    """Whether `value` is None or an instance of exactly a built-in number or text class."""
     return id(type(value)) in _ATOMS
 
 
 def mro(cls: type) -> tuple[type, ...]:
-    """The classes `cls` consists of, whatever its metaclass says."""
+    """The method resolution order of `cls`, without running its metaclass's code."""
     classes: tuple[type, ...] = _MRO.__get__(cls)
     return classes
 
 
 def class_names(cls: type) -> tuple[str, ...]:
-    """Qualified names of the classes `cls` consists of, itself first; for example ``("ssl.SSLSocket", …)``."""
+    """Qualified names of `cls` and its base classes, itself first; for example ``("ssl.SSLSocket", …)``."""
     known = _names.get(id(cls))
     if known is None:
         known = _names[id(cls)] = (cls, tuple(_qualified(base) for base in mro(cls)))
@@ -93,7 +93,7 @@ def _qualified(cls: type) -> str:
 
 
 def class_module(cls: type) -> str:
-    """Name of the module that defines `cls`; empty where the class hides it."""
+    """Name of the module that defines `cls`; empty if the class hides it."""
     try:
         module = _CLASS_MODULE.__get__(cls)
     except AttributeError:
@@ -102,7 +102,7 @@ def class_module(cls: type) -> str:
 
 
 def class_attribute(cls: type, name: str) -> Any:
-    """What `cls` or a class it consists of has under `name`, not bound to anything; None when there is nothing."""
+    """The unbound attribute `name` of `cls` or a base class; None when there is none."""
     for base in mro(cls):
         attributes = _CLASS_DICT.__get__(base)
         if name in attributes:
@@ -111,7 +111,7 @@ def class_attribute(cls: type, name: str) -> Any:
 
 
 def attributes(value: Any) -> dict[str, Any]:
-    """The attributes that `value` itself holds, in its dict and in slots; no property is asked."""
+    """The attributes of `value` in its own dict and slots; no property is evaluated."""
     found: dict[str, Any] = {}
     held = instance_dict(value)
     if held is not None:
@@ -120,19 +120,19 @@ def attributes(value: Any) -> dict[str, Any]:
         try:
             found[name] = slot.__get__(value)
         except (AttributeError, TypeError):
-            continue  # not set; or of a class whose C code thinks otherwise
+            continue  # not set, or the class's C code raises
     return found
 
 
 def instance_dict(value: Any) -> dict[Any, Any] | None:
-    """The object's own dict, None where it has none."""
+    """The object's own dict; None if it has none."""
     for base in mro(type(value)):
         descriptor = _CLASS_DICT.__get__(base).get("__dict__")
         if type(descriptor) is types.GetSetDescriptorType:
             held = descriptor.__get__(value)
             return held if type(held) is dict else None
         if descriptor is not None:
-            return None  # the class has put something of its own in its place
+            return None  # the class has replaced `__dict__`
     return None
 
 
@@ -156,19 +156,19 @@ def walk(
     max_objects: int,
     max_s: float,
 ) -> bool:
-    """Show `visit` what the modules lead to, nearest first; each object once, plain values wherever they are.
+    """Call `visit` with all objects reachable from the modules, nearest first; plain values at every occurrence.
 
-    Functions lead to what they close over and to their defaults, not to their module's globals; a module or class that
-    is not of `modules` leads nowhere: what libraries hold for themselves is theirs.
+    A function refers to its closure and its defaults, not to its module's globals. References of a module or class that
+    is not in `modules` are not followed: the state of libraries is not the function's.
 
     Args:
-        modules: the function's own.
-        visit: looks at one object; True for "go no further here".
-        max_objects: stop after as many.
-        max_s: stop after so many seconds.
+        modules: the function's own modules.
+        visit: called with each object; returns True if its references are not to be followed.
+        max_objects: stop after this number of objects.
+        max_s: stop after this time, seconds.
 
     Returns:
-        Whether everything was looked at.
+        Whether all objects were visited.
     """
     roots = {}
     for module in modules:
@@ -191,7 +191,7 @@ class _Walker:
         self._visit = visit
         self._left = max_objects
         self._deadline_s = deadline_s
-        # By identity; kept alive, so that no id is given to another object meanwhile.
+        # By identity; kept alive, so that no id is reused for another object meanwhile.
         self._seen: dict[int, Any] = {}
         self._queue: deque[Reached] = deque()
 
@@ -269,14 +269,14 @@ class _Walker:
             yield from _items(of, container, self._left + 1)
         else:
             for item in gc.get_referents(value):
-                if type(item) is not dict or item is not instance_dict(value):  # its items have been shown by name
+                if type(item) is not dict or item is not instance_dict(value):  # its items were visited by name
                     yield Reached(of.path, item, False)
 
 
 def _items(of: Reached, container: Any, limit: int) -> Iterator[Reached]:
     near = of.near and container.__len__(of.value) <= _NEAR_ITEMS
     ordered = container is list or container is tuple
-    # A copy, made in one go: other threads may change the original meanwhile.
+    # A copy made in one step: other threads may change the original meanwhile.
     for index, item in enumerate(list(islice(container.__iter__(of.value), limit))):
         yield Reached(_joined(of.path, f"[{index}]") if ordered else of.path, item, near)
 

@@ -1,7 +1,7 @@
 """The rules of ``thawd snapshot lint``: what each one warns of, why it matters after a thaw, and the way out.
 
-Owns the texts; docs/uniqueness.md shows an example for each. Looks at nothing. Standard library only, Python 3.9 and
-later.
+Owns the texts; docs/uniqueness.md shows an example for each. Inspects no objects. Standard library only, Python 3.9
+and later.
 """
 
 from __future__ import annotations
@@ -13,13 +13,13 @@ NOTE = "note"
 
 
 class Rule(NamedTuple):
-    """What a rule looks for.
+    """A rule of the search.
 
     Attributes:
-        title: what is found.
-        why: what comes of it after a thaw.
+        title: what the rule finds.
+        why: the consequence after a thaw.
         way_out: what to do instead.
-        level: `WARNING`; `NOTE` for what is only worth knowing.
+        level: `WARNING`, or `NOTE` for a finding that need not be mended.
     """
 
     title: str
@@ -29,15 +29,15 @@ class Rule(NamedTuple):
 
 
 class Finding(NamedTuple):
-    """One thing found in a process that is about to be frozen.
+    """A finding in a process that is about to be frozen.
 
     Attributes:
         rule: key of `RULES`.
         level: `WARNING` or `NOTE`.
-        where: the way to it, for example ``app.client.pool[0]``; or ``thread 'name'``, ``descriptor 7``.
-        what: what it is; never a secret's value.
-        why: of the rule.
-        way_out: of the rule.
+        where: path to the object, for example ``app.client.pool[0]``; or ``thread 'name'``, ``descriptor 7``.
+        what: a description of the object, never with a secret's value.
+        why: the rule's `why`.
+        way_out: the rule's `way_out`.
     """
 
     rule: str
@@ -49,7 +49,7 @@ class Finding(NamedTuple):
 
 
 def finding(rule: str, where: str, what: str, *, level: str = "") -> Finding:
-    """A finding of `rule`, of the rule's level unless another is given."""
+    """Make a finding of `rule`, with the rule's level unless `level` is set."""
     known = RULES[rule]
     return Finding(rule, level or known.level, where, what, known.why, known.way_out)
 
@@ -57,31 +57,31 @@ def finding(rule: str, where: str, what: str, *, level: str = "") -> Finding:
 RULES: dict[str, Rule] = {
     "TS000": Rule(
         "The search was cut short",
-        "What was not looked at may hold any of the other things.",
+        "Objects that were not searched may hold any of the other findings.",
         "Hold less at module level, or search again with more time.",
         NOTE,
     ),
     "TS001": Rule(
         "A random generator of the function's own",
-        "Every copy goes on from the same state and draws the same numbers; only the global generators are renewed.",
-        "Seed it anew in an after-restore hook, or make it on the first invocation.",
+        "Every copy starts from the same state and draws the same numbers; only the global generators are renewed.",
+        "Seed it again in an after-restore hook, or make it on the first invocation.",
     ),
     "TS002": Rule(
         "An open connection",
-        "Every copy finds a connection ended, as if the other side had closed it, and a socket without one new. "
-        "Clients that look before they reuse a connection open another; a plain one raises an error once. A socket "
-        "that listens on a port of its choice keeps the function from being frozen.",
-        "Nothing, where the client connects anew by itself. Else close it in a before-snapshot hook and connect in an "
+        "In every copy the connection has ended, as if the other side had closed it; an unconnected socket is new. "
+        "Clients that check a connection before they reuse it open another; other clients raise an error once. A "
+        "socket that listens on a port of its choice keeps the function from being frozen.",
+        "Nothing, if the client reconnects by itself. Otherwise close it in a before-snapshot hook and connect in an "
         "after-restore hook, or connect when it is first used.",
     ),
     "TS003": Rule(
         "A Python thread",
-        "It goes on in every copy from the same point, before the after-restore hooks: all copies do what it does.",
+        "It continues in every copy from the same point, before the after-restore hooks: all copies do its work.",
         "Stop it in a before-snapshot hook and start it in an after-restore hook or on the first invocation.",
     ),
     "TS004": Rule(
         "A credential kept in memory",
-        "It lies in the image file, and every copy uses it on after it has expired or was replaced.",
+        "It is stored in the image file, and every copy keeps using it after it has expired or was replaced.",
         "Read it from os.environ when it is needed, or read it again in an after-restore hook.",
     ),
     "TS005": Rule(
@@ -91,8 +91,7 @@ RULES: dict[str, Rule] = {
     ),
     "TS006": Rule(
         "An open asyncio event loop",
-        "It comes back with the deadlines of its timers, which are long past by then; one that runs in a thread goes "
-        "on in every copy.",
+        "In a copy the deadlines of its timers are long past; a loop that runs in a thread continues in every copy.",
         "Use asyncio.run in the handler, or close the loop in a before-snapshot hook and make one after the restore.",
     ),
     "TS007": Rule(
@@ -103,7 +102,7 @@ RULES: dict[str, Rule] = {
     "TS008": Rule(
         "An open file",
         "Every copy opens it again at the same position: if they write, they overwrite each other's data; if it has "
-        "changed since, they read something else.",
+        "changed since, they read other data.",
         "Open it in the handler or in an after-restore hook.",
     ),
     "TS009": Rule(
@@ -119,12 +118,12 @@ RULES: dict[str, Rule] = {
     ),
     "TS011": Rule(
         "Threads of native code",
-        "They come back in every copy and go on where they were.",
-        "Nothing needs to be done, unless one of them talks to the outside.",
+        "They continue in every copy where they were stopped.",
+        "Nothing, unless one of them communicates with other processes.",
         NOTE,
     ),
     "TS012": Rule(
-        "A variable that is another one in each copy",
+        "A variable that differs in each copy",
         "Every copy has the value of the process that was frozen, which has ended.",
         "Read it from os.environ in the handler, or take it from the context.",
     ),

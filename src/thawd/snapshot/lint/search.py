@@ -1,11 +1,11 @@
-"""Finds in an initialised process what will not be right after a thaw: ``thawd snapshot lint``.
+"""Finds state of an initialised process that will be wrong after a thaw: ``thawd snapshot lint``.
 
-Owns the search: `findings` looks at everything the function's modules lead to (`lint_reach`, `lint_checks`) and at the
-process as a whole, its threads and descriptors. May not change anything, nor run code of the objects it looks at, nor
-say a secret's value. Standard library only, Python 3.9 and later. Its place is after init, before the freeze; no
-request waits for it.
+Owns the search: `findings` checks all objects reachable from the function's modules (`reach`, `checks`) and the process
+as a whole, its threads and descriptors. May not change anything, nor run code of the objects it checks, nor show a
+secret's value. Standard library only, Python 3.9 and later. Runs after init, before the freeze; no request waits for
+it.
 
-What it finds is not refused: the engine refuses what it cannot bring back. docs/uniqueness.md explains the rules.
+Findings do not refuse the freeze: the engine refuses what it cannot restore. docs/uniqueness.md explains the rules.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ _LIBRARY_FOLDERS = ("site-packages", "dist-packages")
 
 
 def user_modules(folder: str) -> list[types.ModuleType]:
-    """The loaded modules that are the function's own: their files lie in `folder`.
+    """The loaded modules that are the function's own: their files are in `folder`.
 
-    Not those in a ``site-packages`` there, nor those that pip has put beside the handler, which it lists in a
-    ``RECORD``.
+    Excludes modules in a ``site-packages`` there, and those that pip has installed beside the handler, which it lists
+    in a ``RECORD``.
     """
     root = os.path.join(os.path.realpath(folder), "")
     installed = _installed(root)
@@ -72,14 +72,14 @@ def findings(
     max_objects: int = _MAX_OBJECTS,
     max_s: float = _MAX_S,
 ) -> list[Finding]:
-    """Search. Takes about a microsecond for each object and holds on to all of them meanwhile.
+    """Search the process. Takes about a microsecond for each object and keeps all of them alive meanwhile.
 
     Args:
-        modules: the function's own, see `user_modules`.
-        own_fds: the runtime's descriptors, which are not the function's business.
-        openings: notes of who opened sockets.
-        max_objects: look at no more; then a finding of TS000 says so.
-        max_s: seconds; likewise.
+        modules: the function's own modules, see `user_modules`.
+        own_fds: the runtime's descriptors, which are not reported.
+        openings: notes on which code opened sockets.
+        max_objects: stop after this number of objects, with a finding TS000.
+        max_s: stop after this time, seconds, with a finding TS000.
 
     Returns:
         The findings, warnings before notes, then by rule and place.
@@ -100,7 +100,7 @@ def findings(
 
 
 def describe(found: Iterable[Finding]) -> str:
-    """The findings as text for people, a paragraph each; empty when there are none."""
+    """The findings as text for people, one paragraph each; empty when there are none."""
     return "\n".join(
         f"{one.rule} {one.level}: {one.where}: {one.what}\n    {one.why}\n    {one.way_out}\n" for one in found
     )
@@ -120,10 +120,10 @@ def _sources(modules: Iterable[types.ModuleType]) -> str:
 
 
 def _default_loop(checks: lint_checks.Checks) -> list[Finding]:
-    """The loop that ``asyncio.get_event_loop`` has made for this thread, which no module need hold."""
+    """Findings on the loop that ``asyncio.get_event_loop`` made for this thread; no module may refer to it."""
     events: Any = sys.modules.get("asyncio.events")
     local = reach.attributes(getattr(events, "_event_loop_policy", None)).get("_local")
-    # Only asyncio's own: the attributes of another class are its code's business.
+    # Only asyncio's own classes: reading attributes of another class may run its code.
     loop = getattr(local, "_loop", None) if reach.class_module(type(local)) == "asyncio.events" else None
     state = lint_checks.loop_state(loop) if loop is not None else ""
     if not state or any(one.rule == "TS006" for one in checks.found):
@@ -142,7 +142,7 @@ def _threads() -> list[Finding]:
         target = held.get("_target")
         kind = "daemon thread" if held.get("_daemonic") is True else "thread"
         name = held.get("_name")
-        # A pool's thread waits for work; without work it does nothing in a copy either.
+        # A pool's thread waits for work; without work it does nothing in a copy, too.
         waits = _is_pools(target) or held.get("_work_queue") is not None
         where = f"thread {name!r}" if type(name) is str else "a thread"
         found.append(
@@ -175,13 +175,13 @@ def _native_threads() -> list[Finding]:
                 with open(f"/proc/self/task/{task}/comm", encoding="utf-8", errors="replace") as comm:
                     names[comm.read().strip()] += 1
     except OSError:
-        return []  # /proc does not tell, or one has just ended
+        return []  # /proc cannot be read, or a thread has just ended
     listed = ", ".join(f"{count} named {name!r}" for name, count in sorted(names.items()))
     return [finding("TS011", "this process", listed)] if listed else []
 
 
 def _sockets_nobody_holds(checks: lint_checks.Checks) -> list[Finding]:
-    """Sockets that no Python object the function's modules lead to holds: a library's, or those of native code."""
+    """Findings on sockets that no reachable object holds: those of libraries or of native code."""
     return [
         finding(
             "TS002",

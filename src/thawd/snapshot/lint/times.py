@@ -1,4 +1,4 @@
-"""Whether a value is a time that this process has seen since it began.
+"""Decides whether a value is a clock reading from the lifetime of this process.
 
 Owns the recognition of clock readings in plain numbers and dates. Standard library only, Python 3.9 and later. Used by
 `thawd.snapshot.lint.checks` alone.
@@ -13,11 +13,11 @@ from typing import Any
 
 _LONGEST_OFFSET_S = 15 * 3600
 _OFFSETS_DIFFER_BY_S = 900
-_SLACK_S = 0.05  # The kernel tells the start of a process in hundredths of a second.
+_SLACK_S = 0.05  # The kernel reports the start of a process in hundredths of a second.
 
 
 class Lifetime:
-    """The time from the start of this process until now, on every clock Python reads."""
+    """The time from the start of this process until now, on every clock that Python reads."""
 
     def __init__(self) -> None:
         self._now_s = time.time()
@@ -28,9 +28,9 @@ class Lifetime:
         self._today = {time.gmtime(self._now_s)[:3], local[:3]}
 
     def clock(self, value: Any) -> str:
-        """Which clock may have said `value`, in words; empty when none has since the process began.
+        """The clock that `value` may be a reading of, in words; empty if no clock showed it since the process began.
 
-        Only values of exactly the classes of ``time`` and ``datetime`` are known; others' code would have to be run.
+        Recognises values of exactly the classes of ``time`` and ``datetime``; for others their code would have to run.
         """
         cls = type(value)
         if cls is float:
@@ -75,12 +75,12 @@ class Lifetime:
         if type(zone) is datetime.timezone:
             behind_s: float = self._now_s - value.timestamp()
             return 0 <= behind_s <= self._age_s
-        # Another zone's code is not run: somewhere on Earth, a clock has shown this.
+        # Code of other time zones is not run: for these, some clock on Earth has shown the value.
         behind_s = self._now_s - shown_s
         return abs(behind_s) < _LONGEST_OFFSET_S and behind_s % _OFFSETS_DIFFER_BY_S <= self._age_s
 
     def _is_shown_by_a_clock(self, shown_s: float) -> bool:
-        """Whether UTC or local time was `shown_s`, in seconds since 1970 as the calendar counts, whole or not."""
+        """Whether UTC or local time was `shown_s`, in calendar seconds since 1970, rounded or not."""
         first_s = self._now_s - self._age_s - 1
         return any(first_s <= shown_s - offset_s <= self._now_s for offset_s in (0, self._local_offset_s))
 
@@ -95,7 +95,7 @@ def _calendar_s(fields: Any) -> float:
 
 
 def process_age_s() -> float:
-    """Seconds since this process began; those it has computed, which are fewer, where /proc does not tell.
+    """Seconds since this process began; if /proc cannot be read, its processor time, which is less.
 
     Source: proc_pid_stat(5), field 22, in clock ticks since boot.
     """

@@ -1,1 +1,1 @@
-"""The images of frozen functions on the platform's side: `images` keeps, leases and evicts them."""
+"""The platform's store of the images of frozen functions: `images` keeps, leases and evicts them."""

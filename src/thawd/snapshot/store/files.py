@@ -1,9 +1,9 @@
-"""Files that are trusted as code, and locks that end with their holder: what `thawd.snapshot.store` asks of Linux.
+"""Files that are trusted as code, and locks that end with their holder, for the store of images.
 
-Serves the store of images alone and knows nothing of snapshots. A file counts as trusted when it is a regular file of
-this user that nobody else may read or write. Locks are those of flock(2): they belong to an open file, hold against
-other processes and against other openings in this one, and are gone with the process however it ends. Turns every
-error of the operating system into one that names the path and the way out.
+Serves `thawd.snapshot.store` only and knows nothing of snapshots. A file is trusted if it is a regular file of this
+user that no other user may read or write. Locks are those of flock(2): a lock belongs to an open file, excludes other
+processes and other open files of this process, and ends with the process in any case. Every error of the operating
+system is raised again as one that names the path and the way out.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _LOCK_PAUSE_S = 0.01
 _OPEN_FLAGS = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
 
 
-class Hold:
+class LockedFile:
     """An open file or folder with a lock on it.
 
     Attributes:
-        fd: its descriptor, closed on exec; -1 once released.
+        fd: the descriptor, closed on exec; -1 once released.
     """
 
     def __init__(self, fd: int) -> None:
@@ -38,10 +38,10 @@ class Hold:
         self._close()
 
     def release(self) -> None:
-        """Give up the lock and close the file; again is nothing."""
+        """Release the lock and close the file; a second call does nothing."""
         if self.fd >= 0:
-            # A child that some thread forked, and that has not come to its exec yet, holds the same open file: closing
-            # ours alone would leave it locked.
+            # A child that another thread has forked and that has not called exec yet shares the open file: closing
+            # this descriptor alone would leave the file locked.
             fcntl.flock(self.fd, fcntl.LOCK_UN)
         self._close()
 
@@ -51,11 +51,11 @@ class Hold:
             self.fd = -1
 
 
-def hold(path: Path, *, shared: bool) -> Hold | None:
-    """Open and lock a file or folder, without waiting; None: a lock of somebody else's stands against it.
+def try_lock(path: Path, *, shared: bool) -> LockedFile | None:
+    """Open and lock a file or folder without waiting; None: another holder's lock excludes this one.
 
     Raises:
-        OSError: it cannot be opened, or its file system knows no locks.
+        OSError: the path cannot be opened, or its file system has no locks.
     """
     fd = os.open(path, _OPEN_FLAGS)
     try:
@@ -66,24 +66,24 @@ def hold(path: Path, *, shared: bool) -> Hold | None:
     except OSError as error:
         os.close(fd)
         raise OSError(error.errno, error.strerror, os.fspath(path)) from error
-    return Hold(fd)
+    return LockedFile(fd)
 
 
 @contextlib.contextmanager
 def folder_lock(folder: Path, *, wait_s: float) -> Iterator[None]:
-    """Be the only one, of all threads and processes, that looks after `folder`; works in a read-only one, too.
+    """Hold the exclusive lock of `folder`, against all other threads and processes; works for a read-only one, too.
 
     Raises:
-        StoreError: it cannot be opened or locked, or the lock did not come free within `wait_s` seconds (HTTP 500).
+        StoreError: the folder cannot be opened or locked, or the lock was not free within `wait_s` seconds (HTTP 500).
     """
     deadline_s = time.monotonic() + wait_s
     try:
-        # Links on the way are followed: the folder may lie on another disk.
+        # Links in the path are followed: the folder may be on another disk.
         real = folder.resolve(strict=True)
-        held = hold(real, shared=False)
+        held = try_lock(real, shared=False)
         while held is None and time.monotonic() < deadline_s:
             time.sleep(_LOCK_PAUSE_S)
-            held = hold(real, shared=False)
+            held = try_lock(real, shared=False)
     except (OSError, RuntimeError) as error:
         raise unusable(folder, error) from error
     if held is None:
@@ -98,9 +98,9 @@ def folder_lock(folder: Path, *, wait_s: float) -> Iterator[None]:
 
 
 def shared_holders(path: Path) -> list[int]:
-    """Ids of the processes that hold a shared lock on `path`, as far as the kernel tells.
+    """Ids of the processes that hold a shared lock on `path`, as far as the kernel shows them.
 
-    Source: proc_locks(5). File systems that show another device there than in stat(2), such as btrfs, give none.
+    Source: proc_locks(5). On file systems with another device there than in stat(2), such as btrfs, the list is empty.
     """
     try:
         status = path.stat()
@@ -110,11 +110,11 @@ def shared_holders(path: Path) -> list[int]:
     place = f"{os.major(status.st_dev):02x}:{os.minor(status.st_dev):02x}:{status.st_ino}"
     rows = (line.split() for line in lines)
     pids = {int(row[4]) for row in rows if row[1:4] == ["FLOCK", "ADVISORY", "READ"] and row[5] == place}
-    return sorted(pid for pid in pids if pid > 0)  # others are of a process namespace that cannot be seen from here
+    return sorted(pid for pid in pids if pid > 0)  # other ids belong to a process namespace that is not visible here
 
 
 def distrust(path: Path, status: os.stat_result) -> str | None:
-    """Why the file of this status must not be used, None when it may."""
+    """Why the file with this status must not be used; None when it may."""
     if not stat.S_ISREG(status.st_mode):
         return f"{path} is not a regular file"
     if status.st_uid != os.geteuid():
@@ -125,7 +125,7 @@ def distrust(path: Path, status: os.stat_result) -> str | None:
 
 
 def distrust_folder(folder: Path, status: os.stat_result) -> str | None:
-    """Why what lies in the folder of this status must not be used, None when it may."""
+    """Why the contents of the folder with this status must not be used; None when they may."""
     if not stat.S_ISDIR(status.st_mode):
         return f"{folder} is not a folder"
     if status.st_uid != os.geteuid():
@@ -136,7 +136,7 @@ def distrust_folder(folder: Path, status: os.stat_result) -> str | None:
 
 
 def stored_bytes(path: Path) -> int:
-    """Disk space that a file, or all in a folder, takes: holes count nothing. What is not there takes none."""
+    """Disk space of a file, or of all files in a folder, without holes; 0 when it does not exist."""
     try:
         total = path.lstat().st_blocks * 512
     except FileNotFoundError:
@@ -149,13 +149,13 @@ def stored_bytes(path: Path) -> int:
 
 
 def remove_tree(path: Path) -> None:
-    """Remove a file or folder with all in it, or as much of it as can be; no error when it is not there."""
+    """Remove as much as possible of a file or folder and its contents; no error when it does not exist."""
     if not path.is_dir() or path.is_symlink():
         with contextlib.suppress(OSError):
             path.unlink()
         return
     for folder, _, _ in os.walk(path):
-        # Nothing can be removed from a folder that may not be written to.
+        # Entries of a read-only folder cannot be removed.
         with contextlib.suppress(OSError):
             Path(folder).chmod(stat.S_IRWXU)
     shutil.rmtree(path, ignore_errors=True)
@@ -163,10 +163,10 @@ def remove_tree(path: Path) -> None:
 
 @contextlib.contextmanager
 def open_as_is(path: Path) -> Iterator[int]:
-    """A descriptor of the file at a path, for reading; a link is not followed, and a pipe is not waited for.
+    """Open a file for reading, without following a link or waiting for a pipe's writer; yields the descriptor.
 
     Raises:
-        OSError: it cannot be opened.
+        OSError: the file cannot be opened.
     """
     fd = os.open(path, _OPEN_FLAGS)
     try:
@@ -177,10 +177,10 @@ def open_as_is(path: Path) -> Iterator[int]:
 
 @contextlib.contextmanager
 def using(path: Path) -> Iterator[None]:
-    """Turn errors of reading or writing `path` into ours.
+    """Convert the operating system's errors on `path` into thawd's.
 
     Raises:
-        StoreError: it cannot be read or written (HTTP 500).
+        StoreError: `path` cannot be read or written (HTTP 500).
         StoreFullError: the disk is full, or the user's share of it (HTTP 503).
     """
     try:
@@ -190,7 +190,7 @@ def using(path: Path) -> Iterator[None]:
 
 
 def unusable(path: Path, error: OSError | RuntimeError) -> StoreError:
-    """The error to show when the operating system refuses `path`."""
+    """The error to raise for an error of the operating system on `path`."""
     code, reason = (error.errno, error.strerror) if isinstance(error, OSError) else (errno.ELOOP, str(error))
     if code in (errno.ENOSPC, errno.EDQUOT):
         return StoreFullError(

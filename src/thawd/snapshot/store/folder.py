@@ -1,8 +1,9 @@
-"""The folder in which images lie: what is in it, and the order in which things come and go.
+"""The folder of images: its contents, and the order in which files are added and removed.
 
-Serves `thawd.snapshot.store`, which decides what is used and what is removed. An image comes last of all its parts and
-leaves first, so that whoever finds one finds all; parts without an image, and drafts that nobody holds, are what
-somebody who died left behind. Every method but `locked`, `sweep` and `digest_of` wants the lock of the folder held.
+Serves `thawd.snapshot.store.images`, which decides what is used and what is removed. An image is added after all its
+parts and removed before them, so that an image that is there has all its parts. Parts without an image and unlocked
+drafts were left by processes that died. The caller holds the folder's lock for every method but `locked`, `sweep` and
+`digest_of`.
 """
 
 from __future__ import annotations
@@ -19,13 +20,13 @@ from typing import Self
 
 from thawd.errors import StoreError
 from thawd.snapshot.store.files import (
-    Hold,
+    LockedFile,
     distrust,
     distrust_folder,
     folder_lock,
-    hold,
     open_as_is,
     remove_tree,
+    try_lock,
     using,
 )
 from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, Snapshot, digest_in, look, write_sidecar
@@ -38,15 +39,15 @@ _CHUNK_BYTES = 4 << 20
 
 
 class Draft:
-    """A place in the store for an image that is being made; a context manager, which discards what is not adopted.
+    """A folder in the store for an image that is being made; a context manager that discards it unless adopted.
 
     Attributes:
         folder: private folder of the draft, on the file system of the store.
-        image: where the image is to be written.
-        disk: where its disk snapshot, a folder, may be put.
+        image: path at which to write the image.
+        disk: path at which to put its disk snapshot, a folder.
     """
 
-    def __init__(self, folder: Path, held: Hold) -> None:
+    def __init__(self, folder: Path, held: LockedFile) -> None:
         self.folder = folder
         self.image = folder / "image"
         self.disk = folder / "disk"
@@ -59,7 +60,7 @@ class Draft:
         self.discard()
 
     def discard(self) -> None:
-        """Remove the draft and all in it; again, or after its adoption, is nothing."""
+        """Remove the draft and its contents; does nothing a second time or after its adoption."""
         if self._held.fd >= 0:
             remove_tree(self.folder)
             self._held.release()
@@ -69,7 +70,7 @@ class ImageFolder:
     """One folder of images.
 
     Args:
-        path: where it is, absolute; it need not be there yet.
+        path: absolute path; the folder need not exist yet.
     """
 
     def __init__(self, path: Path) -> None:
@@ -77,13 +78,13 @@ class ImageFolder:
 
     @contextlib.contextmanager
     def locked(self, *, make: bool = False) -> Iterator[bool]:
-        """Hold the lock of the folder. Yields whether the folder is there.
+        """Hold the lock of the folder. Yields whether the folder exists.
 
         Args:
-            make: make it when missing, with access for its owner alone.
+            make: make the folder when missing, with access for its owner alone.
 
         Raises:
-            StoreError: it cannot be made, opened or locked (HTTP 500).
+            StoreError: the folder cannot be made, opened or locked (HTTP 500).
         """
         with using(self.path):
             if make:
@@ -101,7 +102,7 @@ class ImageFolder:
             yield True
 
     def distrusted(self) -> str | None:
-        """Why nothing in the folder must be used, with the way out; None when it may."""
+        """Why the folder's contents must not be used, with the way out; None when they may."""
         with using(self.path):
             reason = distrust_folder(self.path, self.path.stat())
         return reason and (
@@ -113,32 +114,32 @@ class ImageFolder:
         """Make a draft.
 
         Raises:
-            StoreError: it cannot be made (HTTP 500).
+            StoreError: the draft cannot be made (HTTP 500).
         """
         with using(self.path):
             folder = Path(tempfile.mkdtemp(prefix=_DRAFT, dir=self.path))
-            held = hold(folder, shared=False)
+            held = try_lock(folder, shared=False)
         if held is None:
             raise StoreError(f"{folder} was locked by another process as soon as it was made; try again.")
         return Draft(folder, held)
 
     def snapshots(self) -> list[Snapshot]:
-        """All images of the folder, in no order."""
+        """All images of the folder, in no particular order."""
         digests = (digest_in(path.name, suffixes=(IMAGE,)) for path in self._children())
         found = (self.snapshot(digest) for digest in digests if digest is not None)
         return [snapshot for snapshot in found if snapshot is not None]
 
     def snapshot(self, sha256: str) -> Snapshot | None:
-        """One image by its digest, None when it is not there."""
+        """One image by its digest; None when it does not exist."""
         image = self.path / f"{sha256}{IMAGE}"
         with using(image):
             return look(image, in_use=_is_held(image), boot_id=boot_id())
 
     def install(self, draft: Draft, sidecar: Sidecar) -> None:
-        """Make the image of a draft one of the folder's, in place of one of the same name.
+        """Move a draft's image and its parts into the folder, replacing those of the same name.
 
         Raises:
-            StoreError: it cannot be stored (HTTP 500).
+            StoreError: they cannot be stored (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         to = functools.partial("{}/{}{}".format, self.path, sidecar.sha256)
@@ -155,10 +156,10 @@ class ImageFolder:
             folders.sync(self.path)
 
     def install_sidecar(self, draft: Draft, sidecar: Sidecar) -> None:
-        """Put a sidecar in its place, whole.
+        """Replace a sidecar atomically.
 
         Raises:
-            StoreError: it cannot be stored (HTTP 500).
+            StoreError: the sidecar cannot be stored (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         with using(self.path):
@@ -167,7 +168,7 @@ class ImageFolder:
             written.rename(self.path / f"{sidecar.sha256}{SIDECAR}")
 
     def remove(self, snapshot: Snapshot) -> None:
-        """Remove an image and its parts; what takes long is left to `sweep`.
+        """Remove an image and its parts; the slow part of that is left to `sweep`.
 
         Raises:
             StoreError: they cannot be removed (HTTP 500).
@@ -181,10 +182,10 @@ class ImageFolder:
                     part.unlink(missing_ok=True)
 
     def remove_leftovers(self) -> int:
-        """Remove drafts that nobody holds and parts without an image; `sweep` does the rest.
+        """Remove unlocked drafts and parts without an image; `sweep` does the slow part.
 
         Returns:
-            How many it were.
+            How many there were.
 
         Raises:
             StoreError: they cannot be removed (HTTP 500).
@@ -194,7 +195,7 @@ class ImageFolder:
             return sum(self._discard(path) for path in left)
 
     def sweep(self) -> None:
-        """Remove what was discarded. Needs no lock, as nobody else wants it any more."""
+        """Delete discarded files and folders. Needs no lock, since nothing else uses them."""
         with contextlib.suppress(OSError):
             for path in self.path.iterdir():
                 if path.name.startswith(_DISCARDED):
@@ -210,7 +211,7 @@ class ImageFolder:
         return digest_in(path.name) is not None and not os.path.lexists(path.with_suffix(IMAGE))
 
     def _discard(self, path: Path) -> bool:
-        """Put aside what `sweep` is to remove; False when it is gone: a draft's owner may just have removed it."""
+        """Rename a path so that `sweep` deletes it; False when it is gone: a draft's owner may just have removed it."""
         with contextlib.suppress(FileNotFoundError):
             path.rename(self.path / f"{_DISCARDED}{secrets.token_hex(8)}")
             return True
@@ -221,11 +222,11 @@ def digest_of(fd: int, *, progress: Callable[[int], object] = lambda done_bytes:
     """SHA-256 of an open file from its start, 64 hexadecimal digits.
 
     Args:
-        fd: its descriptor; its position is not used.
-        progress: told now and then how many bytes have been read.
+        fd: the file's descriptor; its position is not used.
+        progress: called now and then with the number of bytes read.
 
     Raises:
-        OSError: it cannot be read.
+        OSError: the file cannot be read.
     """
     digest = hashlib.sha256()
     chunk = memoryview(bytearray(_CHUNK_BYTES))
@@ -238,14 +239,14 @@ def digest_of(fd: int, *, progress: Callable[[int], object] = lambda done_bytes:
 
 
 def seal(image: Path) -> tuple[str, int]:
-    """Make an image its owner's alone and have it on the disk.
+    """Restrict access to an image to its owner, and sync it to the disk.
 
     Returns:
-        Its SHA-256 and its size in bytes.
+        The image's SHA-256 and its size in bytes.
 
     Raises:
-        OSError: it cannot be read or changed.
-        StoreError: it is missing, or no file of this user (HTTP 500).
+        OSError: the image cannot be read or changed.
+        StoreError: the image is missing, or not a file of this user (HTTP 500).
     """
     if not os.path.lexists(image):
         raise StoreError(f"the freeze left no image at {image}; its error says why, else look for what removed it.")
@@ -254,15 +255,15 @@ def seal(image: Path) -> tuple[str, int]:
             os.fchmod(fd, 0o600)
         status = os.fstat(fd)
         if (reason := distrust(image, status)) is not None:
-            raise StoreError(f"{reason}; it was not stored. Freeze the process anew, as the user who runs thawd.")
+            raise StoreError(f"{reason}; it was not stored. Freeze the process again, as the user who runs thawd.")
         os.fsync(fd)
         return digest_of(fd), status.st_size
 
 
 def _is_held(path: Path) -> bool:
-    """Whether somebody holds a lock on a file or folder; what cannot be opened nobody can hold."""
+    """Whether a file or folder is locked; False for one that cannot be opened."""
     try:
-        held = hold(path, shared=False)
+        held = try_lock(path, shared=False)
     except OSError:
         return False
     if held is not None:
@@ -272,7 +273,7 @@ def _is_held(path: Path) -> bool:
 
 @functools.cache
 def boot_id() -> str:
-    """The id of this run of the kernel.
+    """The id of the kernel's current boot.
 
     Source: random(4), /proc/sys/kernel/random/boot_id.
     """

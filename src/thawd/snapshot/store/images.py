@@ -1,13 +1,13 @@
-"""The images of frozen functions on the platform's side: kept by content, trusted by owner and mode, evicted by use.
+"""The platform's images of frozen functions: stored by content, trusted by owner and mode, evicted by last use.
 
-Each image is a file named by its SHA-256, never changed once it is there, with a sidecar that says what it is of. An
-image is used again where the key of its version is the same, also by a later run of the server. Knows nothing of how
-an image is made or thawed: the spawner asks for one by key and holds a lease on it as long as a version may be thawed
-from it. Serves `thawd snapshot`, too.
+Each image is a file named by its SHA-256 that never changes, with a sidecar that describes its origin. An image is
+used again for versions with the same key, also by a later run of the server. Knows nothing of how an image is made or
+thawed: the spawner asks for one by key and holds a lease on it as long as a version may be thawed from it. Serves
+`thawd snapshot`, too.
 
-Several threads and processes may use one folder at once. Who changes it, or takes an image into use, holds the lock of
-the folder meanwhile; a lease is a shared lock on the image itself, so that it also holds against other processes and
-ends with its holder. All methods block, some for as long as reading an image takes: call them in a thread.
+Several threads and processes may use one folder concurrently. Changing the folder, or taking an image into use,
+requires the folder's lock. A lease is a shared lock on the image itself, so that it excludes other processes and ends
+with its holder. All methods block, some for as long as reading an image takes: call them in a thread.
 """
 
 from __future__ import annotations
@@ -29,9 +29,10 @@ from thawd.errors import (
     StoreError,
     StoreFullError,
 )
-from thawd.snapshot.store.files import Hold, hold, open_as_is, shared_holders, stored_bytes, using
+from thawd.snapshot.store.files import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
 from thawd.snapshot.store.folder import Draft, ImageFolder, boot_id, digest_of, seal
 from thawd.snapshot.store.records import SIDECAR, ImageOrigin, Sidecar, Snapshot
+from thawd.system.retry import SayOnce
 
 __all__ = [
     "DEFAULT_MAX_AGE_S",
@@ -51,13 +52,13 @@ _DIGITS = frozenset("0123456789abcdef")
 
 
 class SnapshotLease:
-    """The use of a snapshot: while it is held, nobody removes the image. A context manager.
+    """A lease on a snapshot: while it is held, the image is not removed. A context manager.
 
     Attributes:
-        snapshot: what is used.
+        snapshot: the snapshot in use.
     """
 
-    def __init__(self, snapshot: Snapshot, held: Hold, *, touch: Callable[[Snapshot], None]) -> None:
+    def __init__(self, snapshot: Snapshot, held: LockedFile, *, touch: Callable[[Snapshot], None]) -> None:
         self.snapshot = snapshot
         self._held = held
         self._touch = touch
@@ -74,7 +75,7 @@ class SnapshotLease:
         return self._held.fd
 
     def release(self) -> None:
-        """End the use, which counts as the last one from now on; again is nothing."""
+        """End the lease and note the time as the snapshot's last use; a second call does nothing."""
         if self._held.fd >= 0:
             self._touch(self.snapshot)
             self._held.release()
@@ -84,11 +85,11 @@ class SnapshotStore:
     """Images under one folder.
 
     Args:
-        folder: folder of the images; made when missing, at the first draft, with access for its owner alone.
-        max_bytes: disk space for images, bytes, 0 or more; those in use stay even beyond it.
+        folder: folder of the images; if missing it is made with the first draft, with access for its owner alone.
+        max_bytes: disk space for images, bytes, 0 or more; images in use stay even beyond it.
         max_age_s: how long an image is kept after its last use, seconds, 0 or more.
         now: the clock, Unix seconds.
-        report: told once of everything that is there and must not be used.
+        report: called once with the reason for each image that must not be used.
     """
 
     def __init__(
@@ -104,23 +105,22 @@ class SnapshotStore:
         self._max_bytes = max_bytes
         self._max_age_s = max_age_s
         self._now = now
-        self._report = report
-        self._reported: set[str] = set()
+        self._reports = SayOnce(report)
 
     @property
     def folder(self) -> Path:
-        """Where the images lie, absolute."""
+        """The folder of the images, absolute."""
         return self._folder.path
 
     def begin(self, *, room_bytes: int = 0) -> Draft:
-        """A place for a new image.
+        """Make a draft for a new image.
 
         Args:
-            room_bytes: what the image may need; a disk with less free space is refused before anything is written.
+            room_bytes: disk space that the image may need; a disk with less is refused before anything is written.
 
         Raises:
-            StoreError: the folder cannot be made or written, or is somebody else's (HTTP 500).
-            StoreFullError: the disk has no room for it (HTTP 503).
+            StoreError: the folder cannot be made or written, or belongs to another user (HTTP 500).
+            StoreFullError: the disk has less than `room_bytes` of free space (HTTP 503).
         """
         with self._folder.locked(make=True):
             if (distrusted := self._folder.distrusted()) is not None:
@@ -136,12 +136,12 @@ class SnapshotStore:
             return self._folder.new_draft()
 
     def adopt(self, draft: Draft, origin: ImageOrigin) -> Snapshot:
-        """Make a finished image part of the store, with what else is in its draft. Take it into use before `evict`.
+        """Move a finished image and its parts from a draft into the store. Take it into use before `evict`.
 
-        An image whose content is there already is not stored a second time; the draft's other parts go with it.
+        An image with content that is stored already is discarded together with the draft's other parts.
 
         Raises:
-            StoreError: there is no image in the draft, it is not this user's, or cannot be stored (HTTP 500).
+            StoreError: the draft has no image, or the image is not this user's or cannot be stored (HTTP 500).
             StoreFullError: the disk is full (HTTP 503).
         """
         with using(draft.image):
@@ -168,12 +168,12 @@ class SnapshotStore:
         draft.discard()
         self._folder.sweep()
         if snapshot is None or snapshot.problem is not None:
-            raise StoreError(f"an image did not stay as it was stored; find out what else writes to {self.folder}.")
+            raise StoreError(f"an image has changed since it was stored; find out what else writes to {self.folder}.")
         self.touch(snapshot)
         return snapshot
 
     def find(self, key: str) -> Snapshot | None:
-        """The newest snapshot that was made of what `key` stands for and that may be used; None when there is none.
+        """The newest usable snapshot with this key; None when there is none.
 
         Raises:
             StoreError: the folder cannot be read (HTTP 500).
@@ -184,9 +184,8 @@ class SnapshotStore:
             distrusted = self._folder.distrusted()
             found = self._folder.snapshots() if distrusted is None else []
         for problem in (distrusted, *(snapshot.problem for snapshot in found)):
-            if problem is not None and problem not in self._reported:
-                self._reported.add(problem)
-                self._report(problem)
+            if problem is not None:
+                self._reports.say(problem, topic=problem)
         fitting = [
             (snapshot.sidecar.created_unix_s, snapshot.sha256, snapshot)
             for snapshot in found
@@ -201,27 +200,27 @@ class SnapshotStore:
         """Take a snapshot into use, which keeps its image in the store until the lease is released.
 
         Raises:
-            ResourceNotFoundException: it was removed since it was found (HTTP 404).
-            StoreError: it must not be used, or cannot be opened (HTTP 500).
+            ResourceNotFoundException: the snapshot was removed since it was found (HTTP 404).
+            StoreError: the snapshot must not be used, or cannot be opened (HTTP 500).
         """
         with self._folder.locked() as is_there:
             now = self._present(snapshot, is_there=is_there)
             if (problem := self._folder.distrusted() or now.problem) is not None:
                 raise StoreError(problem)
             with using(now.path):
-                held = hold(now.path, shared=True)
+                held = try_lock(now.path, shared=True)
         if held is None:
             raise StoreError(f"{now.path} is locked by a process that is not thawd; end that one and try again.")
         self.touch(now)
         return SnapshotLease(now, held, touch=self.touch)
 
     def touch(self, snapshot: Snapshot) -> None:
-        """Note that a snapshot is used now; where that cannot be written, in a read-only folder, it goes unnoted."""
+        """Record the present time as a snapshot's last use; has no effect in a read-only folder."""
         with contextlib.suppress(OSError):
             os.utime(snapshot.path.with_suffix(SIDECAR), (self._now(), self._now()), follow_symlinks=False)
 
     def snapshots(self) -> list[Snapshot]:
-        """All there are, those that must not be used included, last used first.
+        """All snapshots, including those that must not be used, last used first.
 
         Raises:
             StoreError: the folder cannot be read (HTTP 500).
@@ -231,18 +230,18 @@ class SnapshotStore:
         return sorted(found, key=lambda snapshot: snapshot.last_used_unix_s, reverse=True)
 
     def resolve(self, text: str) -> Snapshot:
-        """The snapshot meant by an id, by its first digits, by a function's name or by ``name:version``.
+        """The snapshot with this id, first digits of an id, function name or ``name:version``.
 
         Raises:
-            InvalidParameterValueException: several fit, or the digits are too few (HTTP 400).
-            ResourceNotFoundException: none fits (HTTP 404).
+            InvalidParameterValueException: several snapshots match, or the digits are too few (HTTP 400).
+            ResourceNotFoundException: no snapshot matches (HTTP 404).
             StoreError: the folder cannot be read (HTTP 500).
         """
         digits = text.lower() if text and _DIGITS.issuperset(text.lower()) else None
         found = [s for s in self.snapshots() if _is_named(s, text) or (digits and s.sha256.startswith(digits))]
         if not found:
             raise ResourceNotFoundException(
-                f"there is no snapshot {text!r} in {self.folder}; `thawd snapshot list` shows what there is."
+                f"there is no snapshot {text!r} in {self.folder}; `thawd snapshot list` shows all snapshots."
             )
         if len(found) > 1:
             those = ", ".join(f"{snapshot.id} ({snapshot.name})" for snapshot in found)
@@ -256,18 +255,18 @@ class SnapshotStore:
     def verify(
         self, snapshot: Snapshot, *, progress: Callable[[int], object] = lambda done_bytes: None
     ) -> tuple[str, ...]:
-        """Read an image whole, compare its SHA-256 with its name, and decode its tables.
+        """Read a whole image, compare its SHA-256 with its name, and decode its tables.
 
         Args:
-            snapshot: which one; one that must not be used can be verified, too.
-            progress: told now and then how many bytes have been read.
+            snapshot: the snapshot to verify, which may be one that must not be used.
+            progress: called now and then with the number of bytes read.
 
         Returns:
-            What is wrong with it; nothing when it is sound.
+            The problems found; empty when the image is sound.
 
         Raises:
-            ResourceNotFoundException: it was removed since it was found (HTTP 404).
-            StoreError: it cannot be read (HTTP 500).
+            ResourceNotFoundException: the snapshot was removed since it was found (HTTP 404).
+            StoreError: the image cannot be read (HTTP 500).
         """
         from thawd.snapshot.inspect import reader
 
@@ -277,8 +276,8 @@ class SnapshotStore:
             if not now.path.is_file() or now.path.is_symlink():
                 return tuple(problems)
             with using(now.path):
-                # Held, so that it is not removed meanwhile; one that is locked otherwise can be read all the same.
-                held = hold(now.path, shared=True)
+                # The lock keeps the image from being removed; without it the image can still be read.
+                held = try_lock(now.path, shared=True)
         try:
             with using(now.path), open_as_is(now.path) as fd:
                 sha256 = digest_of(fd, progress=progress)
@@ -293,12 +292,12 @@ class SnapshotStore:
         return tuple(problems)
 
     def remove(self, snapshot: Snapshot) -> None:
-        """Remove a snapshot that nobody uses.
+        """Remove a snapshot that is not in use.
 
         Raises:
-            ResourceConflictException: it is in use (HTTP 409).
-            ResourceNotFoundException: it is not there any more (HTTP 404).
-            StoreError: it cannot be removed (HTTP 500).
+            ResourceConflictException: the snapshot is in use (HTTP 409).
+            ResourceNotFoundException: the snapshot does not exist any more (HTTP 404).
+            StoreError: the snapshot cannot be removed (HTTP 500).
         """
         with self._folder.locked() as is_there:
             now = self._present(snapshot, is_there=is_there)
@@ -312,15 +311,15 @@ class SnapshotStore:
         self._folder.sweep()
 
     def evict(self) -> list[Snapshot]:
-        """Remove what is stale or was not used for too long, then what was used longest ago until the rest has room.
+        """Remove snapshots that are stale or unused for too long, then the least recently used until the rest fits.
 
-        Never removes what is in use. Call it after the versions of a configuration have taken theirs into use.
+        Never removes a snapshot in use. Call it after the versions of a configuration have taken theirs into use.
 
         Returns:
-            What was removed.
+            The snapshots that were removed.
 
         Raises:
-            StoreError: the folder cannot be read, or something cannot be removed (HTTP 500).
+            StoreError: the folder cannot be read, or a snapshot cannot be removed (HTTP 500).
         """
         removed: list[Snapshot] = []
         with self._folder.locked() as is_there:
@@ -337,13 +336,13 @@ class SnapshotStore:
         return removed
 
     def tidy(self) -> int:
-        """Remove what publishers that died have left behind; files of other programs stay. Call it at the start.
+        """Remove drafts and parts that publishers left when they died; files of other programs stay. Call it at start.
 
         Returns:
-            How many things that were.
+            How many drafts and parts there were.
 
         Raises:
-            StoreError: the folder cannot be read, or something cannot be removed (HTTP 500).
+            StoreError: the folder cannot be read, or an entry cannot be removed (HTTP 500).
         """
         with self._folder.locked() as is_there:
             count = self._folder.remove_leftovers() if is_there else 0
@@ -351,7 +350,7 @@ class SnapshotStore:
         return count
 
     def _present(self, snapshot: Snapshot, *, is_there: bool) -> Snapshot:
-        """The snapshot as it is now."""
+        """The snapshot's present state."""
         now = self._folder.snapshot(snapshot.sha256) if is_there else None
         if now is None:
             raise ResourceNotFoundException(f"the snapshot {snapshot.id} ({snapshot.name}) has been removed meanwhile.")
@@ -363,7 +362,7 @@ def _is_named(snapshot: Snapshot, text: str) -> bool:
 
 
 def _is_whole(snapshot: Snapshot) -> bool:
-    """Whether an image holds what its name says, and may be used."""
+    """Whether an image's SHA-256 matches its name, and it may be used."""
     if snapshot.problem is not None:
         return False
     with using(snapshot.path), open_as_is(snapshot.path) as fd:

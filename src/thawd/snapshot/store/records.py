@@ -1,7 +1,7 @@
-"""What is known of an image without opening it: its sidecar, and what a look at the folder says.
+"""Facts about an image that need no look inside: its sidecar, and the state of its files.
 
-Owns the sidecar's format, a JSON document beside each image, and the judgement whether image and sidecar may be used.
-Read by `thawd.snapshot.store` and shown by `thawd snapshot`; changes nothing but the sidecar it is told to write.
+Owns the sidecar's format, a JSON document beside each image, and the decision whether image and sidecar may be used.
+Used by `thawd.snapshot.store.folder` and shown by `thawd snapshot`; writes sidecars and changes nothing else.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ IMAGE = ".img"
 SIDECAR = ".json"
 DISK = ".disk"
 PARTS = (IMAGE, SIDECAR, DISK)
-"""Endings of an image's file and of what belongs to it; before them stands the image's SHA-256."""
+"""Suffixes of an image's file and of its parts; their names begin with the image's SHA-256."""
 
 _DIGEST_DIGITS = 64
 _SIDECAR_LAYOUT = 1
@@ -27,18 +27,18 @@ _SIDECAR_MAX_BYTES = 1 << 20
 
 
 class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
-    """Where an image comes from, as told by whoever had it made.
+    """The origin of an image, as its publisher describes it.
 
     Attributes:
         function: name of the function.
         version: qualifier of the version, for example ``3``.
-        key: digest of all that went into the process; the same key means that a new freeze would make its equal.
+        key: digest of all inputs of the frozen process; a freeze with the same key would make an equivalent image.
         python: version of the function's interpreter, for example ``3.12.1``.
-        init_ms: what the init phase took, milliseconds.
-        freeze_ms: what the freeze took, milliseconds.
-        data_bytes: memory pages in the image.
-        self_test: ``passed``, or why it was not run.
-        self_test_ms: what the self-test took, milliseconds; None when it was not run.
+        init_ms: duration of the init phase, milliseconds.
+        freeze_ms: duration of the freeze, milliseconds.
+        data_bytes: size of the memory pages in the image.
+        self_test: ``passed``, or why the self-test was not run.
+        self_test_ms: duration of the self-test, milliseconds; None when it was not run.
     """
 
     function: str
@@ -55,18 +55,18 @@ class ImageOrigin(msgspec.Struct, frozen=True, kw_only=True):
 class Sidecar(msgspec.Struct, frozen=True, kw_only=True):
     """The document beside an image.
 
-    Its own time of change (mtime) is the time of the snapshot's last use: that can be set without writing anything.
+    The file's modification time (mtime) is the time of the snapshot's last use: it can be set without writing data.
 
     Attributes:
         layout: version of this format.
-        sha256: of the image, 64 hexadecimal digits.
+        sha256: SHA-256 of the image, 64 hexadecimal digits.
         image_bytes: size of the image, holes included.
-        parts_bytes: disk space of what belongs to the image: disk snapshot and working set.
-        created_unix_s: when it was adopted.
-        boot_id: of the kernel run it was made in; no other can thaw it.
+        parts_bytes: disk space of the image's parts: disk snapshot and working set.
+        created_unix_s: when the image was adopted.
+        boot_id: id of the boot in which the image was made; it cannot be thawed after another boot.
         kernel: release of that kernel.
-        thawd: version of thawd that made it.
-        origin: what it is an image of.
+        thawd: version of thawd that made the image.
+        origin: the function and process that were frozen.
     """
 
     layout: int = _SIDECAR_LAYOUT
@@ -86,17 +86,17 @@ class _Layout(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Snapshot:
-    """One image in the store, as it was when looked at.
+    """One image in the store, in the state in which it was last examined.
 
     Attributes:
-        sha256: of the image, by its name; 64 hexadecimal digits.
-        path: the image, absolute. It is never written to.
-        sidecar: what is known of it; None when that cannot be read or trusted.
-        stored_bytes: disk space that it and what belongs to it take.
-        last_used_unix_s: when it was last taken into use or given back.
-        in_use: whether a process holds a lease on it.
-        stale: whether it was frozen before the machine's last start, and so cannot be thawed any more.
-        problem: why it must not be used, and the way out; None when it may.
+        sha256: SHA-256 of the image, by its name; 64 hexadecimal digits.
+        path: absolute path of the image, which is never written to.
+        sidecar: the image's sidecar; None when it cannot be read or trusted.
+        stored_bytes: disk space of the image and its parts.
+        last_used_unix_s: when a lease on the image last began or ended.
+        in_use: whether a process holds a lease on the image.
+        stale: whether the image was frozen before the machine's last start, so that it cannot be thawed any more.
+        problem: why the image must not be used, and the way out; None when it may.
     """
 
     sha256: str
@@ -110,17 +110,17 @@ class Snapshot:
 
     @property
     def id(self) -> str:
-        """The digits of the digest that are shown to people."""
+        """The first digits of the digest, which people see."""
         return self.sha256[:12]
 
     @property
     def name(self) -> str:
-        """Function and version; the id alone where they are not known."""
+        """Function and version; the id when they are unknown."""
         return f"{self.sidecar.origin.function}:{self.sidecar.origin.version}" if self.sidecar else self.id
 
     @property
     def disk(self) -> Path | None:
-        """The disk snapshot, a folder that is never written to; None when there is none."""
+        """The folder with the disk snapshot, which is never written to; None when there is none."""
         return self._part(DISK)
 
     def _part(self, suffix: str) -> Path | None:
@@ -129,7 +129,7 @@ class Snapshot:
 
 
 def digest_in(name: str, *, suffixes: tuple[str, ...] = PARTS) -> str | None:
-    """The digest in a file's name; None where the name is not one the store gives."""
+    """The digest in a file's name; None when the store does not use such names."""
     stem, dot, ending = name.partition(".")
     if dot + ending not in suffixes or len(stem) != _DIGEST_DIGITS or set(stem) - set("0123456789abcdef"):
         return None
@@ -137,10 +137,10 @@ def digest_in(name: str, *, suffixes: tuple[str, ...] = PARTS) -> str | None:
 
 
 def write_sidecar(path: Path, sidecar: Sidecar) -> None:
-    """Write a sidecar to a file that is not there yet.
+    """Write a sidecar to a new file.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600), "wb") as file:
         file.write(msgspec.json.format(msgspec.json.encode(sidecar)) + b"\n")
@@ -148,12 +148,12 @@ def write_sidecar(path: Path, sidecar: Sidecar) -> None:
 
 
 def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
-    """What is to be said of the image at a path; None: it is gone.
+    """Examine the image at a path; None when it does not exist.
 
     Args:
-        image: its path, with a name as the store gives.
-        in_use: whether somebody has a lease on it.
-        boot_id: of this kernel run.
+        image: path of the image, with a name of the store's form.
+        in_use: whether a process holds a lease on the image.
+        boot_id: id of the kernel's current boot.
 
     Raises:
         OSError: the folder cannot be searched.
@@ -181,7 +181,7 @@ def look(image: Path, *, in_use: bool, boot_id: str) -> Snapshot | None:
 
 
 def _read_sidecar(path: Path, *, sha256: str) -> tuple[Sidecar | None, str | None, float | None]:
-    """The sidecar; what is wrong with it; when it was last changed, in Unix seconds."""
+    """The sidecar, the problem with it, and its modification time in Unix seconds; each may be None."""
     try:
         fd = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
         try:

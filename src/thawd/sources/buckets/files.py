@@ -1,11 +1,11 @@
-"""One file of a bucket: is it an object, is it complete, is it another one than recorded, what is its ETag.
+"""Looks at one file of a bucket: is it an object, is it complete, does it differ from its record, what is its ETag.
 
 Everything here blocks and is called on threads. It reads, never writes, and knows nothing of events or the catalog.
 
-When is a file complete? When no process has it open for writing. Linux tells: a read lease (fcntl(2), "Leases") is
+A file is complete when no process has it open for writing. Linux answers that: a read lease (fcntl(2), "Leases") is
 refused with EAGAIN while there is a writer, mappings included. Where leases do not work (another owner, a network file
 system) a file counts as complete when it has not changed for a while. In both cases its last change must lie further
-back than the clock of the file system is coarse, so that a write after our look is sure to change its times.
+back than one tick of the file system's clock, so that a write after the look is sure to change its times.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH108, PTH116, PTH118
@@ -28,13 +28,13 @@ from thawd.stores.objects.catalog import ObjectRecord
 from thawd.stores.objects.folder import BucketFolder
 
 REST_S = 0.025
-"""A file is left alone for this long after its last change. Clock ticks are at most 10 ms."""
+"""A file is not looked at for this long after its last change, seconds. Clock ticks are at most 10 ms."""
 FIRST_POLL_S = 0.2
 LONGEST_POLL_S = 2.0
 _POLL_GROWTH = 1.6
 _CHUNK_BYTES = 1024 * 1024
 _PASSING = (errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN, errno.ENOENT, errno.ELOOP, errno.ENOTDIR)
-"""Errors that say nothing about the file: too many open files, or it was removed or replaced while we looked."""
+"""Errors that say nothing about the file: too many open files, or it was removed or replaced during the look."""
 # An explicit utime() sets mtime to anything and ctime to now; a write sets both to now.
 _SAME_MOMENT_NS = 20_000_000
 
@@ -45,15 +45,15 @@ class FileState(Enum):
     SAME = auto()
     """The object is as recorded."""
     CHANGED = auto()
-    """A complete object that is to be recorded; `LookResult.announce` says whether it is a new one."""
+    """A complete object that differs from its record; `LookResult.announce` says whether an event is due."""
     UNFINISHED = auto()
-    """Somebody is, or may be, writing: look again in `LookResult.wait_s`."""
+    """A process writes it, or may: look again in `LookResult.wait_s` seconds."""
     GONE = auto()
     """There is no object under this key."""
     LARGE = auto()
-    """It is to be read, and larger than was allowed."""
+    """It would have to be read, and is larger than allowed."""
     UNREADABLE = auto()
-    """It cannot be read; `LookResult.error` says why."""
+    """The file cannot be read; `LookResult.error` says why."""
 
 
 @dataclass(slots=True)
@@ -61,9 +61,9 @@ class Patience:
     """What is remembered of a file that was unfinished at the last look.
 
     Attributes:
-        wait_s: how long the last wait was, seconds.
-        seen: size, mtime and ctime at that time, when only stillness can tell that it is complete.
-        since: when they were first seen so, ``time.monotonic()`` seconds.
+        wait_s: length of the last wait, seconds.
+        seen: size, mtime and ctime at the last look, where leases do not work; None: they do.
+        since: when these were first seen, ``time.monotonic()`` seconds.
     """
 
     wait_s: float = 0.0
@@ -73,7 +73,17 @@ class Patience:
 
 @dataclass(slots=True)
 class LookResult:
-    """What a look at one key found."""
+    """What a look at one key found.
+
+    Attributes:
+        key: the key.
+        state: what was found.
+        record: the object as it is; None unless it changed.
+        announce: whether an event is due for the change.
+        wait_s: when to look again, seconds from now; for an unfinished file.
+        patience: what to pass to the next look; for an unfinished or large file.
+        error: why the file cannot be read.
+    """
 
     key: bytes
     state: FileState
@@ -86,7 +96,12 @@ class LookResult:
 
 @dataclass(frozen=True, slots=True)
 class Trusted:
-    """What the writer of a file says of it: its stat before it was given its name, and the MD5 of its content."""
+    """A file that the platform has written itself, and need not read again.
+
+    Attributes:
+        stat: its stat before it got its name.
+        etag: MD5 of its content, hexadecimal digits.
+    """
 
     stat: os.stat_result
     etag: str
@@ -97,9 +112,9 @@ class Looker:
 
     Args:
         root: the bucket's folder.
-        leases: whether leases tell writers here, see `leases_work`.
-        settle_s: stillness that stands for completeness where they do not, seconds.
-        stop: once set, no file is read any further.
+        leases: whether leases work in this file system, see `leases_work`.
+        settle_s: where they do not, a file that has not changed for so long is complete; seconds.
+        stop: once set, reading a file is broken off.
     """
 
     def __init__(self, root: bytes, *, leases: bool, settle_s: float, stop: threading.Event) -> None:
@@ -121,10 +136,10 @@ class Looker:
 
         Args:
             key: the key.
-            known: its record, looked up before this call.
-            patience: from the last look, when that found it unfinished.
-            trusted: when the platform itself wrote the file: it is complete and announced if it is still that file.
-            largest_bytes: a larger file is not read; None: any is.
+            known: the key's record, looked up before this call; None: there is none.
+            patience: from the last look, where that found the file unfinished.
+            trusted: the file as the platform wrote it; where it is still that file, it is complete and announced.
+            largest_bytes: a larger file is not read; None: files of any size are.
         """
         patience = patience or Patience()
         try:
@@ -193,11 +208,11 @@ def is_same(now: os.stat_result, known: ObjectRecord) -> bool:
 
 
 def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
-    """Whether an object whose stat differs from its record counts as written anew.
+    """Whether an object whose stat differs from its record counts as written again.
 
-    With the same content in the same file, it does when its mtime went forward to the moment of its last change: it was
-    rewritten or touched. It does not when its times were set explicitly, as copying tools do after closing a file, nor
-    when only its metadata changed.
+    With the same content in the same file, it does when its mtime went forward to the moment of its last change: the
+    file was rewritten or touched. It does not when its times were set explicitly, as copying tools do after closing a
+    file, nor when only its metadata changed.
     """
     if known is None or (now.inode, now.size, now.etag) != (known.inode, known.size, known.etag):
         return True
@@ -205,18 +220,18 @@ def _is_new(now: ObjectRecord, known: ObjectRecord | None) -> bool:
 
 
 def _is_same_file(now: ObjectRecord, known: ObjectRecord | None) -> bool:
-    """Whether a file just written had been seen already, before its last name was given or taken."""
+    """Whether a file that was just written is recorded already; giving it its name has changed only its ctime."""
     return known is not None and (now.inode, now.size, now.mtime_ns) == (known.inode, known.size, known.mtime_ns)
 
 
 def has_writers(descriptor: int) -> bool | None:
-    """Whether a process has the file open for writing; None when the kernel will not say.
+    """Whether a process has the file open for writing; None when the kernel does not say.
 
     Args:
         descriptor: of a regular file, opened for reading only.
     """
-    # Should somebody open the file for writing while we hold the lease, the kernel tells us with a signal. SIGURG is
-    # ignored unless asked for; the default, SIGIO, ends a process that has no handler for it.
+    # When a process opens the file for writing while the lease is held, the kernel sends a signal. SIGURG is ignored by
+    # default; without F_SETSIG it is SIGIO, which ends a process that has no handler for it.
     with contextlib.suppress(OSError):
         fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
     try:
@@ -228,22 +243,22 @@ def has_writers(descriptor: int) -> bool | None:
 
 
 def install_lease_signal_handler() -> None:
-    """Make SIGIO harmless, should a sandbox that allows leases not allow F_SETSIG. Call in the main thread, once.
+    """Make SIGIO harmless, for a sandbox that allows leases and not F_SETSIG. Call once, in the main thread.
 
-    A handler and not SIG_IGN, because an ignored signal stays ignored in the programs we start.
+    A handler and not SIG_IGN, because an ignored signal stays ignored in child processes.
     """
     if threading.current_thread() is threading.main_thread():
         signal.signal(signal.SIGIO, _no_op)
 
 
 def _no_op(_number: int, _frame: object) -> None:
-    """Nothing: the lease has been or is just being given up anyway."""
+    """Do nothing: the lease is released right after it was taken."""
 
 
 def leases_work(folder: bytes) -> bool:
-    """Try out whether leases tell writers in this folder's file system; True when that cannot be tried.
+    """Try whether leases show writers in this folder's file system; True when that cannot be tried.
 
-    A file system may refuse leases (each file is then judged by stillness anyway) or claim writers for ever.
+    A file system may refuse leases, so that each file must stop changing, or report a writer for ever.
     """
     path = os.path.join(folder, b".thawd-lease-%d" % os.getpid())
     try:

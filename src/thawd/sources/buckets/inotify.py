@@ -1,8 +1,8 @@
-"""Notices from the kernel that something happened in a tree of folders. Linux's inotify, read by the event loop.
+"""Notices from the kernel that something changed in a tree of folders: Linux's inotify, read by the event loop.
 
-Notices are hints: they say where to look, never what is there. Called directly because a hint must also come when a
-writer closes a file, when a name is no UTF-8, and when the kernel had to drop notices; and because an idle bucket
-should cost neither a thread nor a wake-up.
+Notices are hints: they say where to look, never what is there. inotify is called directly because a hint must also
+come when a writer closes a file, when a name is no UTF-8, and when the kernel has dropped notices; and because an idle
+bucket should cost neither a thread nor a wake-up.
 
 Source: inotify(7).
 """
@@ -59,7 +59,7 @@ class NoticeKind(Enum):
     FILE = auto()
     """A name that is, or was, not a folder: look at this key."""
     FOLDER = auto()
-    """A folder that came, went or changed: look at everything under it."""
+    """A folder that appeared, went or changed: look at everything under it."""
     LOST = auto()
     """The kernel's queue was full: look at everything."""
     ROOT_GONE = auto()
@@ -80,7 +80,7 @@ class TreeWatch:
     """
 
     def __init__(self, root: bytes) -> None:
-        """Begin; nothing is watched yet.
+        """Make the instance; no folder is watched yet.
 
         Raises:
             OSError: the limit of inotify instances or of open files is reached, or there is no inotify.
@@ -95,7 +95,7 @@ class TreeWatch:
         return self._fd
 
     def watch(self, folder: bytes) -> bool:
-        """Watch one folder, by its path relative to the root; scan it afterwards, not before.
+        """Watch one folder, by its path relative to the root. Scan the folder afterwards, not before.
 
         Returns:
             False when there is no such folder, or it may not be watched.
@@ -116,7 +116,7 @@ class TreeWatch:
             return True
 
     def read(self) -> list[Notice]:
-        """The notices that are there, at most some 64 KiB of them; empty when there are none.
+        """The notices that have arrived, at most some 64 KiB of them; empty when there are none.
 
         Raises:
             OSError: the descriptor is broken.
@@ -131,7 +131,7 @@ class TreeWatch:
     def close(self) -> None:
         """Stop watching; later calls of `watch` find nothing."""
         with self._lock:
-            # Not only closed: the number may soon be that of another file.
+            # -1, because the number of the closed descriptor may soon be that of another file.
             fd, self._fd = self._fd, -1
             os.close(fd)
 

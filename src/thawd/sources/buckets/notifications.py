@@ -1,7 +1,8 @@
-"""Buckets elsewhere, watched by the notifications that S3 itself sends to an SQS queue.
+"""Remote buckets, watched by the notifications that S3 sends to an SQS queue.
 
 A message is deleted once its records are queued as events. S3 sends a notification at least once, and not always in
-order: what is older than what was recorded of a key, or the same, gives no event. Records are passed on as they are.
+order: a notification that is older than the key's record, or repeats it, causes no event. Records are passed to the
+function unchanged.
 
 Source: Amazon S3 user guide, "Event message structure", on ``sequencer``; "Configuring notification by using Amazon
 SNS or Amazon SQS".
@@ -22,35 +23,36 @@ from thawd.grammar import queue_names
 from thawd.invocation import new_request_id
 from thawd.resources import RemoteBucket
 from thawd.sources.buckets import s3_event
-from thawd.sources.buckets.remote_stores import Books
-from thawd.sources.sqs.batch import Batching, Letter, SourceProgress
+from thawd.sources.buckets.remote_stores import WatcherStores
+from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import Endpoint, RawMessage, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
 from thawd.stores.events.records import NewEvent
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
+from thawd.system.retry import SayOnce
 
 _ROOM = 4
 _SEQUENCER_DIGITS = 32
-# Anybody may put anything into a queue: what of it is no notification must not hold up those beside it.
+# Any program may put messages into a queue: one that is no notification must not delay the others.
 _FOREIGN = (ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError)
 _MOST = (1 << 63) - 1
 
 
-class Happening(NamedTuple):
-    """A record of S3's, taken apart.
+class ObjectNotification(NamedTuple):
+    """One record of S3's event message, parsed.
 
     Attributes:
-        letter: id of the message that it came in.
+        message_id: id of the SQS message that it came in.
         bucket: name of the bucket.
         name: event name, for example ``ObjectCreated:Copy``.
         key: the object's complete key.
-        size: bytes; 0 where it does not say.
-        at_ns: when, nanoseconds since the epoch.
-        mark: orders the happenings of a key, with the ETag behind it.
-        record: as S3 made it.
+        size: bytes; 0 where the record has none.
+        at_ns: time of the event, nanoseconds since the epoch.
+        mark: the sequencer, which orders the notifications of a key, followed by the ETag.
+        record: the record as S3 sent it.
     """
 
-    letter: str
+    message_id: str
     bucket: str
     name: str
     key: bytes
@@ -64,18 +66,22 @@ class NotifiedBucketWatcher:
     """Watches one bucket by its notifications; `thawd.sources.buckets.remote.RemoteBucketWatcher` does it by listing.
 
     Args:
-        bucket: the bucket; it names a queue.
-        books: where it is recorded.
-        endpoint: where SQS is; None: where the surroundings say.
+        bucket: the bucket, whose configuration names a queue.
+        watcher_stores: the stores that this records into.
+        endpoint: where SQS is; None: where AWS's environment variables and files say.
         log: takes lines for the operator.
-        on_events: told the functions that have new events in the queue.
+        on_events: called with the functions that have new events in the queue.
+
+    Attributes:
+        bucket: the bucket.
+        events: events queued so far.
     """
 
     def __init__(
         self,
         bucket: RemoteBucket,
         *,
-        books: Books,
+        watcher_stores: WatcherStores,
         endpoint: Endpoint | None,
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
@@ -85,7 +91,7 @@ class NotifiedBucketWatcher:
         self.bucket = bucket
         self.events = 0
         self._queue = SqsQueue(queue, endpoint=endpoint)
-        self._books = books
+        self._watcher_stores = watcher_stores
         self._log = log
         self._on_events = on_events
         self._catalog = f"{bucket.identity} {queue.arn}"
@@ -94,7 +100,7 @@ class NotifiedBucketWatcher:
         self._progress = SourceProgress()
         self._receiver: Receiver | None = None
         self._recording = asyncio.Lock()
-        self._said_foreign = False
+        self._reports = SayOnce(log)
 
     async def run(self) -> None:
         """Receive until cancelled."""
@@ -106,7 +112,7 @@ class NotifiedBucketWatcher:
                     open_=_open,
                     handle=self._handle,
                     batching=Batching(),
-                    room=lambda: 0 if self._books.is_full() else _ROOM,
+                    room=lambda: 0 if self._watcher_stores.is_full() else _ROOM,
                     progress=self._progress,
                     report=lambda text: self._log(f"bucket {self.bucket.name}: {self.bucket.notifications} {text}"),
                 )
@@ -116,17 +122,17 @@ class NotifiedBucketWatcher:
             self._on_events({notification.function for notification in self.bucket.notify})
 
     def pause(self) -> None:
-        """Receive no more; what comes meanwhile stays in the queue, as long as the queue keeps it."""
+        """Receive no more; new messages stay in the SQS queue, as long as that keeps them."""
         self._going.clear()
         if self._receiver is not None:
             self._receiver.stop()
 
     def resume(self) -> None:
-        """Go on."""
+        """Receive again."""
         self._going.set()
 
     def status(self) -> dict[str, Any]:
-        """What it is doing, for people and ``thawd source``."""
+        """The watcher's state and figures, as ``thawd source`` shows them."""
         progress = self._progress
         return {
             "name": f"bucket:{self.bucket.name}",
@@ -144,17 +150,17 @@ class NotifiedBucketWatcher:
             "events": self.events,
         }
 
-    async def _handle(self, letters: Sequence[Letter]) -> set[str]:
-        if self._books.is_full():
+    async def _handle(self, messages: Sequence[ReceivedMessage]) -> set[str]:
+        if self._watcher_stores.is_full():
             raise Throttled("as many events as server.max_queued allows wait already")
         failed: set[str] = set()
-        found: list[Happening] = []
-        for letter in letters:
+        found: list[ObjectNotification] = []
+        for message in messages:
             try:
-                found += happenings(letter.content, letter=letter.id)
+                found += object_notifications(message.content, message_id=message.id)
             except _FOREIGN as error:
-                failed.add(letter.id)
-                self._tell_of_foreign(error)
+                failed.add(message.id)
+                self._report_foreign(error)
         ours = [one for one in found if self._is_ours(one)]
         try:
             async with self._recording:
@@ -165,12 +171,12 @@ class NotifiedBucketWatcher:
         self._progress.last_result = "PROBLEM: messages that are no notifications" if failed else "OK"
         return failed
 
-    def _is_ours(self, happening: Happening) -> bool:
-        return happening.bucket == self.bucket.bucket and happening.key.startswith(self.bucket.prefix.encode())
+    def _is_ours(self, notification: ObjectNotification) -> bool:
+        return notification.bucket == self.bucket.bucket and notification.key.startswith(self.bucket.prefix.encode())
 
-    async def _record(self, batch: Mapping[bytes, Happening]) -> set[str]:
-        """Record what is news and queue its events; the messages that are to come again."""
-        known = await self._books.objects.lookup(self._catalog, list(batch))
+    async def _record(self, batch: Mapping[bytes, ObjectNotification]) -> set[str]:
+        """Record the notifications that are news and queue their events; ids of the messages that must come again."""
+        known = await self._watcher_stores.objects.lookup(self._catalog, list(batch))
         changes = [
             ObjectChange(
                 key=key,
@@ -183,39 +189,38 @@ class NotifiedBucketWatcher:
         ]
         if not changes:
             return set()
-        applied = await self._books.objects.apply(
+        applied = await self._watcher_stores.objects.apply(
             self._catalog, changes, events_for=lambda change, _: self._events_of(batch[change.key])
         )
         self.events += applied.events
         if applied.functions:
             self._on_events(applied.functions)
-        return {batch[key].letter for key in applied.conflicts}
+        return {batch[key].message_id for key in applied.conflicts}
 
-    def _events_of(self, happening: Happening) -> list[NewEvent]:
-        functions = s3_event.functions_for(self.bucket.notify, key=happening.key, event_name=happening.name)
-        payload = msgspec.json.encode({"Records": [happening.record]})
+    def _events_of(self, notification: ObjectNotification) -> list[NewEvent]:
+        functions = s3_event.functions_for(self.bucket.notify, key=notification.key, event_name=notification.name)
+        payload = msgspec.json.encode({"Records": [notification.record]})
         return [
             NewEvent(
                 function=function,
                 payload=payload,
                 request_id=new_request_id(),
                 source=f"bucket:{self.bucket.name}",
-                row_key=s3_event.row_key(happening.key),
+                row_key=s3_event.row_key(notification.key),
             )
             for function in functions
         ]
 
-    def _tell_of_foreign(self, error: Exception) -> None:
-        if not self._said_foreign:
-            self._said_foreign = True
-            self._log(
-                f"bucket {self.bucket.name}: {self.bucket.notifications} holds messages that are no notifications of "
-                f"S3 ({error!r}); they stay there, for the queue's redrive policy to deal with"
-            )
+    def _report_foreign(self, error: Exception) -> None:
+        self._reports.say(
+            f"bucket {self.bucket.name}: {self.bucket.notifications} holds messages that are no notifications of "
+            f"S3 ({error!r}); they stay there, for the queue's redrive policy to deal with",
+            cause="foreign",
+        )
 
 
-def happenings(body: bytes, *, letter: str) -> list[Happening]:
-    """What a notification tells of: objects that were created or removed; also when it came by way of SNS.
+def object_notifications(body: bytes, *, message_id: str) -> list[ObjectNotification]:
+    """The objects that a notification names as created or removed; it may have come through SNS.
 
     Raises:
         ValueError, KeyError, TypeError, AttributeError, OverflowError, RecursionError: it is no notification.
@@ -226,21 +231,21 @@ def happenings(body: bytes, *, letter: str) -> list[Happening]:
     if document.get("Event") == "s3:TestEvent":
         return []
     return [
-        _taken_apart(record, letter)
+        _parse(record, message_id)
         for record in document["Records"]
         if record["eventName"].partition(":")[0] in ("ObjectCreated", "ObjectRemoved")
     ]
 
 
-def _taken_apart(record: Mapping[str, Any], letter: str) -> Happening:
+def _parse(record: Mapping[str, Any], message_id: str) -> ObjectNotification:
     described = record["s3"]["object"]
     sequencer = str(described.get("sequencer", "")).upper().ljust(_SEQUENCER_DIGITS, "0")
     size = int(described.get("size", 0))
     at_ns = int(datetime.fromisoformat(record["eventTime"]).timestamp() * 1_000_000) * 1000
     if not (0 <= size <= _MOST and 0 <= at_ns <= _MOST):
-        raise ValueError("its size or its time cannot be")
-    return Happening(
-        letter=letter,
+        raise ValueError("its size or its time is out of range")
+    return ObjectNotification(
+        message_id=message_id,
         bucket=record["s3"]["bucket"]["name"],
         name=record["eventName"],
         key=unquote_to_bytes(described["key"].replace("+", " ")),
@@ -251,21 +256,26 @@ def _taken_apart(record: Mapping[str, Any], letter: str) -> Happening:
     )
 
 
-def _record_of(happening: Happening) -> ObjectRecord:
+def _record_of(notification: ObjectNotification) -> ObjectRecord:
     return ObjectRecord(
-        key=happening.key, inode=0, size=happening.size, mtime_ns=happening.at_ns, ctime_ns=0, etag=happening.mark
+        key=notification.key,
+        inode=0,
+        size=notification.size,
+        mtime_ns=notification.at_ns,
+        ctime_ns=0,
+        etag=notification.mark,
     )
 
 
-def _is_news(happening: Happening, known: ObjectRecord) -> bool:
-    """Whether it is later than what was recorded, and not the same once more."""
-    then, now = known.etag[:_SEQUENCER_DIGITS], happening.mark[:_SEQUENCER_DIGITS]
-    return now > then or (now == then and (happening.mark, happening.at_ns) != (known.etag, known.mtime_ns))
+def _is_news(notification: ObjectNotification, known: ObjectRecord) -> bool:
+    """Whether a notification is later than the key's record, and does not repeat it."""
+    then, now = known.etag[:_SEQUENCER_DIGITS], notification.mark[:_SEQUENCER_DIGITS]
+    return now > then or (now == then and (notification.mark, notification.at_ns) != (known.etag, known.mtime_ns))
 
 
-def _one_of_each_key(found: Iterable[Happening]) -> list[dict[bytes, Happening]]:
-    """The happenings in batches, in each at most one of a key, and those of a key in their order."""
-    batches: list[dict[bytes, Happening]] = []
+def _one_of_each_key(found: Iterable[ObjectNotification]) -> list[dict[bytes, ObjectNotification]]:
+    """The notifications in batches with at most one of each key; those of a key keep their order."""
+    batches: list[dict[bytes, ObjectNotification]] = []
     for one in sorted(found, key=lambda one: one.mark[:_SEQUENCER_DIGITS]):
         batch = next((batch for batch in batches if one.key not in batch), None)
         if batch is None:

@@ -1,4 +1,4 @@
-"""From a change in the catalog of objects to the events that it causes. Pure, but for the request ids."""
+"""Makes the events that a change in the catalog of objects causes. Pure, but for the request ids."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from thawd.stores.objects.catalog import ObjectChange
 
 
 class BucketSource(NamedTuple):
-    """Whose events they are.
+    """The bucket that events come from.
 
     Attributes:
-        name: what the bucket is called here.
-        bucket: what events call it.
-        notify: its notifications.
-        region: its region.
+        name: the bucket's name in the configuration.
+        bucket: the bucket's name in events.
+        notify: the bucket's notifications.
+        region: the bucket's region.
     """
 
     name: str
@@ -33,9 +33,9 @@ def events_of(source: BucketSource, change: ObjectChange, sequencer: int, *, at_
 
     Args:
         source: the bucket.
-        change: what happened.
-        sequencer: of the change.
-        at_s: when it was found, seconds since the epoch.
+        change: the change of an object.
+        sequencer: the change's sequencer.
+        at_s: when the change was found, seconds since the epoch.
     """
     name = s3_event.REMOVED if change.now is None else s3_event.CREATED
     events = []

@@ -1,6 +1,6 @@
-"""Keys that are to be looked at, each at its time. A bounded set, not a queue: a key is in it at most once.
+"""Keys that wait to be looked at, each at its time. A bounded set, not a queue: it holds a key at most once.
 
-Single-threaded, used within the event loop. The clock is a parameter: ``time.monotonic()`` seconds.
+Single-threaded, used within the event loop. The time is a parameter: ``time.monotonic()`` seconds.
 """
 
 from __future__ import annotations
@@ -10,10 +10,11 @@ import heapq
 from typing import NamedTuple
 
 from thawd.sources.buckets.files import Patience
+from thawd.system.retry import is_set_within
 
 
 class Due(NamedTuple):
-    """A key whose time has come, and what is remembered of its last look."""
+    """A key that is due, and what is remembered of its last look."""
 
     key: bytes
     patience: Patience | None
@@ -23,13 +24,13 @@ class Pending:
     """Keys by the time of their next look.
 
     Args:
-        limit: most keys held.
+        limit: most keys held at the same time.
     """
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
         self._due: dict[bytes, tuple[float, Patience | None]] = {}
-        # May hold times that a later `push` has brought forward; `take` passes over them.
+        # May hold times that a later `push` has replaced by earlier ones; `take` passes over them.
         self._heap: list[tuple[float, bytes]] = []
         self._changed = asyncio.Event()
 
@@ -40,7 +41,7 @@ class Pending:
         return key in self._due
 
     def push(self, key: bytes, due: float, *, patience: Patience | None = None) -> bool:
-        """Look at `key` at `due`, or earlier if that was planned already.
+        """Hold `key` until `due`; where it is held already, the earlier time counts.
 
         Returns:
             False when the limit is reached and the key is not held.
@@ -60,7 +61,7 @@ class Pending:
         return True
 
     def take(self, now: float, limit: int) -> list[Due]:
-        """Up to `limit` keys whose time has come, the earliest first; they are no longer held."""
+        """Take out up to `limit` keys that are due, the earliest first."""
         taken: list[Due] = []
         while self._heap and len(taken) < limit and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
@@ -71,7 +72,7 @@ class Pending:
         return taken
 
     def next_due(self) -> float | None:
-        """When the earliest key comes due, or None when there are none."""
+        """When the earliest key comes due; None: no key is held."""
         while self._heap:
             due, key = self._heap[0]
             held = self._due.get(key)
@@ -83,15 +84,11 @@ class Pending:
     async def wait(self, timeout_s: float | None) -> None:
         """Return when an earlier time than all before was pushed, or after `timeout_s` seconds."""
         self._changed.clear()
-        try:
-            async with asyncio.timeout(timeout_s):
-                await self._changed.wait()
-        except TimeoutError:
-            pass
+        await is_set_within(self._changed, timeout_s)
 
 
 def _longer(one: Patience | None, other: Patience | None) -> Patience | None:
-    """Of two memories of a file the one that has seen it unchanged for longer."""
+    """Of two, the one that has seen the file unchanged for longer."""
     if one is None or other is None:
         return one or other
     return other if one.seen is None or (other.seen is not None and other.since < one.since) else one

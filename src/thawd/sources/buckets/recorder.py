@@ -1,7 +1,7 @@
-"""From a look at files to recorded objects and queued events, for one bucket; one transaction for each batch.
+"""Looks at files of one bucket, records the objects and queues their events; one transaction for each batch.
 
 A file's record is looked up before the file is looked at, and the change is stored only if that record is still the
-one in the catalog. So two looks at the same change, for example after a PUT and after the kernel's notice of it, give
+one in the catalog. So two looks at the same change, for example after a PUT and after the kernel's notice of it, cause
 one event, and a look that was overtaken is repeated.
 """
 # The root is bytes here, which pathlib does not take.
@@ -25,19 +25,28 @@ from thawd.sources.buckets.object_events import BucketSource, events_of
 from thawd.sources.buckets.pending import Due
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord
 from thawd.system import threads
+from thawd.system.retry import SayOnce
 
 BATCH_KEYS = 100
-"""Keys looked at, and recorded, together."""
+"""Most keys that are looked at and recorded together."""
 LARGE_BYTES = 16 * 1024 * 1024
-"""Files larger than this are read apart from the others, and a batch of small ones ends once this much was read."""
+"""Larger files are read apart from the others, and a batch of smaller ones ends once this much was read."""
 _THREADS = 4
 _STORE_RETRY_S = 2.0
 _FULL = "as many events as server.max_queued allows wait already"
+# Files and folders whose trouble is remembered, so that it is not reported again.
 _REMEMBERED_COMPLAINTS = 1000
 
 
 class Again(NamedTuple):
-    """A key that is to be looked at again in `wait_s` seconds; `alone` if its file is too large to be among others."""
+    """A key that is to be looked at again.
+
+    Attributes:
+        key: the key.
+        wait_s: when, seconds from now.
+        patience: what is remembered of the last look; None: nothing.
+        alone: whether its file is too large for a batch with others.
+    """
 
     key: bytes
     wait_s: float
@@ -46,7 +55,7 @@ class Again(NamedTuple):
 
 
 class FolderLost(Exception):
-    """The bucket's folder is not there, or another one than before: nothing may be concluded from what is missing."""
+    """The bucket's folder is missing, or is another one than before: a missing file there does not count as removed."""
 
 
 class Recorder:
@@ -56,9 +65,13 @@ class Recorder:
         bucket: the bucket.
         objects: the catalog.
         log: takes lines for the operator.
-        on_events: told the functions that have new events in the queue.
+        on_events: called with the functions that have new events in the queue.
         settle_s: see `Looker`.
         is_full: whether the queue takes no events at the moment.
+
+    Attributes:
+        root: the bucket's folder.
+        leases: whether leases work in the folder's file system.
     """
 
     def __init__(
@@ -76,20 +89,19 @@ class Recorder:
         self.leases = True
         self._bucket = bucket
         self._objects = objects
-        self._log = log
         self._on_events = on_events
         self._settle_s = settle_s
         self._threads = threads.pool(_THREADS, name=f"bucket {bucket.name}")
         self._stop = threading.Event()
-        self._complaints: set[bytes] = set()
-        self._store_complaint = ""
+        self._reports = SayOnce(log)
+        self._unreadable = SayOnce(log, most_topics=_REMEMBERED_COMPLAINTS)
         self._identity: tuple[int, int] | None = None
 
     def bind(self) -> None:
-        """From now on the folder counts as lost when it is not the one that is there at this moment. Blocks.
+        """Remember which folder is there now: from now on, any other one counts as lost. Blocks.
 
         Raises:
-            OSError: there is no folder, or it cannot be told.
+            OSError: there is no folder, or it cannot be reached.
         """
         now = os.stat(self.root)
         if not stat.S_ISDIR(now.st_mode):
@@ -100,7 +112,7 @@ class Recorder:
         """Check that the folder is there and the same as when `bind` was called. Blocks.
 
         Raises:
-            FolderLost: it is not.
+            FolderLost: it is missing, or another one.
         """
         try:
             now = os.stat(self.root)
@@ -120,17 +132,17 @@ class Recorder:
 
         Args:
             dues: the keys, and what is remembered of their last look.
-            trusted: what the platform itself has just written, by key.
+            trusted: files that the platform has just written, by key.
             limit_bytes: read no file larger than this, and not much more in all; None: no limit.
 
         Returns:
-            The keys that are to be looked at again. Trouble with the store is logged and makes that all of them.
+            The keys that are to be looked at again; all of them where the store fails, which is logged.
 
         Raises:
             FolderLost: keys are missing because the folder is.
         """
         if self._bucket.notify and self._is_full():
-            self._complain_of_full()
+            self._complain_of_waiting(_FULL)
             return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
@@ -141,9 +153,7 @@ class Recorder:
         except StoreError as error:
             self.complain_of_store(error)
             return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
-        if self._store_complaint:
-            self._store_complaint = ""
-            self._log(f"bucket {self._bucket.name}: objects are recorded again")
+        self._reports.over(f"bucket {self._bucket.name}: objects are recorded again")
         again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
         again += [Again(key, 0.0, None) for key in conflicts]
         again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is FileState.UNFINISHED]
@@ -151,27 +161,23 @@ class Recorder:
         return again
 
     def complain(self, key: bytes, error: OSError) -> None:
-        """Log once that a file or folder cannot be read. From any thread."""
-        if key not in self._complaints and len(self._complaints) < _REMEMBERED_COMPLAINTS:
-            self._complaints.add(key)
-            self._log(
-                f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
-                "make it readable for the user thawd runs as. It is tried again with every scan"
-            )
+        """Log once that a file or folder cannot be read. May be called from any thread."""
+        self._unreadable.say(
+            f"bucket {self._bucket.name}: {os.fsdecode(key)!r} cannot be read ({error.strerror or error}); "
+            "make it readable for the user thawd runs as. It is tried again with every scan",
+            topic=key,
+            cause="unreadable",
+        )
 
     def complain_of_store(self, error: StoreError) -> None:
-        """Log trouble with the state file, once for each different one."""
-        if error.message != self._store_complaint:
-            self._store_complaint = error.message
-            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {error.message}")
+        """Log an error of the state file, once until it is another one."""
+        self._complain_of_waiting(error.message)
 
-    def _complain_of_full(self) -> None:
-        if self._store_complaint != _FULL:
-            self._store_complaint = _FULL
-            self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+    def _complain_of_waiting(self, why: str) -> None:
+        self._reports.say(f"bucket {self._bucket.name}: objects wait to be recorded: {why}")
 
     def close(self) -> None:
-        """Let the threads end; what they are reading is given up."""
+        """Have the threads end; reading a file is broken off."""
         self._stop.set()
         self._threads.shutdown(wait=False, cancel_futures=True)
 
@@ -182,7 +188,7 @@ class Recorder:
         trusted: Mapping[bytes, Trusted],
         limit_bytes: int | None,
     ) -> list[LookResult]:
-        """Findings for the first of `dues`, as far as the bytes to be read allow. Runs on a thread."""
+        """Look at the first of `dues`, as many as the limit of bytes allows. Runs on a thread."""
         looker = Looker(self.root, leases=self.leases, settle_s=self._settle_s, stop=self._stop)
         findings: list[LookResult] = []
         read_bytes = 0
@@ -210,7 +216,7 @@ class Recorder:
             if finding.state is FileState.UNREADABLE and finding.error is not None:
                 self.complain(finding.key, finding.error)
             elif finding.state is FileState.CHANGED or (finding.state is FileState.GONE and record is not None):
-                self._complaints.discard(finding.key)
+                self._unreadable.over(topic=finding.key)
                 changes.append(
                     ObjectChange(
                         key=finding.key,

@@ -1,9 +1,9 @@
-"""Buckets elsewhere, watched by listing: what each listing finds is compared with the catalog.
+"""Remote buckets, watched by listing: each listing is compared with the catalog.
 
 An object that is new, changed or gone is recorded and its events are queued in one transaction, as with folders, so
-that a crash neither loses nor repeats one. A listing that breaks off is begun anew; what it had recorded stands, and
-nothing counts as removed until a listing has come to its end. Whatever the order of a store's listing, memory grows
-by eight bytes an object.
+that a crash neither loses nor repeats one. A listing that fails is started again; what it had recorded stays, and no
+object counts as removed until a listing is complete. Whatever the order of a store's listing, memory grows by eight
+bytes an object.
 """
 
 from __future__ import annotations
@@ -21,10 +21,11 @@ from typing import Any
 from thawd.errors import ThawdError
 from thawd.resources import RemoteBucket
 from thawd.sources.buckets.object_events import BucketSource, events_of
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
 from thawd.stores.objects.listings import ListingProgress
 from thawd.stores.objects.remote import BucketStore, OddKeysError, RemoteObject
+from thawd.system.retry import SayOnce
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
@@ -33,10 +34,10 @@ _FULL_RECHECK_S = 1.0
 
 
 class RemoteBucketWatcher:
-    """Watches one bucket elsewhere.
+    """Watches one remote bucket.
 
     Attributes:
-        first_listing_done: set once a listing has come to its end.
+        first_listing_done: set once a listing is complete.
     """
 
     def __init__(
@@ -44,39 +45,40 @@ class RemoteBucketWatcher:
         bucket: RemoteBucket,
         store: BucketStore,
         *,
-        books: Books,
+        watcher_stores: WatcherStores,
         log: Callable[[str], None],
         on_events: Callable[[set[str]], None],
     ) -> None:
-        """Prepare; nothing is asked of the store before `run`.
+        """Prepare; the store is not called before `run`.
 
         Args:
             bucket: the bucket.
-            store: its store.
-            books: where it records.
+            store: reads the bucket.
+            watcher_stores: the stores that this records into.
             log: takes lines for the operator.
-            on_events: told the functions that have new events in the queue.
+            on_events: called with the functions that have new events in the queue.
         """
         self.first_listing_done = asyncio.Event()
         self._bucket = bucket
         self._store = store
-        self._objects = books.objects
-        self._listings = books.listings
+        self._objects = watcher_stores.objects
+        self._listings = watcher_stores.listings
         self._log = log
         self._on_events = on_events
-        self._is_full = books.is_full
+        self._is_full = watcher_stores.is_full
         self._source = BucketSource(bucket.name, bucket.bucket, bucket.notify, bucket.region)
         self._catalog = bucket.identity
         self._going = asyncio.Event()
         self._going.set()
-        self._complaint = ""
+        self._reports = SayOnce(log)
+        self._complaint = ""  # why the bucket is not listed, for `status`
         self._completed_at: float | None = None
         self._took_s: float | None = None
         self._objects_seen: int | None = None
         self._events = 0
 
     async def run(self) -> None:
-        """List again and again until cancelled."""
+        """List the bucket again and again until cancelled."""
         try:
             while True:
                 await self._going.wait()
@@ -97,17 +99,17 @@ class RemoteBucketWatcher:
             self._on_events({notification.function for notification in self._bucket.notify})
 
     def pause(self) -> None:
-        """Begin no more listings; one that is under way comes to its end."""
+        """Begin no more listings; one that runs goes on to its end."""
         self._going.clear()
 
     def resume(self) -> None:
-        """Go on; what changed meanwhile is found."""
+        """List again; changes made meanwhile are found."""
         self._going.set()
 
     def status(self) -> dict[str, Any]:
-        """What it is doing, for people and ``thawd source``.
+        """The watcher's state and figures, as ``thawd source`` shows them.
 
-        ``oldest_s`` is how long ago the last complete listing began, seconds: what changed before has been seen.
+        ``oldest_s`` is how long ago the last complete listing began, seconds: earlier changes have been seen.
         """
         result = "No listing yet" if self._completed_at is None else "OK"
         return {
@@ -126,7 +128,7 @@ class RemoteBucketWatcher:
         }
 
     async def look(self) -> None:
-        """One listing from beginning to end; when it returns, what it found is recorded and queued.
+        """List the bucket once; when this returns, all changes are recorded and their events queued.
 
         Raises:
             StoreError: the bucket cannot be listed, or the state file not be written.
@@ -151,7 +153,7 @@ class RemoteBucketWatcher:
         self.first_listing_done.set()
 
     async def _record(self, found: Sequence[RemoteObject], progress: ListingProgress) -> int:
-        """Record those of `found` that are not as recorded; how many of them had been recorded before."""
+        """Record the objects that differ from their records; how many of `found` had a record before."""
         await self._until_room()
         keys = [entry.key.encode() for entry in found]
         known = await self._objects.lookup(self._catalog, keys)
@@ -174,25 +176,24 @@ class RemoteBucketWatcher:
         return len(known)
 
     async def _until_room(self) -> None:
-        """Wait while the queue is full: what is not recorded is found later, and the queue keeps what it has."""
+        """Wait while the queue is full: it has no room for the events of what would be recorded."""
         while self._is_full():
-            if self._complaint != _FULL:
-                self._complaint = _FULL
-                self._log(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
+            self._complaint = _FULL
+            self._reports.say(f"bucket {self._bucket.name}: objects wait to be recorded: {_FULL}")
             await asyncio.sleep(_FULL_RECHECK_S)
 
     def _is_from_before(self, entry: RemoteObject, progress: ListingProgress) -> bool:
-        """Whether the object was there before the first listing, and is to be passed over for that."""
+        """Whether the object is older than the first listing, and the bucket's configuration passes over such ones."""
         if self._bucket.existing == "notify" or progress.completed_at is not None:
             return False
         return entry.mtime_ns < progress.begun_at * 1e9
 
     async def _is_object(self, entry: RemoteObject) -> bool:
-        """Whether it is one, and not the marker of a folder: its key ends with a slash, which the listing has not."""
+        """Whether it is an object and no folder marker, whose key ends with a slash that the listing leaves out."""
         return entry.size > 0 or await self._store.exists(entry.key)
 
     async def _sweep(self, seen: array[int], salt: bytes) -> None:
-        """Find recorded objects that the listing did not have."""
+        """Record as removed the recorded objects that the listing did not have."""
         ordered = array("Q", sorted(seen))
         start = b""
         while page := await self._objects.page(self._catalog, start=start, limit=_PAGE_KEYS):
@@ -218,16 +219,14 @@ class RemoteBucketWatcher:
         if applied.functions:
             self._on_events(applied.functions)
 
-    def _complain(self, said: str) -> None:
-        """Log trouble once for each different one."""
-        if said != self._complaint:
-            self._complaint = said
-            self._log(f"{said}. It is tried again every {self._bucket.poll_s:g} s; nothing is lost")
+    def _complain(self, error: str) -> None:
+        """Log an error once until it is another one."""
+        self._complaint = error
+        self._reports.say(f"{error}. It is tried again every {self._bucket.poll_s:g} s; nothing is lost")
 
     def _relieve(self) -> None:
-        if self._complaint:
-            self._complaint = ""
-            self._log(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
+        self._complaint = ""
+        self._reports.over(f"bucket {self._bucket.name}: {self._bucket.url} is listed again")
 
 
 def _digest(key: bytes, salt: bytes) -> int:

@@ -1,4 +1,4 @@
-"""All buckets elsewhere that invoke functions: each watched by listing, or by its notifications."""
+"""All remote buckets that invoke functions: each is watched by listing, or by its notifications."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from thawd.resources import RemoteBucket
 from thawd.sources.buckets.notifications import NotifiedBucketWatcher
 from thawd.sources.buckets.remote import RemoteBucketWatcher
-from thawd.sources.buckets.remote_stores import Books
+from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.sqs.client import Endpoint
 from thawd.stores.objects.remote import BucketStores
 from thawd.telemetry.metrics import Metrics
@@ -18,22 +18,22 @@ Watcher = RemoteBucketWatcher | NotifiedBucketWatcher
 
 
 class RemoteSources:
-    """The watchers.
+    """Watches all remote buckets.
 
     Args:
         buckets: the buckets; those without notifications are not watched.
-        stores: their stores.
-        books: where they are recorded.
-        sqs: where SQS is; None: where the surroundings say.
+        stores: read the buckets.
+        watcher_stores: the stores that watchers record into.
+        sqs: address of SQS; None: where AWS's environment variables and files say.
         log: takes lines for the operator.
-        wake: told the functions that have new events in the queue.
+        wake: called with the functions that have new events in the queue.
     """
 
     def __init__(
         self,
         buckets: Iterable[RemoteBucket],
         stores: BucketStores,
-        books: Books,
+        watcher_stores: WatcherStores,
         *,
         sqs: str | None,
         log: Callable[[str], None],
@@ -46,20 +46,22 @@ class RemoteSources:
                 continue
             name = f"bucket:{bucket.name}"
             if bucket.notifications is None:
-                self._watchers[name] = RemoteBucketWatcher(bucket, store, books=books, log=log, on_events=wake)
+                self._watchers[name] = RemoteBucketWatcher(
+                    bucket, store, watcher_stores=watcher_stores, log=log, on_events=wake
+                )
             else:
                 endpoint = None if sqs is None else Endpoint(sqs)
                 self._watchers[name] = NotifiedBucketWatcher(
-                    bucket, books=books, endpoint=endpoint, log=log, on_events=wake
+                    bucket, watcher_stores=watcher_stores, endpoint=endpoint, log=log, on_events=wake
                 )
 
     @property
     def names(self) -> list[str]:
-        """Of all, as ``thawd source`` has them: ``bucket:`` and the bucket's name."""
+        """The names of the watchers, as ``thawd source`` has them: ``bucket:`` and the bucket's name."""
         return list(self._watchers)
 
     async def run(self, *, paused: Collection[str]) -> None:
-        """Watch until cancelled; those that are `paused` wait to be resumed."""
+        """Watch until cancelled; watchers whose names are in `paused` wait to be resumed."""
         async with asyncio.TaskGroup() as tasks:
             for name, watcher in self._watchers.items():
                 if name in paused:
@@ -67,7 +69,7 @@ class RemoteSources:
                 tasks.create_task(watcher.run())
 
     def enable(self, name: str, *, enabled: bool) -> dict[str, Any]:
-        """Resume or pause the one called `name`; how it stands then."""
+        """Resume or pause the watcher called `name`; returns its status."""
         watcher = self._watchers[name]
         if enabled:
             watcher.resume()
@@ -76,11 +78,11 @@ class RemoteSources:
         return watcher.status()
 
     def status(self) -> list[dict[str, Any]]:
-        """How they stand."""
+        """The status of each watcher."""
         return [watcher.status() for watcher in self._watchers.values()]
 
     def measure(self, metrics: Metrics) -> None:
-        """Add their figures to those of the other sources."""
+        """Add the watchers' figures to those of the other sources."""
         for name, watcher in self._watchers.items():
             shown = watcher.status()
             figures: dict[str, float] = {

@@ -1,4 +1,4 @@
-"""What those record in who watch a bucket elsewhere."""
+"""The stores that watchers of remote buckets record into."""
 
 from __future__ import annotations
 
@@ -10,11 +10,13 @@ from thawd.stores.objects.listings import Listings
 
 
 @dataclass(frozen=True, slots=True)
-class Books:
-    """Attributes:
-    objects: the catalog of objects.
-    listings: how far listings are.
-    is_full: whether the queue takes no events at the moment; watchers wait meanwhile.
+class WatcherStores:
+    """Stores that remote-bucket watchers record into.
+
+    Attributes:
+        objects: the catalog of objects.
+        listings: stores how far listings are.
+        is_full: whether the queue takes no events at the moment; watchers wait meanwhile.
     """
 
     objects: ObjectCatalog

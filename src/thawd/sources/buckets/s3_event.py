@@ -1,4 +1,4 @@
-"""S3's event notifications: their JSON, and which notification wants which event. Pure: no clock, no files.
+"""S3's event notifications: their JSON, and which functions a notification configuration names. Pure.
 
 Source: Amazon S3 user guide, "Event message structure" and "Event notification types and destinations".
 """
@@ -29,8 +29,8 @@ class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
         size: bytes, or None when it was removed.
         etag: MD5 of the content in hexadecimal digits, or None when it was removed.
         sequencer: grows with every event of a key.
-        at_s: when, seconds since the epoch.
-        request_id: request id of the invocation it causes.
+        at_s: when it happened, seconds since the epoch.
+        request_id: request id of the invocation that the event causes.
         region: the region of the bucket.
     """
 
@@ -46,11 +46,11 @@ class ObjectEvent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
-    """The event as the JSON text a function receives: a list of one record.
+    """The event as the JSON text that a function receives: a list of one record.
 
     Args:
-        event: what happened.
-        configuration_id: names the notification that asked for it.
+        event: what happened to the object.
+        configuration_id: names the notification configuration that asks for the event.
     """
     described: dict[str, object] = {"key": quote_plus(event.key, safe="/")}
     if event.size is not None:
@@ -87,11 +87,11 @@ def encode(event: ObjectEvent, *, configuration_id: str) -> bytes:
 
 
 def functions_for(notifications: Sequence[Notification], *, key: bytes, event_name: str) -> list[str]:
-    """The functions to invoke, each once however many of its notifications match, in the order of configuration."""
+    """The functions to invoke, each once however many notifications of it match, in the order of configuration."""
     return list(dict.fromkeys(one.function for one in notifications if one.wants(event_name, key)))
 
 
 def row_key(key: bytes) -> str:
-    """The key under which a table stores what came of an object: the key as text; a byte that is none as ``%FF``."""
+    """The key of an object's result in a table: the object's key as text, with bytes that are no UTF-8 as ``%FF``."""
     text = key.decode("utf-8", "surrogateescape")
     return "".join(f"%{ord(char) - 0xDC00:02X}" if "\udc80" <= char <= "\udcff" else char for char in text)

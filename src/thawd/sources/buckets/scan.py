@@ -1,6 +1,6 @@
-"""Walking a bucket's folder and comparing it with the catalog, in pieces, on a thread. Finds candidates only.
+"""Walks a bucket's folder and compares it with the catalog, in pieces, on a thread. Finds candidates only.
 
-No more than a piece of a folder is in memory, however many files there are; folders still to be walked are held.
+Memory holds one piece of a folder, however many files there are, and the names of folders still to be walked.
 """
 
 from __future__ import annotations
@@ -25,8 +25,8 @@ def walk(
     Args:
         root: the bucket's folder.
         prefix: folder to begin with, relative to the root; empty for all.
-        enter: called with each folder before it is read, so that a watch set there misses nothing.
-        report: called with a folder that cannot be read, and why; a folder that is not there is passed over.
+        enter: called with each folder before it is read, so that a watch set there misses no file.
+        report: called with a folder that cannot be read, and the error; a folder that is missing is passed over.
         chunk_keys: most keys in a piece.
 
     Raises:
@@ -71,7 +71,7 @@ def _entries(path: bytes) -> Iterator[tuple[bytes, bool]]:
 def differing(
     root: bytes, keys: Sequence[bytes], known: Mapping[bytes, ObjectRecord], *, report: Report
 ) -> list[bytes]:
-    """Those of `keys` whose file is not as recorded: new, changed or gone."""
+    """Those of `keys` whose file differs from its record: it is new, changed or gone."""
     folder = BucketFolder(root)
     found = []
     for key in keys:

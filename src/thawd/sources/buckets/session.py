@@ -1,6 +1,6 @@
-"""What is remembered while a bucket is watched: keys to look at, folders to scan, whether the folder is lost.
+"""A bucket's state while it is watched: keys to look at, folders to scan, whether its folder is lost.
 
-Bounded: when more keys wait than are held, only their folders are remembered, and scanned later.
+Bounded: when more keys wait than may be held, only their folders are remembered, and scanned later.
 """
 # Keys and paths are bytes here, which pathlib does not take.
 # ruff: noqa: PTH120
@@ -25,11 +25,11 @@ class WatchSettings:
     """How a bucket is watched.
 
     Attributes:
-        settle_s: where the kernel cannot tell writers, a file unchanged for so long is complete; seconds.
+        settle_s: where leases do not work, a file that is unchanged for so long is complete; seconds.
         scan_interval_s: shortest time between two full scans, seconds.
-        unwatched_interval_s: the same when the kernel's notices are missing for some folders, seconds.
-        scan_share: a full scan that takes one second is followed by this many seconds without.
-        held_keys: most keys waiting for a look; of what exceeds it, only the folders are remembered.
+        unwatched_interval_s: the same when some folders cannot be watched, seconds.
+        scan_share: a full scan that takes one second is followed by this many seconds without one.
+        held_keys: most keys that wait for a look; of further ones, only the folders are remembered.
     """
 
     settle_s: float = 1.0
@@ -44,13 +44,14 @@ class Session:
     """The time between finding the bucket's folder and losing it.
 
     Attributes:
-        tree: the kernel's notices, or None when there are none.
+        tree: gives the kernel's notices; None: the kernel gives none.
         pending: keys to look at.
         large: keys of files so large that others should not wait for them.
-        dirty: folders to scan, and when; the empty name is the whole bucket.
-        dirtied: set when `dirty` grew.
-        lost: set when the folder is lost; `reason` says how.
-        unwatched: whether some folder gets no notices.
+        dirty: folders to scan, and when, ``time.monotonic()`` seconds; the empty name is the whole bucket.
+        dirtied: set when a folder was added to `dirty`.
+        lost: set when the folder is lost.
+        reason: how the folder was lost; empty while it is not.
+        unwatched: whether some folder is not watched.
     """
 
     tree: TreeWatch | None
@@ -63,7 +64,7 @@ class Session:
     unwatched: bool = False
 
     def lose(self, reason: str) -> None:
-        """The folder is lost; the first reason stands."""
+        """Note that the folder is lost; the first reason counts."""
         self.reason = self.reason or reason
         self.lost.set()
 

@@ -1,11 +1,11 @@
-"""A bucket is a folder: every object that appears in it, is overwritten or removed becomes exactly one event.
+"""Watches a bucket's folder: every object that appears in it, is overwritten or removed becomes exactly one event.
 
-The truth is the folder compared with the catalog; the kernel's notices only say where to look. The whole folder is
-compared at start and from time to time, as a net for notices that were lost. What is recorded and queued here is run
-by the dispatcher; what is complete is judged by `object_file`.
+The folder is compared with the catalog; the kernel's notices only say where to look. The whole folder is compared at
+the start and from time to time, in case notices were lost. Events are queued here and run by `thawd.queue.invoker`;
+`files` decides whether a file is complete.
 
-Way of a file: a notice or a scan names its key -> it is looked at (25 ms later, again and again while somebody writes
-to it) -> its record and its events are one transaction (`recorder`) -> the functions concerned are woken.
+Way of a file: a notice or a scan names its key -> the file is looked at (25 ms later, and again while a process writes
+to it) -> its record and its events are stored in one transaction (`recorder`) -> the functions are woken.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from thawd.sources.buckets.session import Session, WatchSettings
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectRecord
 from thawd.stores.objects.folder import is_hidden
 from thawd.system import threads
+from thawd.system.retry import SayOnce, is_set_within
 
 __all__ = ["BucketWatcher", "WatchSettings", "install_lease_signal_handler"]
 
@@ -39,10 +40,9 @@ _PAGE_KEYS = 1000
 _STORE_RETRY_S = 2.0
 _RETURN_POLL_S = 1.0
 _INGEST_LOOKS = 5
-# After a batch others may gather for so long: many files that come one by one then share transactions. One that comes
-# alone does not wait for it.
+# Wait after a batch, so that many files that come one by one share transactions. A file that comes alone does not wait.
 _GATHER_S = 0.01
-# Timers of the event loop are this coarse; waiting for less would be spinning.
+# The event loop's timers count whole milliseconds; a shorter wait would spin.
 _TICK_S = 0.001
 
 
@@ -50,7 +50,7 @@ class BucketWatcher:
     """Watches one bucket.
 
     Attributes:
-        initial_scan_done: set once all objects that were complete at start have been recorded and their events queued.
+        initial_scan_done: set once all objects that were complete at the start are recorded and their events queued.
     """
 
     def __init__(
@@ -63,13 +63,13 @@ class BucketWatcher:
         settings: WatchSettings | None = None,
         is_full: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Prepare; nothing is opened before `run`.
+        """Prepare; no file is opened before `run`.
 
         Args:
             bucket: the bucket.
             objects: the catalog of objects.
             log: takes lines for the operator; may be called from other threads.
-            on_events: told the functions that have new events in the queue; called in the event loop.
+            on_events: called with the functions that have new events in the queue, in the event loop.
             settings: None: the defaults.
             is_full: whether the queue takes no events at the moment; objects wait to be recorded meanwhile.
         """
@@ -92,8 +92,8 @@ class BucketWatcher:
         self._ended = False
 
     async def run(self) -> None:
-        """Watch until cancelled. A folder that is missing at start is made; one that goes away is waited for."""
-        said = False
+        """Watch until cancelled. A folder that is missing at the start is made; one that goes away is waited for."""
+        reports = SayOnce(self._log)
         try:
             with contextlib.suppress(OSError):
                 await asyncio.to_thread(partial(self._bucket.path.mkdir, parents=True, exist_ok=True))
@@ -103,16 +103,13 @@ class BucketWatcher:
                 except OSError as error:
                     reason = f"cannot be used ({error.strerror or error})"
                 else:
-                    if said:
-                        self._log(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
-                        said = False
+                    reports.over(f"bucket {self._bucket.name}: its folder is there again; looking for what arrived")
                     reason = await self._watch()
-                if not said:
-                    said = True
-                    self._log(
-                        f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it "
-                        "was and readable: what arrives is found then, and nothing counts as removed until then"
-                    )
+                reports.say(
+                    f"bucket {self._bucket.name}: its folder {self._bucket.path} {reason}; put it back where it was "
+                    "and readable: what arrives is found then, and nothing counts as removed until then",
+                    cause="lost",
+                )
                 await asyncio.sleep(_RETURN_POLL_S)
         finally:
             self._ended = True
@@ -122,12 +119,12 @@ class BucketWatcher:
     async def ingest(self, key: bytes, *, stat: os.stat_result | None = None, etag: str | None = None) -> None:
         """Look at one key now, after the platform wrote or removed the object; returns when that is recorded.
 
-        Trouble with the store raises nothing: the object is there, and is recorded when the store works again.
+        An error of the store is not raised: the object is there, and is recorded when the store works again.
 
         Args:
             key: the key.
-            stat: of the complete file, before it was given its name; with `etag` it need not be read again.
-            etag: MD5 of its content in hexadecimal digits.
+            stat: stat of the complete file before it got its name; with `etag`, the file is not read again.
+            etag: MD5 of the content, hexadecimal digits.
         """
         if self._ended or is_hidden(key):
             return
@@ -156,7 +153,7 @@ class BucketWatcher:
         return (await self._objects.lookup(self._bucket.name, [key])).get(key)
 
     async def listing(self, *, prefix: bytes = b"", start: bytes = b"", limit: int = 1000) -> list[ObjectRecord]:
-        """Recorded objects in the order of their keys' bytes: those that begin with `prefix`, from `start` on.
+        """Recorded objects in the order of their keys' bytes: keys that begin with `prefix`, from `start` on.
 
         Raises:
             StoreError: the catalog cannot be read.
@@ -164,11 +161,11 @@ class BucketWatcher:
         return await self._objects.page(self._bucket.name, prefix=prefix, start=start, limit=limit)
 
     async def _watch(self) -> str:
-        """Watch until the folder is lost; says how."""
+        """Watch until the folder is lost; returns how."""
         self._recorder.leases = await asyncio.to_thread(leases_work, self._recorder.root)
         if not self._recorder.leases:
             self._log(
-                f"bucket {self._bucket.name}: this file system does not tell who is writing; "
+                f"bucket {self._bucket.name}: this file system does not say which files are being written; "
                 f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
             )
         session = self._session = Session(
@@ -245,9 +242,7 @@ class BucketWatcher:
             folder = next((folder for folder, due in session.dirty.items() if due <= now), None)
             if now < next_full and folder is None:
                 until = min([next_full, *session.dirty.values()])
-                with contextlib.suppress(TimeoutError):
-                    async with asyncio.timeout(until - now):
-                        await session.dirtied.wait()
+                await is_set_within(session.dirtied, until - now)
                 continue
             if folder is None or now >= next_full:
                 folder = b""
@@ -306,7 +301,7 @@ class BucketWatcher:
         return spent_s
 
     async def _record_differing(self, session: Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
-        """Look at those of `keys` that are not as recorded; how long that took, seconds."""
+        """Look at those of `keys` that differ from their records; how long that took, seconds."""
         found = await self._in_scan_thread(
             partial(scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
         )
@@ -317,7 +312,7 @@ class BucketWatcher:
         return time.monotonic() - begun
 
     def _enter(self, session: Session, folder: bytes) -> None:
-        """Ask for notices of a folder about to be scanned. Runs on the scanning thread."""
+        """Watch a folder that is about to be scanned. Runs on the scanning thread."""
         if session.tree is None or session.unwatched:
             return
         try:

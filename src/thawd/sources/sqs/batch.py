@@ -1,4 +1,4 @@
-"""Messages of an SQS queue on their way: single ones, batches of them, and what has come of a source."""
+"""Messages that were received from an SQS queue, batches of them, and a source's figures. State only."""
 
 from __future__ import annotations
 
@@ -11,15 +11,15 @@ from thawd.sources.sqs.client import MOST_AT_ONCE, RawMessage
 
 
 @dataclass(slots=True)
-class Letter:
+class ReceivedMessage:
     """A message that was received.
 
     Attributes:
-        raw: as boto3 gives it.
-        content: what is made of it.
-        received_at: ``time.monotonic()`` seconds.
-        held_until: until when nobody else receives it, ``time.monotonic()`` seconds.
-        hold_s: for how long that was, seconds.
+        raw: the message as boto3 returns it.
+        content: what `Receiver` makes of it, such as a record of Lambda's event.
+        received_at: when it was received, ``time.monotonic()`` seconds.
+        held_until: up to when no other client receives it, ``time.monotonic()`` seconds.
+        hold_s: visibility timeout that was set last, seconds.
     """
 
     raw: RawMessage
@@ -35,19 +35,19 @@ class Letter:
 
     @property
     def handle(self) -> str:
-        """What it is deleted by."""
+        """Receipt handle; deletes the message."""
         return str(self.raw["ReceiptHandle"])
 
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """How messages are gathered.
+    """How messages are gathered into batches.
 
     Attributes:
-        most: messages of a batch.
-        window_s: how long to gather, seconds from the first message; 0: what comes first goes.
-        most_bytes: of the contents of a batch together; a message that is larger goes alone.
-        ordered: whether what does not fit has to wait until the batch before it has succeeded: the queue is FIFO.
+        most: most messages in a batch.
+        window_s: how long to gather, seconds from the first message; 0: the first messages received are the batch.
+        most_bytes: most bytes of the contents of a batch together; a larger message goes alone.
+        ordered: whether the queue is FIFO: messages that do not fit wait until the batch before them has succeeded.
     """
 
     most: int = MOST_AT_ONCE
@@ -58,17 +58,17 @@ class Batching:
 
 @dataclass(slots=True)
 class SourceProgress:
-    """What has come of a source so far.
+    """The figures of a source so far.
 
     Attributes:
-        received: messages received, those that are not wanted included.
-        filtered: of these, those that are not wanted.
+        received: messages received, with those that no pattern matches.
+        filtered: messages that no pattern matches.
         failed: messages that were handled and failed.
-        troubles: times that the queue could not be read.
-        trouble: why it cannot be read now; None: it can.
-        last_result: of the last batch, in the words of ``LastProcessingResult``.
+        troubles: times in a row that the queue could not be read.
+        trouble: why the queue cannot be read now; None: it can.
+        last_result: result of the last batch, in the words of ``LastProcessingResult``.
         waiting: about how many messages wait; None: not known.
-        in_flight: about how many are received and not deleted; None: not known.
+        in_flight: about how many messages are received and not deleted; None: not known.
         oldest_s: age of the oldest message received last, seconds; 0 when there was none.
     """
 
@@ -84,20 +84,20 @@ class SourceProgress:
 
 
 class Batch:
-    """Messages that go together.
+    """Messages that a function handles together.
 
     Args:
-        before: the one that has to succeed first; None: there is none.
+        before: the batch that has to succeed first; None: no batch has to.
 
     Attributes:
-        letters: they, in the order of their reception.
-        succeeded: whether all of them were handled, and deleted.
-        over: set when nobody needs to hold them any more.
-        holding: what holds them.
+        messages: the messages, in the order of their reception.
+        succeeded: whether all messages were handled, and deleted.
+        over: set when the messages need not be held any more.
+        holding: the task that keeps the messages from other clients.
     """
 
     def __init__(self, before: Batch | None = None) -> None:
-        self.letters: list[Letter] = []
+        self.messages: list[ReceivedMessage] = []
         self.succeeded = False
         self.over = asyncio.Event()
         self.holding: asyncio.Task[None] | None = None
@@ -105,7 +105,7 @@ class Batch:
         self._before = before
 
     async def may_begin(self) -> bool:
-        """Wait for the one before it; whether that has succeeded."""
+        """Wait for the batch before this one; whether that has succeeded."""
         before, self._before = self._before, None
         if before is None:
             return True
@@ -113,16 +113,16 @@ class Batch:
         return before.succeeded
 
     def takes(self, content: bytes, batching: Batching) -> bool:
-        """Whether there is room for one more."""
-        return not self.letters or self._size_bytes + len(content) + 1 <= batching.most_bytes
+        """Whether there is room for one more message."""
+        return not self.messages or self._size_bytes + len(content) + 1 <= batching.most_bytes
 
-    def add(self, letter: Letter) -> None:
-        """One more."""
-        self.letters.append(letter)
-        self._size_bytes += len(letter.content) + 1
+    def add(self, message: ReceivedMessage) -> None:
+        """Add one message."""
+        self.messages.append(message)
+        self._size_bytes += len(message.content) + 1
 
     async def let_go(self) -> None:
-        """Hold them no longer; when this returns nothing of that is under way."""
+        """Hold the messages no longer; when this returns, the task that held them has ended."""
         self.over.set()
         if self.holding is not None:
             await asyncio.wait({self.holding})

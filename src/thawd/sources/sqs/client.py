@@ -1,4 +1,4 @@
-"""One SQS queue, spoken to by boto3; each call runs in a thread of its own, which no stop of the server waits for.
+"""One SQS queue, by boto3. Each call runs in a thread of its own, which a stop of the server does not wait for.
 
 Source: Amazon SQS API reference, the operations named.
 """
@@ -19,7 +19,7 @@ from thawd.system import threads
 T = TypeVar("T")
 RawMessage = Mapping[str, Any]
 MOST_AT_ONCE = 10
-"""Messages that one call of SQS takes or gives."""
+"""Most messages in one call of SQS."""
 LONGEST_POLL_S = 20
 _CONNECT_S = 5
 _ANSWER_S = LONGEST_POLL_S + 10
@@ -27,17 +27,17 @@ _CONNECTIONS = 50
 
 
 class SourceError(Exception):
-    """SQS cannot be spoken to, or refuses; the message says why."""
+    """SQS cannot be reached, or refuses; the message says why."""
 
 
 @dataclass(frozen=True, slots=True)
 class Endpoint:
-    """Where SQS answers when that is not what the surroundings say: an emulator beside us.
+    """Where SQS answers instead of at AWS: an emulator.
 
     Attributes:
-        url: of it.
-        access_key: id of the key that it takes.
-        secret: of the key.
+        url: the emulator's address.
+        access_key: id of an access key that it accepts.
+        secret: the key's secret.
     """
 
     url: str
@@ -47,12 +47,12 @@ class Endpoint:
 
 @dataclass(frozen=True, slots=True)
 class QueueLook:
-    """A queue as it was a moment ago.
+    """A queue's attributes when it was last asked.
 
     Attributes:
         visible: about how many messages wait to be received.
-        in_flight: about how many have been received and not deleted.
-        visibility_s: its visibility timeout, seconds.
+        in_flight: about how many messages are received and not deleted.
+        visibility_s: the queue's visibility timeout, seconds.
     """
 
     visible: int
@@ -61,11 +61,11 @@ class QueueLook:
 
 
 class SqsQueue:
-    """A queue.
+    """One SQS queue.
 
     Args:
-        name: of it.
-        endpoint: where it is; None: as its name and the surroundings (environment, shared configuration) say.
+        name: its name, account and region.
+        endpoint: where SQS is; None: as the name, the environment variables and AWS's configuration files say.
     """
 
     def __init__(self, name: QueueName, *, endpoint: Endpoint | None = None) -> None:
@@ -76,10 +76,10 @@ class SqsQueue:
         self._lock = threading.Lock()
 
     async def receive(self, *, most: int, wait_s: int, hold_s: int | None = None) -> list[RawMessage]:
-        """ReceiveMessage: up to `most` (1-10) messages, at once or within `wait_s` seconds (0-20).
+        """ReceiveMessage: up to `most` (1-10) messages, waiting up to `wait_s` seconds (0-20) for the first.
 
-        Nobody else receives them for `hold_s` seconds; None: for the queue's visibility timeout. What comes after the
-        caller was cancelled is given back to the queue.
+        No other client receives them for `hold_s` seconds; None: for the queue's visibility timeout. Messages that come
+        after the caller was cancelled are given back to the queue.
 
         Raises:
             SourceError: it failed.
@@ -98,21 +98,21 @@ class SqsQueue:
             )
             return list(answer.get("Messages", []))
 
-        return await _in_thread(lambda: _told(work), unwanted=self.release)
+        return await _in_thread(lambda: _explained(work), unwanted=self.release)
 
     async def delete(self, handles: Sequence[str]) -> list[str]:
-        """DeleteMessageBatch; the handles that it failed for.
+        """DeleteMessageBatch; returns the handles of messages that were not deleted.
 
         Raises:
-            SourceError: it failed as a whole.
+            SourceError: the call failed as a whole.
         """
         return await self._each("delete_message_batch", handles, {})
 
     async def set_visibility(self, handles: Sequence[str], wait_s: int) -> list[str]:
-        """ChangeMessageVisibilityBatch: the messages come again in `wait_s` seconds; the handles that it failed for.
+        """ChangeMessageVisibilityBatch: the messages come again in `wait_s` seconds; returns the handles refused.
 
         Raises:
-            SourceError: it failed as a whole.
+            SourceError: the call failed as a whole.
         """
         return await self._each("change_message_visibility_batch", handles, {"VisibilityTimeout": wait_s})
 
@@ -129,16 +129,16 @@ class SqsQueue:
             values = [int(answer["Attributes"][name]) for name in names]
             return QueueLook(*values)
 
-        return await _in_thread(lambda: _told(work))
+        return await _in_thread(lambda: _explained(work))
 
     def release(self, messages: Sequence[RawMessage]) -> None:
-        """Give messages back to the queue at once, from any thread; what fails comes again by itself later."""
+        """Give messages back to the queue now, from any thread; where that fails, they come again later."""
         handles = [message["ReceiptHandle"] for message in messages]
         try:
             for part in _parts(handles):
                 entries = [_entry(index, handle, {"VisibilityTimeout": 0}) for index, handle in enumerate(part)]
                 self._ready().change_message_visibility_batch(QueueUrl=self._url, Entries=entries)
-        except Exception:  # nobody waits for it
+        except Exception:  # nothing waits for the answer
             return
 
     async def _each(self, operation: str, handles: Sequence[str], fields: Mapping[str, Any]) -> list[str]:
@@ -150,7 +150,7 @@ class SqsQueue:
                 failed += [part[int(one["Id"])] for one in answer.get("Failed", [])]
             return failed
 
-        return await _in_thread(lambda: _told(work))
+        return await _in_thread(lambda: _explained(work))
 
     def _ready(self) -> Any:
         """The client, made on first use: that reads files and takes a moment."""
@@ -175,14 +175,14 @@ class SqsQueue:
             retries={"total_max_attempts": 1},
             max_pool_connections=_CONNECTIONS,
         )
-        given: dict[str, Any] = {"endpoint_url": self.name.endpoint}
+        access: dict[str, Any] = {"endpoint_url": self.name.endpoint}
         if self._endpoint is not None:
-            given = {
+            access = {
                 "endpoint_url": self._endpoint.url,
                 "aws_access_key_id": self._endpoint.access_key,
                 "aws_secret_access_key": self._endpoint.secret,
             }
-        return boto3.session.Session().client("sqs", region_name=self.name.region, config=config, **given)
+        return boto3.session.Session().client("sqs", region_name=self.name.region, config=config, **access)
 
 
 def _entry(index: int, handle: str, fields: Mapping[str, Any]) -> dict[str, Any]:
@@ -194,8 +194,8 @@ def _parts(handles: Sequence[str]) -> Iterator[Sequence[str]]:
         yield handles[start : start + MOST_AT_ONCE]
 
 
-def _told(work: Callable[[], T]) -> T:
-    """Run `work`; whatever boto3 raises becomes a `SourceError` of one line."""
+def _explained(work: Callable[[], T]) -> T:
+    """Run `work`; an error of boto3 is raised as a `SourceError` of one line."""
     try:
         return work()
     except SourceError:
@@ -205,7 +205,7 @@ def _told(work: Callable[[], T]) -> T:
 
 
 async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | None = None) -> T:
-    """Run `work` in a thread that dies with the process; `unwanted` gets a value that nobody waits for any more."""
+    """Run `work` in a daemon thread; `unwanted` is called with its value where the caller was cancelled."""
     loop = asyncio.get_running_loop()
     future: asyncio.Future[T] = loop.create_future()
 
@@ -243,7 +243,9 @@ async def _in_thread(work: Callable[[], T], *, unwanted: Callable[[T], None] | N
     try:
         return await future
     except asyncio.CancelledError:
-        if future.done() and not future.cancelled() and future.exception() is None:  # it came together with the end
+        if (
+            future.done() and not future.cancelled() and future.exception() is None
+        ):  # the value came together with the cancellation
             resolve_unwanted(future.result())
         raise
 

@@ -1,8 +1,9 @@
-"""Takes batches of messages from an SQS queue to whoever handles them; a message is deleted once it was handled.
+"""Receives batches of messages from an SQS queue, has them handled, and deletes them.
 
-Guarantee: at least once. A message is deleted only after `handle` returned without naming it, and is kept from others
-until then, however long that takes. One that failed comes again when the queue's visibility timeout, counted from its
-reception, is over; how often, and where it ends then, is the queue's redrive policy. A crash is such a failure.
+Guarantee: at least once. A message is deleted only after `handle` returned without naming it, and is held, so that no
+other client receives it, until then. A message that failed comes again when the queue's visibility timeout, counted
+from its reception, is over; the queue's redrive policy says how often, and where it goes then. A crash counts as such a
+failure.
 
 Source: Amazon SQS developer guide, "Amazon SQS visibility timeout"; AWS Lambda developer guide, "Using Lambda with
 Amazon SQS".
@@ -19,49 +20,50 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from thawd.control.mapping_records import UNPROCESSED
 from thawd.errors import NoThreadError
-from thawd.sources.sqs.batch import Batch, Batching, Letter, SourceProgress
+from thawd.sources.sqs.batch import Batch, Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import LONGEST_POLL_S, MOST_AT_ONCE, QueueLook, RawMessage, SourceError, SqsQueue
 from thawd.system import threads
+from thawd.system.retry import Backoff, backoff_s, is_set_within
 
-# What a batch's messages are kept from others for, each time; at least the queue's own visibility timeout.
+# The visibility timeout that holding sets each time; at least the queue's own.
 _HOLD_S = 30
-# A shorter timeout might be over before the first extension, so that messages are received with this one then.
+# A shorter timeout might be over before the first extension: messages are received with this one instead.
 _SHORTEST_HOLD_S = 10
 _BACKOFF_FIRST_S, _BACKOFF_LAST_S = 1.0, 60.0
 _RECHECK_S = 1.0
 _LOOK_S = 30.0
 _DELETE_TRIES = 6
-# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": begins with five.
+# Source: AWS Lambda developer guide, "Configuring scaling behavior for SQS event source mappings": five to begin with.
 _MOST_POLLERS = 5
 _SOON_S = 0.2
-# To look into a larger body may take long, and others wait for the event loop.
+# A larger body is decoded in a thread: the event loop must not wait for it.
 _LARGE_BODY = 16_384
 
 
 class Throttled(Exception):
-    """What `handle` raises when nothing was done for want of room: the messages go back, and come again later."""
+    """Raised by `handle` when there was no room for the batch: its messages go back to the queue, and come later."""
 
 
-Handle = Callable[[Sequence[Letter]], Awaitable[set[str]]]
-"""Deals with a batch; the ids of the messages that failed. Raises `Throttled` when nothing was done."""
+Handle = Callable[[Sequence[ReceivedMessage]], Awaitable[set[str]]]
+"""Handles a batch; returns the ids of the messages that failed. Raises `Throttled` when there was no room."""
 
 
 class Receiver:
-    """Receives, for whoever has use for messages: it knows nothing of functions.
+    """Receives, holds and deletes messages. Knows nothing of functions.
 
     Args:
-        queue: where from.
-        open_: the content of a message; None: it is not wanted, and deleted.
-        handle: deals with a batch.
+        queue: the queue.
+        open_: makes the content of a message; None: the message is not wanted, and is deleted.
+        handle: handles a batch.
         batching: how batches are made.
-        room: how many batches may be under way at once, as things are now.
-        progress: told how it goes.
-        report: told in one line what an operator should know.
+        room: returns how many batches may be handled at the same time at this moment.
+        progress: the figures that this updates.
+        report: takes a line for the operator.
 
     Attributes:
-        progress: what has come of it.
-        visibility_s: the queue's visibility timeout, as of the last look, seconds.
-        stopping: set once it receives no more.
+        progress: the source's figures.
+        visibility_s: the queue's visibility timeout when it was last asked, seconds.
+        stopping: set once no more messages are received.
     """
 
     def __init__(  # noqa: PLR0913 - the parts that it is put together from
@@ -87,11 +89,12 @@ class Receiver:
         self._pollers = 1
         self._freed = asyncio.Event()
         self.stopping = asyncio.Event()
-        self._behind: list[Batch] = []  # received with a batch that had no room for them
-        self._throttle_s = 0.0
+        self._behind: list[Batch] = []  # messages that were received together with a batch and did not fit
+        self._backoff = Backoff(first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)  # while it cannot be read
+        self._throttled = 0  # batches in a row that there was no room for
 
     def stop(self) -> None:
-        """Receive no more; batches under way go on, and `run` returns when they have ended."""
+        """Receive no more; batches that are handled go on, and `run` returns when they have ended."""
         self.stopping.set()
 
     async def run(self) -> None:
@@ -107,19 +110,19 @@ class Receiver:
                 ended = {task for task in gathering if task.done()}
                 gathering -= ended
                 if ended:
-                    is_full = any(task.result() for task in ended)  # then there may be more than one can take
+                    is_full = any(task.result() for task in ended)  # then more messages may wait than one poller takes
                     self._pollers = min(_MOST_POLLERS, self._pollers + 1) if is_full else 1
             for task in gathering:
                 task.cancel()
             await asyncio.gather(*gathering, return_exceptions=True)
             looking.cancel()
-            self._give_up([])
+            self._release([])
 
     async def look(self) -> QueueLook:
-        """How the queue is now; noted in `progress`.
+        """Ask the queue for its attributes, and note them in `progress`.
 
         Raises:
-            SourceError: it cannot be asked.
+            SourceError: the queue cannot be asked.
         """
         found = await self._queue.look()
         self.visibility_s = found.visibility_s
@@ -129,7 +132,7 @@ class Receiver:
     async def _look_now_and_then(self) -> None:
         while True:
             await asyncio.sleep(_LOOK_S)
-            with contextlib.suppress(SourceError):  # receiving tells of it
+            with contextlib.suppress(SourceError):  # receiving fails too, and reports it
                 await self.look()
 
     async def _wait(self, gathering: set[asyncio.Task[bool]], *, most_s: float | None) -> None:
@@ -143,7 +146,7 @@ class Receiver:
                 task.cancel()
 
     async def _gather_one(self, batches: asyncio.TaskGroup) -> bool:
-        """Gather one batch and have it dealt with; or wait, when the queue is in trouble. Whether it was full."""
+        """Gather one batch and have it handled, or back off when the queue cannot be read; whether it was full."""
         is_full = False
         try:
             if self.progress.waiting is None or self.progress.trouble is not None:
@@ -153,9 +156,12 @@ class Receiver:
             await self._in_trouble(str(error))
         except Exception as error:  # a bug of ours with one message must not end the source
             await self._in_trouble(f"failed inside thawd: {error!r}")
-        if self._throttle_s:
-            await asyncio.sleep(self._throttle_s)
+        if self._throttled:
+            await asyncio.sleep(self._throttle_s())
         return is_full
+
+    def _throttle_s(self) -> float:
+        return backoff_s(self._throttled, first_s=_BACKOFF_FIRST_S, longest_s=_BACKOFF_LAST_S)
 
     async def _in_trouble(self, error: str) -> None:
         progress = self.progress
@@ -164,146 +170,144 @@ class Receiver:
         progress.troubles += 1
         progress.trouble = error
         progress.last_result = f"PROBLEM: {error}"
-        wait_s = _BACKOFF_FIRST_S * 2 ** min(progress.troubles - 1, 16)
-        await asyncio.sleep(min(_BACKOFF_LAST_S, wait_s))
+        await asyncio.sleep(self._backoff.failed(time.monotonic()))
 
     async def _gather(self, batches: asyncio.TaskGroup) -> bool:
         batch = self._behind.pop(0) if self._behind else self._new_batch(batches)
         try:
             await self._fill(batch, batches)
         except BaseException:
-            self._give_up([batch])
+            self._release([batch])
             raise
-        if batch.letters:
+        if batch.messages:
             self._under_way += 1
             batches.create_task(self._deal(batch))
         else:
             batch.over.set()
-        return len(batch.letters) >= self._batching.most or bool(self._behind)
+        return len(batch.messages) >= self._batching.most or bool(self._behind)
 
     def _new_batch(self, batches: asyncio.TaskGroup, *, before: Batch | None = None) -> Batch:
         batch = Batch(before)
         batch.holding = batches.create_task(self._hold(batch))
         return batch
 
-    def _give_up(self, given_up: list[Batch]) -> None:
-        """Cancelled, or in trouble: better soon handled by another than by us later."""
-        given_up += self._behind
+    def _release(self, batches: list[Batch]) -> None:
+        """Give back batches that will not be handled here, and those behind them, so that others receive them soon."""
+        batches += self._behind
         self._behind = []
-        for batch in given_up:
+        for batch in batches:
             batch.over.set()
-        self._give_back([letter.raw for batch in given_up for letter in batch.letters])
+        self._give_back([message.raw for batch in batches for message in batch.messages])
 
-    def _give_back(self, messages: Sequence[RawMessage]) -> None:
-        if messages:
-            with contextlib.suppress(NoThreadError):  # what is not given back comes again after its time
-                threads.start(threading.Thread(target=self._queue.release, args=(messages,), daemon=True))
+    def _give_back(self, raw: Sequence[RawMessage]) -> None:
+        if raw:
+            with contextlib.suppress(NoThreadError):  # messages that are not given back come again later
+                threads.start(threading.Thread(target=self._queue.release, args=(raw,), daemon=True))
 
     async def _fill(self, batch: Batch, batches: asyncio.TaskGroup) -> None:
-        """Receive until the batch is full, or its window over."""
+        """Receive until the batch is full, or its window is over."""
         batching = self._batching
-        end = time.monotonic() + batching.window_s if batch.letters else None
+        end = time.monotonic() + batching.window_s if batch.messages else None
         last = batch
-        while len(batch.letters) < batching.most and last is batch:
+        while len(batch.messages) < batching.most and last is batch:
             left_s = LONGEST_POLL_S if end is None else end - time.monotonic()
             if left_s <= 0:
                 return
             wait_s = min(LONGEST_POLL_S, int(left_s))
-            most = min(MOST_AT_ONCE, batching.most - len(batch.letters))
+            most = min(MOST_AT_ONCE, batching.most - len(batch.messages))
             hold_s = max(self.visibility_s, _SHORTEST_HOLD_S)
-            messages = await self._queue.receive(
+            raw = await self._queue.receive(
                 most=most, wait_s=wait_s, hold_s=None if hold_s == self.visibility_s else hold_s
             )
             held_until = time.monotonic() + hold_s
-            self._received(messages)
+            self._received(raw)
             unwanted = []
-            for message, content in await self._contents(messages):
+            for raw_message, content in await self._contents(raw):
                 if content is None:
-                    unwanted.append(str(message["ReceiptHandle"]))
+                    unwanted.append(str(raw_message["ReceiptHandle"]))
                     continue
                 if not last.takes(content, batching):
                     last = self._new_batch(batches, before=last if batching.ordered else None)
                     self._behind.append(last)
-                last.add(Letter(message, content, held_until=held_until, hold_s=hold_s))
+                last.add(ReceivedMessage(raw_message, content, held_until=held_until, hold_s=hold_s))
             if unwanted:
                 self.progress.filtered += len(unwanted)
                 await self._queue.delete(unwanted)
-            if batch.letters and end is None:
+            if batch.messages and end is None:
                 end = time.monotonic() + batching.window_s
-            if not messages and not wait_s:
+            if not raw and not wait_s:
                 await asyncio.sleep(min(_SOON_S, left_s))
 
-    async def _contents(self, messages: Sequence[RawMessage]) -> list[tuple[RawMessage, bytes | None]]:
-        """Messages with what is made of them; one that nothing can be made of is left to the queue's redrive policy."""
+    async def _contents(self, raw: Sequence[RawMessage]) -> list[tuple[RawMessage, bytes | None]]:
+        """Messages with their contents; a message whose content cannot be made is left to the redrive policy."""
         found: list[tuple[RawMessage, bytes | None]] = []
         try:
-            for message in messages:
+            for message in raw:
                 try:
                     if len(message["Body"]) > _LARGE_BODY:
                         content = await asyncio.to_thread(self._open, message)
                     else:
                         content = self._open(message)
-                except Exception as error:  # it must not hold up those beside it
+                except Exception as error:  # it must not delay the other messages
                     self.progress.failed += 1
                     self._report(f"message {message['MessageId']} cannot be dealt with, and comes again: {error!r}")
                 else:
                     found.append((message, content))
         except BaseException:
-            self._give_back(messages)
+            self._give_back(raw)
             raise
         return found
 
-    def _received(self, messages: Sequence[RawMessage]) -> None:
+    def _received(self, raw: Sequence[RawMessage]) -> None:
         progress = self.progress
         progress.troubles = 0
+        self._backoff.succeeded()
         if progress.trouble is not None:
             progress.trouble = None
             progress.last_result = UNPROCESSED
             self._report("can be read again")
-        progress.received += len(messages)
-        sent = [int(message.get("Attributes", {}).get("SentTimestamp", 0)) for message in messages]
+        progress.received += len(raw)
+        sent = [int(message.get("Attributes", {}).get("SentTimestamp", 0)) for message in raw]
         progress.oldest_s = max((time.time() - at / 1000 for at in sent if at), default=0.0)
 
     async def _hold(self, batch: Batch) -> None:
-        """Keep the messages of a batch from others until it is over, those included that come to it later."""
+        """Keep other clients from receiving the messages of a batch, also those added later, until it is over."""
         while not batch.over.is_set():
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(_RECHECK_S):
-                    await batch.over.wait()
+            await is_set_within(batch.over, _RECHECK_S)
             hold_s = max(_HOLD_S, self.visibility_s)
             now = time.monotonic()
-            due = [one for one in batch.letters if one.held_until - now < one.hold_s / 2]
+            due = [one for one in batch.messages if one.held_until - now < one.hold_s / 2]
             if not due or batch.over.is_set():
                 continue
-            with contextlib.suppress(SourceError):  # tried again at once; at worst a message comes twice
-                refused = set(await self._queue.set_visibility([letter.handle for letter in due], hold_s))
-                for letter in (one for one in due if one.handle not in refused):
-                    letter.held_until, letter.hold_s = now + hold_s, hold_s
+            with contextlib.suppress(SourceError):  # tried again soon; at worst a message comes twice
+                refused = set(await self._queue.set_visibility([message.handle for message in due], hold_s))
+                for message in (one for one in due if one.handle not in refused):
+                    message.held_until, message.hold_s = now + hold_s, hold_s
 
     async def _deal(self, batch: Batch) -> None:
-        """Have a batch handled, delete what was, let go of what was not."""
-        letters = batch.letters
+        """Have a batch handled, delete the messages that were, and let the others come again."""
+        messages = batch.messages
         try:
             if not await batch.may_begin():
                 await batch.let_go()
-                self._give_back([letter.raw for letter in letters])
+                self._give_back([message.raw for message in messages])
                 return
-            failed = await self._handle(letters)
-            await self._delete([letter for letter in letters if letter.id not in failed])
+            failed = await self._handle(messages)
+            await self._delete([message for message in messages if message.id not in failed])
             batch.succeeded = not failed
             await batch.let_go()
-            self._throttle_s = 0.0
+            self._throttled = 0
             self.progress.failed += len(failed)
             now = time.monotonic()
-            # As if nobody had held it: it comes again when the visibility timeout is over, or at once if it was.
-            ends = [(one, one.received_at + self.visibility_s) for one in letters if one.id in failed]
+            # As if it had not been held: it comes again when the visibility timeout is over, or now if that is over.
+            ends = [(one, one.received_at + self.visibility_s) for one in messages if one.id in failed]
             held = [(one, end) for one, end in ends if one.held_until > end + 1]
             await self._put_back([(one, max(0, math.ceil(end - now))) for one, end in held])
         except Throttled as error:
             await batch.let_go()
-            self._throttle_s = min(_BACKOFF_LAST_S, max(_BACKOFF_FIRST_S, 2 * self._throttle_s))
+            self._throttled += 1
             self.progress.last_result = f"PROBLEM: {error}"
-            await self._put_back([(letter, math.ceil(self._throttle_s)) for letter in letters])
+            await self._put_back([(message, math.ceil(self._throttle_s())) for message in messages])
         except SourceError as error:
             self._report(f"messages come again though they were handled, as they could not be deleted: {error}")
         except Exception as error:  # a bug of ours with one batch must not end the source
@@ -313,13 +317,13 @@ class Receiver:
             self._under_way -= 1
             self._freed.set()
 
-    async def _delete(self, letters: Sequence[Letter]) -> None:
+    async def _delete(self, messages: Sequence[ReceivedMessage]) -> None:
         """Delete messages that were handled.
 
         Raises:
-            SourceError: that failed again and again.
+            SourceError: every try failed.
         """
-        handles = [letter.handle for letter in letters]
+        handles = [message.handle for message in messages]
         if not handles:
             return
         for attempt in range(_DELETE_TRIES):
@@ -330,11 +334,11 @@ class Receiver:
                     raise
             if not handles:
                 return
-            await asyncio.sleep(_SOON_S * 2**attempt)
+            await asyncio.sleep(backoff_s(attempt + 1, first_s=_SOON_S))
         raise SourceError(f"{len(handles)} receipt handles were refused")
 
-    async def _put_back(self, waits: Sequence[tuple[Letter, int]]) -> None:
+    async def _put_back(self, waits: Sequence[tuple[ReceivedMessage, int]]) -> None:
         for wait_s in {wait_s for _, wait_s in waits}:
-            handles = [letter.handle for letter, wanted_s in waits if wanted_s == wait_s]
+            handles = [message.handle for message, wanted_s in waits if wanted_s == wait_s]
             with contextlib.suppress(SourceError):  # they come again by themselves, later
                 await self._queue.set_visibility(handles, wait_s)

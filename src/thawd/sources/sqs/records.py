@@ -1,4 +1,4 @@
-"""SQS messages as Lambda's event, and what a handler's answer says of them. Pure.
+"""SQS messages as Lambda's event, and the failures that a handler's answer names. Pure.
 
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS", "Implementing partial batch responses", "Using event
 filtering with an Amazon SQS event source".
@@ -19,9 +19,9 @@ def record(message: Mapping[str, Any], *, arn: str, region: str) -> dict[str, An
     """One of the event's ``Records``.
 
     Args:
-        message: as boto3 gives it.
-        arn: of the queue.
-        region: of the queue.
+        message: the message as boto3 returns it.
+        arn: the queue's ARN.
+        region: the queue's region.
     """
     made: dict[str, Any] = {
         "messageId": message["MessageId"],
@@ -49,20 +49,20 @@ def _attribute(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def event(records: Iterable[bytes]) -> bytes:
-    """The event of a batch, JSON text, from its records' JSON texts."""
+    """The event of a batch, JSON text, from the JSON texts of its records."""
     return b'{"Records":[' + b",".join(records) + b"]}"
 
 
 def is_wanted(patterns: Sequence[Pattern], encoded: bytes, body: str) -> bool:
-    """Whether a message matches one of the patterns; it does where there are none.
+    """Whether a message matches one of the patterns; without patterns every message does.
 
-    A pattern that asks for fields of the body matches only bodies that are JSON objects or lists, one that asks for the
-    body itself only those that are neither.
+    A pattern on fields of the body matches only bodies that are JSON objects or lists; a pattern on the body itself
+    matches only bodies that are neither.
 
     Args:
-        patterns: of the mapping.
+        patterns: the mapping's patterns.
         encoded: the record, JSON text.
-        body: of the message.
+        body: the message's body.
     """
     if not patterns:
         return True
@@ -82,20 +82,20 @@ def is_wanted(patterns: Sequence[Pattern], encoded: bytes, body: str) -> bool:
 
 
 def failures(answer: bytes, ids: Iterable[str]) -> set[str] | None:
-    """Ids of the messages that a handler's answer says have failed; None: all, as the answer is none.
+    """Ids of the messages that a handler's answer names as failed; None: all have failed, as the answer is not valid.
 
     An answer without ``batchItemFailures``, or with an empty list there, means that all succeeded. An item without an
-    ``itemIdentifier``, with an empty one or with one of no message of the batch means that all failed.
+    ``itemIdentifier``, with an empty one or with one that no message of the batch has means that all failed.
 
     Args:
         answer: JSON text.
-        ids: of the messages of the batch.
+        ids: ids of the messages of the batch.
     """
     try:
-        told = msgspec.json.decode(answer or b"null", type=_Answer | None)
+        decoded = msgspec.json.decode(answer or b"null", type=_Answer | None)
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError):
         return None
-    named = {one.itemIdentifier for one in (told.batchItemFailures or () if told is not None else ())}
+    named = {one.itemIdentifier for one in (decoded.batchItemFailures or () if decoded is not None else ())}
     return named if named <= set(ids) else None
 
 

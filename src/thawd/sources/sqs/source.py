@@ -1,4 +1,4 @@
-"""Event source mappings at work: each reads its queue and invokes its function, as `Mappings` says.
+"""Event source mappings: each reads its queue and invokes its function. `thawd.control.mappings` manages them.
 
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS"; "Scaling behavior".
 """
@@ -20,11 +20,12 @@ from thawd.grammar.event_patterns import Pattern
 from thawd.invocation import MAX_PAYLOAD_BYTES, Invocation, Result
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.sources.sqs import records
-from thawd.sources.sqs.batch import Batching, Letter, SourceProgress
+from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import Endpoint, RawMessage, SourceError, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
+from thawd.system.retry import Backoff, is_set_within
 
-# How long a batch may wait for an environment; its messages are held meanwhile.
+# How long a batch may wait for an environment, seconds; its messages are held meanwhile.
 _QUEUE_S = 300.0
 _LOOK_S = 2.0
 _THROTTLE_FIRST_S = 0.5
@@ -35,17 +36,17 @@ class SqsPoller:
     """Reads one queue for one function.
 
     Args:
-        mapping: what is to be done.
+        mapping: the event source mapping.
         dispatcher: runs the function.
-        endpoint: where SQS is, if not where the surroundings say.
-        progress: goes on from here.
-        report: told in one line what an operator should know.
+        endpoint: where SQS is; None: where AWS's environment variables and files say.
+        progress: the source's figures, which go on from here.
+        report: takes a line for the operator.
 
     Attributes:
-        mapping: what is to be done.
-        progress: what has come of it.
-        receiver: receives.
-        task: in which it does.
+        mapping: the event source mapping.
+        progress: the source's figures.
+        receiver: receives the messages.
+        task: the task in which the receiver runs; None: it does not run yet.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class SqsPoller:
         return encoded if records.is_wanted(self._patterns, encoded, message["Body"]) else None
 
     def _room(self) -> int:
-        """Batches that may be under way; none for a function that is not there, or may not run."""
+        """How many batches may be handled at the same time; 0 for a function that is missing or may not run."""
         mapping = self.mapping
         try:
             entry = self._dispatcher.entry(mapping.function, mapping.qualifier)
@@ -101,16 +102,16 @@ class SqsPoller:
             return 0
         return most if mapping.maximum_concurrency is None else min(most, mapping.maximum_concurrency)
 
-    async def _handle(self, letters: Sequence[Letter]) -> set[str]:
-        ids = [letter.id for letter in letters]
+    async def _handle(self, messages: Sequence[ReceivedMessage]) -> set[str]:
+        ids = [message.id for message in messages]
         invocation = Invocation(
             self.mapping.function,
-            records.event(letter.content for letter in letters),
+            records.event(message.content for message in messages),
             time.monotonic() + _QUEUE_S,
             asynchronous=True,
             qualifier=self.mapping.qualifier,
         )
-        result = await self._invoke(invocation, since=min(letter.received_at for letter in letters))
+        result = await self._invoke(invocation, since=min(message.received_at for message in messages))
         failed: set[str] | None = set()
         if result.function_error is not None:
             failed = None
@@ -120,37 +121,35 @@ class SqsPoller:
         return set(ids) if failed is None else failed
 
     async def _invoke(self, invocation: Invocation, *, since: float) -> Result:
-        """Run a batch; one that is throttled is tried again, less and less often, for the visibility timeout.
+        """Invoke the function with a batch; a throttle is tried again, with back-off, for the visibility timeout.
 
         Args:
             invocation: the batch.
             since: when its first message was received, ``time.monotonic()`` seconds.
 
         Raises:
-            Throttled: there was no room for so long.
+            Throttled: the function was throttled for the whole visibility timeout, or the source stops.
         """
-        wait_s = _THROTTLE_FIRST_S
+        backoff = Backoff(first_s=_THROTTLE_FIRST_S)
         while True:
             try:
                 return await self._dispatcher.invoke(invocation)
             except ThawdError as error:
-                left_s = since + self.receiver.visibility_s - time.monotonic()
-                if left_s < wait_s or self.receiver.stopping.is_set():
+                now_s = time.monotonic()
+                wait_s = backoff.failed(now_s)
+                if since + self.receiver.visibility_s - now_s < wait_s or self.receiver.stopping.is_set():
                     raise Throttled(error.message) from error
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self.receiver.stopping.wait()
-            wait_s *= 2
+            await is_set_within(self.receiver.stopping, wait_s)
 
 
 class SqsPollers:
-    """All pollers; see `thawd.control.mappings.Pollers`.
+    """The pollers of all mappings; see `thawd.control.mappings.Pollers`.
 
     Args:
         dispatcher: runs functions.
-        endpoint: where SQS is, if not where the surroundings say.
-        report: told in one line what an operator should know.
-        settled: told the UUID of a mapping once its last change has been carried out.
+        endpoint: where SQS is; None: where AWS's environment variables and files say.
+        report: takes a line for the operator.
+        settled: called with the UUID of a mapping once its last change has been carried out.
     """
 
     def __init__(
@@ -180,13 +179,13 @@ class SqsPollers:
             await asyncio.Event().wait()
 
     def apply(self, mapping: SourceMapping) -> None:
-        """Read as the mapping says from now on."""
+        """Read a queue as its mapping says from now on."""
         old = self._pollers.pop(mapping.uuid, None)
         if old is not None:
             old.receiver.stop()
         progress = self._progress.setdefault(mapping.uuid, SourceProgress())
         if mapping.enabled:
-            # From the start again: another queue may be asked another way.
+            # The figures of the queue start again: the mapping may name another one now.
             progress.waiting = progress.in_flight = progress.trouble = None
             poller = SqsPoller(
                 mapping, self._dispatcher, endpoint=self._endpoint, progress=progress, report=self._report
@@ -198,7 +197,7 @@ class SqsPollers:
             self._settle_after(old, mapping.uuid)
 
     def remove(self, uuid: str) -> None:
-        """Read no more for it."""
+        """Stop reading for a mapping, and forget its figures."""
         old = self._pollers.pop(uuid, None)
         self._progress.pop(uuid, None)
         if old is not None:
@@ -206,27 +205,25 @@ class SqsPollers:
         self._settle_after(old, uuid)
 
     def last_result(self, uuid: str) -> str:
-        """What came of the last batch."""
+        """The result of a mapping's last batch, as ``LastProcessingResult`` has it."""
         progress = self._progress.get(uuid)
         return UNPROCESSED if progress is None else progress.last_result
 
     def progress(self, uuid: str) -> SourceProgress:
-        """What has come of a mapping."""
+        """The figures of a mapping."""
         return self._progress.get(uuid) or SourceProgress()
 
     def stop(self) -> None:
-        """Receive no more; batches under way go on."""
+        """Receive no more; batches that are handled go on."""
         for poller in self._pollers.values():
             poller.receiver.stop()
 
     async def settled(self, patience_s: float) -> None:
-        """Wait until what was handled has been deleted from its queues, at most `patience_s` seconds."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(patience_s):
-                await self._ended.wait()
+        """Wait until handled messages have been deleted from their queues, at most `patience_s` seconds."""
+        await is_set_within(self._ended, patience_s)
 
     async def look(self) -> None:
-        """Ask all queues how long they are; one that does not answer within seconds is left as it was known."""
+        """Ask all queues for their lengths; where one does not answer within seconds, its last figures stay."""
 
         async def one(poller: SqsPoller) -> None:
             with contextlib.suppress(SourceError, TimeoutError):
@@ -249,7 +246,7 @@ class SqsPollers:
         poller.task.add_done_callback(ended)
 
     def _settle_after(self, poller: SqsPoller | None, uuid: str) -> None:
-        """Have a change count as carried out once nothing of the poller is under way."""
+        """Report a change as carried out once the poller has ended."""
         if poller is None or poller.task is None:
             asyncio.get_running_loop().call_soon(self._settled, uuid)
         else:

@@ -1,4 +1,4 @@
-"""Writing together what comes together."""
+"""Writes that come close together, made together."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ R = TypeVar("R")
 
 
 class Batches(Generic[T, R]):
-    """Writes what comes while a write is under way with the next one, all together.
+    """Gathers the items that come during a write, and writes them together with the next one.
 
     Args:
-        write: writes several at once; what comes of each, in this order.
-        patience_s: so long others are waited for before each write, seconds; 0: as long as the event loop takes to see
-            who is ready.
+        write: writes several items together; returns the result of each, in their order.
+        patience_s: wait for further items before each write, seconds; 0: one turn of the event loop.
     """
 
     def __init__(self, write: Callable[[list[T]], Awaitable[Sequence[R]]], *, patience_s: float = 0.0) -> None:
@@ -28,10 +27,10 @@ class Batches(Generic[T, R]):
         self._task: asyncio.Task[None] | None = None
 
     async def add(self, item: T) -> R:
-        """Write `item`, with others; returns what came of it when it is written.
+        """Write `item` together with others; returns its result once it is written.
 
         Raises:
-            StoreError: it was not.
+            StoreError: it was not written.
         """
         loop = asyncio.get_running_loop()
         future: asyncio.Future[R] = loop.create_future()
@@ -54,7 +53,7 @@ class Batches(Generic[T, R]):
                         future.set_result(result)
 
     async def _one_by_one(self, batch: list[tuple[T, asyncio.Future[R]]], error: BaseException) -> None:
-        """What failed together may have failed for one of them."""
+        """Write the items of a batch that failed one by one: only one of them may be at fault."""
         alone = len(batch) > 1 and not isinstance(error, (StoreError, asyncio.CancelledError))
         for item, future in batch:
             failure = error

@@ -1,4 +1,7 @@
-"""Dead letters: events that were given up, kept with their payload and error until somebody deals with them."""
+"""Dead letters: events that failed for good, kept with payload and error until they are redriven, removed or too old.
+
+`add` writes one inside a transaction of `thawd.stores.events.queue`; the class reads, redrives and removes them.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import msgspec
 
 from thawd.stores import clock
 from thawd.stores.database import Database
-from thawd.stores.events.records import COLUMNS, Event, event_of
+from thawd.stores.events.records import COLUMNS, Event, count_flow, event_of, kept
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED
 
 # Rows changed in one transaction: between two, other writers have their turn.
@@ -18,14 +21,14 @@ _AT_ONCE = 500
 
 
 class DeadLetter(Event, frozen=True, kw_only=True):
-    """An event given up.
+    """An event that failed for good.
 
     Attributes:
         error: what was wrong with the last attempt.
         condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
-        buried_at: when it was given up, seconds since the epoch.
-        has_outcome: whether it had run, and it is its outcome that did not get to its destination.
-        payload_bytes: size of its payload, which may have been left out.
+        buried_at: when it became a dead letter, seconds since the epoch.
+        has_outcome: whether it had run and its outcome could not be delivered; a redrive delivers the outcome.
+        payload_bytes: size of its payload, also where `payload` is left out.
     """
 
     error: str
@@ -36,12 +39,12 @@ class DeadLetter(Event, frozen=True, kw_only=True):
 
 
 class Selection(msgspec.Struct, forbid_unknown_fields=True):
-    """Which dead letters are meant: by id, of a function, or all of them; exactly one of the three.
+    """Which dead letters are meant: by id, by function, or all; exactly one of the three.
 
     Attributes:
-        ids: of them.
-        function: whose they are.
-        all: every one.
+        ids: their ids.
+        function: the function whose dead letters they are.
+        all: whether all dead letters are meant.
     """
 
     ids: list[int] | None = None
@@ -68,15 +71,19 @@ class DeadLetters:
     async def page(
         self, function: str | None = None, *, after: int = 0, limit: int = 100, payloads: bool = True
     ) -> list[DeadLetter]:
-        """Dead letters in the order of acceptance, from after the id `after`; None: of all functions.
+        """Up to `limit` dead letters with ids above `after`, in the order of acceptance.
 
-        Without `payloads` these are empty, and memory does not grow with them.
+        Args:
+            function: the function whose dead letters are read; None: those of all functions.
+            after: the id before the first one.
+            limit: most dead letters.
+            payloads: whether to read payloads; else they are empty, and memory does not grow with them.
         """
         select = _SELECT if payloads else _SELECT_WITHOUT
         return await self._db.read(lambda connection: _page(connection, select, function, after, limit))
 
     async def find(self, ids: Iterable[int]) -> list[DeadLetter]:
-        """Those with these ids, in the order given; others are left out."""
+        """The dead letters with these ids, in this order; an id that no dead letter has is left out."""
         wanted = list(ids)
 
         def work(connection: sqlite3.Connection) -> list[DeadLetter]:
@@ -88,7 +95,7 @@ class DeadLetters:
         return await self._db.read(work)
 
     async def redrive(self, ids: Iterable[int]) -> set[str]:
-        """Queue them again, as if just accepted; where only the outcome was stuck, that is taken on its way again.
+        """Queue dead letters again, as if they had just been accepted; where one has an outcome, that is delivered.
 
         Returns:
             The functions whose events they are; ids of no dead letter are passed over.
@@ -99,14 +106,14 @@ class DeadLetters:
         return functions
 
     async def remove(self, ids: Iterable[int]) -> int:
-        """Forget them; how many there were."""
+        """Delete the dead letters with these ids; how many there were."""
         removed = 0
         for part in _parts(ids):
             removed += await self._db.write(lambda connection, part=part: _remove(connection, part))  # type: ignore[misc]
         return removed
 
     async def ids(self, function: str | None = None) -> Sequence[int]:
-        """The ids of all, or of those of a function."""
+        """The ids of a function's dead letters; None: of all dead letters."""
         return await self._db.read(
             lambda connection: [
                 row[0]
@@ -116,7 +123,7 @@ class DeadLetters:
         )
 
     async def remove_older(self, before: float, *, limit: int = _AT_ONCE) -> int:
-        """Forget up to `limit` that were given up before that time, seconds since the epoch; how many there were."""
+        """Delete up to `limit` dead letters from before a time, seconds since the epoch; how many were deleted."""
 
         def work(connection: sqlite3.Connection) -> int:
             found = [
@@ -130,6 +137,39 @@ class DeadLetters:
             return _remove(connection, found[:limit])
 
         return await self._db.write(work)
+
+
+def add(connection: sqlite3.Connection, event_id: int, *, error: str, condition: str, counts: bool, at: float) -> bool:
+    """Make an event a dead letter, inside a transaction of the state file.
+
+    Args:
+        connection: the transaction's.
+        event_id: the event.
+        error: why the last attempt failed.
+        condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
+        counts: whether an attempt has been made that is not counted yet.
+        at: the time, seconds since the epoch.
+
+    Returns:
+        False: there is no such event, or it is a dead letter already.
+    """
+    row = connection.execute(
+        "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
+        "WHERE id = ? AND state <> ? RETURNING function",
+        (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
+    ).fetchone()
+    if row is None:
+        return False
+    count_flow(connection, "buried", [(row[0], 1)])
+    return True
+
+
+def keep_outcome(connection: sqlite3.Connection, event_id: int, outcome: bytes | None) -> None:
+    """Set what a redrive of a dead letter delivers, inside a transaction; None: it runs the event again."""
+    if outcome is None:
+        connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
+    else:
+        connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
 
 
 def _functions(connection: sqlite3.Connection, function: str | None) -> list[str]:

@@ -1,4 +1,4 @@
-"""What of the queue is under way, in memory."""
+"""Leases: which events are taken from the queue and not ended yet. In memory; `thawd.stores.events.queue` owns them."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from thawd.stores.events.records import Event
 
 
 class Leases:
-    """Events that are leased, and how far the ready ones have been.
+    """The leased events of all functions.
 
     Attributes:
-        ready_after: ids up to which the ready events of a function have been leased.
-        returned: given back, to be leased first.
-        exhausted: of each function, whether the last lease found no more that was due than it took.
+        ready_after: by function, the id up to which its ready events have been leased.
+        returned: by function, events whose lease was given back; they are leased first.
+        exhausted: by function, whether the last lease took all events that were due.
     """
 
     def __init__(self) -> None:
@@ -27,12 +27,12 @@ class Leases:
         self._reading: Counter[str] = Counter()
 
     def add(self, event_id: int, function: str) -> None:
-        """An event is leased."""
+        """Lease an event."""
         self._function[event_id] = function
         self._held.setdefault(function, set()).add(event_id)
 
     def take(self, event_id: int, function: str) -> bool:
-        """Lease an event that is not read from its row; False if a reading may find it, or one has."""
+        """Lease an event without reading its row; False where a read of rows may find the event, or has found it."""
         if self._reading[function] or event_id <= self.ready_after.get(function, 0) or event_id in self._function:
             return False
         self.add(event_id, function)
@@ -40,7 +40,7 @@ class Leases:
 
     @contextlib.contextmanager
     def reading(self, function: str) -> Iterator[None]:
-        """Rows of `function` are being read, to be leased."""
+        """While this lasts, rows of `function` are read to be leased."""
         self._reading[function] += 1
         try:
             yield
@@ -48,17 +48,17 @@ class Leases:
             self._reading[function] -= 1
 
     def remove(self, event_id: int) -> None:
-        """It is no more."""
+        """End the lease of an event."""
         function = self._function.pop(event_id, None)
         if function is not None:
             self._held[function].discard(event_id)
 
     def function_of(self, event_id: int) -> str | None:
-        """The function of an event that is leased; None where it is not."""
+        """The function of a leased event; None: the event is not leased."""
         return self._function.get(event_id)
 
     def held(self, function: str) -> set[int]:
-        """Ids of events of `function` that are leased, or returned: nobody is to read them from their rows."""
+        """Ids of events of `function` that are leased or returned, which are not to be read from their rows."""
         return self._held.get(function, set())
 
     def count(self, function: str) -> int:
@@ -71,13 +71,13 @@ class Leases:
             self.returned.setdefault(event.function, deque()).append(event)
 
     def forget(self, function: str) -> None:
-        """What was given back is leased no more, and is read from its rows if it is again; nothing else is held."""
+        """Forget a function none of whose events is leased: events given back are read from their rows again."""
         for event in self.returned.pop(function, ()):
             self.remove(event.id)
         self.ready_after.pop(function, None)
         self._held.pop(function, None)
 
     def take_returned(self, function: str, limit: int) -> list[Event]:
-        """Lease what was given back."""
+        """Lease up to `limit` events that were given back."""
         waiting = self.returned.get(function, deque())
         return [waiting.popleft() for _ in range(min(limit, len(waiting)))]

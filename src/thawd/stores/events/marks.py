@@ -1,8 +1,8 @@
 """Which events run at this moment, noted where it outlives the process but not the machine.
 
 An event that takes the whole server down with it would come back at each start, for ever. So events that run are marked
-in a memory-mapped file: to mark one is a store to memory, and after a crash of the process the kernel still has it. A
-power failure loses the marks, and rightly so: it is no event's fault.
+in a memory-mapped file: to mark one is a store to memory, and after a crash of the process the kernel still has the
+mark. A power failure loses the marks, and should: no event caused it.
 """
 
 from __future__ import annotations
@@ -15,16 +15,20 @@ from pathlib import Path
 from thawd.errors import StoreError
 
 SLOTS = 1024
-"""Most events marked at once; those beyond go unmarked."""
+"""Most events marked at the same time; further ones go unmarked."""
 _SLOT = struct.Struct("<q")
 _SIZE = SLOTS * _SLOT.size
 
 
 class Marks:
-    """The marks in a file, which is made when missing. Not for several processes at once."""
+    """The marks in a file, which is made when missing. Only one process may use the file.
+
+    Attributes:
+        left_over: ids of the events that the process before this one had marked.
+    """
 
     def __init__(self, path: Path) -> None:
-        """Open the file; what the process before this one left in it is in `left_over`.
+        """Open the file.
 
         Raises:
             StoreError: it cannot be used.
@@ -45,23 +49,23 @@ class Marks:
         self._free = list(range(SLOTS))
 
     def clear(self) -> None:
-        """Forget what was left over: it has been dealt with."""
+        """Delete the marks left over from the process before: they have been counted."""
         self._map[:] = bytes(_SIZE)
         self.left_over = []
 
     def set(self, event_id: int) -> None:
-        """The event begins to run."""
+        """Mark an event that begins to run."""
         if self._free and event_id not in self._slots:
             self._slots[event_id] = slot = self._free.pop()
             _SLOT.pack_into(self._map, slot * _SLOT.size, event_id)
 
     def unset(self, event_id: int) -> None:
-        """It runs no more."""
+        """Remove the mark of an event that has stopped running."""
         slot = self._slots.pop(event_id, None)
         if slot is not None:
             _SLOT.pack_into(self._map, slot * _SLOT.size, 0)
             self._free.append(slot)
 
     def close(self) -> None:
-        """Let go of the file."""
+        """Unmap the file."""
         self._map.close()

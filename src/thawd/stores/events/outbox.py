@@ -1,7 +1,7 @@
-"""The outbox: outcomes of events that have run, on their way to destinations that could not take them at once.
+"""The outbox: outcomes of events that have run, which wait to be delivered to their destinations.
 
-They are put in by `EventQueue.deliver_later`; who has brought one to its end ends its event by `EventQueue.done` or
-`EventQueue.bury`. Leases live in memory, as those of events.
+`EventQueue.deliver_later` stores an outcome here. `thawd.queue.outcomes` leases and delivers it, and then ends its
+event by `EventQueue.done` or `EventQueue.dead_letter`. Leases are in memory, as those of events.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from thawd.stores.events.records import functions_in
 from thawd.stores.schema import DELIVERING
 
 
-class Waiting(msgspec.Struct, frozen=True, kw_only=True):
-    """An outcome that waits to be taken to its destination.
+class WaitingOutcome(msgspec.Struct, frozen=True, kw_only=True):
+    """An outcome that waits to be delivered.
 
     Attributes:
-        id: of its event.
-        function: whose outcome it is.
-        document: what `EventQueue.deliver_later` was given.
-        since: when it was first stored, seconds since the epoch.
-        tries: how often it has been tried since.
+        id: id of its event.
+        function: the function of its event.
+        document: the outcome as `EventQueue.deliver_later` stored it.
+        since: when it was stored, seconds since the epoch.
+        tries: deliveries that have failed since.
     """
 
     id: int
@@ -40,22 +40,22 @@ class Outbox:
     def __init__(self, db: Database) -> None:
         self._db = db
         self._leased: dict[int, str] = {}
-        self._turns: dict[str, int] = {}  # when outcomes of a function were leased last, as a number that grows
+        self._turns: dict[str, int] = {}  # a growing number by function: that of its last lease
         self._turn = 0
 
     def ended(self, event_id: int) -> None:
-        """Its event has been brought to an end."""
+        """Forget the lease of an outcome whose delivery has ended."""
         self._leased.pop(event_id, None)
 
-    async def lease(self, *, limit: int, now: float | None = None) -> list[Waiting]:
-        """Take up to `limit` outcomes that are due to be taken to their destinations, of all functions in turn.
+    async def lease(self, *, limit: int, now: float | None = None) -> list[WaitingOutcome]:
+        """Lease up to `limit` outcomes that are due to be delivered, of all functions in turn.
 
         Raises:
             StoreError: they could not be read.
         """
         at, held, turns = clock.now() if now is None else now, self._held(), dict(self._turns)
 
-        def work(connection: sqlite3.Connection) -> list[Waiting]:
+        def work(connection: sqlite3.Connection) -> list[WaitingOutcome]:
             due = []
             for function in functions_in(connection, DELIVERING):
                 of = held.get(function, set())
@@ -65,7 +65,7 @@ class Outbox:
                     (function, DELIVERING, at, limit + len(of)),
                 )
                 fresh = [row[0] for row in rows if row[0] not in of]
-                # One whose destination is down must not stop the others: who has fewest under way comes first.
+                # A destination that is down must not stop the others: the function with the fewest leases comes first.
                 due += [(len(of) + place, turns.get(function, 0), number) for place, number in enumerate(fresh)]
             return [_read(connection, number) for _, _, number in sorted(due)[:limit]]
 
@@ -82,10 +82,10 @@ class Outbox:
         return held
 
     async def retry(self, event_id: int, *, at: float, error: str) -> None:
-        """The outcome did not get to its destination; try again at or after `at`.
+        """Have an outcome that could not be delivered tried again at or after `at`.
 
         Raises:
-            StoreError: it could not be noted; it will be tried again after the next start.
+            StoreError: that could not be stored; the outcome is tried again after the next start.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -99,10 +99,14 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def advance(self, event_id: int, document: bytes) -> None:
-        """The outcome got there, or will not; what is left of it is `document`, which is due at once.
+        """Replace an outcome, whose first delivery has ended, by what is left of it; that is due now.
+
+        Args:
+            event_id: the event.
+            document: what is left to be delivered.
 
         Raises:
-            StoreError: it could not be noted; the outcome will be tried again as it was.
+            StoreError: it could not be stored; the outcome will be tried again as it was.
         """
         now = clock.now()
 
@@ -118,7 +122,7 @@ class Outbox:
         self._leased.pop(event_id, None)
 
     async def next_due(self, *, now: float | None = None) -> float | None:
-        """When the next outcome is due to be taken to its destination: `now`, a later time, or None.
+        """When the next outcome is due to be delivered: `now`, a later time, or None for never.
 
         Raises:
             StoreError: it could not be read.
@@ -139,10 +143,10 @@ class Outbox:
         return await self._db.read(work)
 
 
-def _read(connection: sqlite3.Connection, event_id: int) -> Waiting:
+def _read(connection: sqlite3.Connection, event_id: int) -> WaitingOutcome:
     row = connection.execute(
         "SELECT e.id, e.function, d.document, d.since, d.tries FROM events e JOIN deliveries d ON d.event = e.id "
         "WHERE e.id = ?",
         (event_id,),
     ).fetchone()
-    return Waiting(id=row[0], function=row[1], document=row[2], since=row[3], tries=row[4])
+    return WaitingOutcome(id=row[0], function=row[1], document=row[2], since=row[3], tries=row[4])

@@ -1,13 +1,13 @@
-"""The durable queue of asynchronous events: accepted means on the disk, and it stays there until it is dealt with.
+"""The durable queue of asynchronous events: an accepted event is on the disk, and stays there until it has ended.
 
-Delivery is at least once. Leases live in memory: one process uses a state file (its data folder is locked), so what
-was under way when it died is simply queued. What the table holds is what survives:
+Delivery is at least once. Leases are in memory: one process uses a state file (its data folder is locked), so events
+that ran when it died are simply queued. The table holds what survives, in one of three states:
 
     QUEUED      to be run, now (``available_at`` 0) or at a time
-    DELIVERING  has run; its outcome waits to be taken to its destination, and is stored beside it
-    DEAD        given up, kept with its error until it is redriven, removed or too old
+    DELIVERING  has run; its outcome waits to be delivered, and is stored beside it
+    DEAD        a dead letter, kept with its error until it is redriven, removed or too old
 
-Whom to invoke, when to retry and when to give up is the invoker's business; this module keeps the books.
+`thawd.queue.invoker` decides what is invoked, retried and dead-lettered; this module stores what it decided.
 """
 
 from __future__ import annotations
@@ -20,6 +20,7 @@ from collections.abc import Callable, Iterable, Sequence
 from thawd.errors import TooManyRequestsException
 from thawd.stores import clock
 from thawd.stores.database import Database
+from thawd.stores.events import dead_letters
 from thawd.stores.events.batches import Batches
 from thawd.stores.events.leases import Leases
 from thawd.stores.events.marks import Marks
@@ -39,7 +40,7 @@ from thawd.stores.events.records import (
 )
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
 
-# Nobody waits for an acknowledgement: many are written together. If the process dies meanwhile, they run once more.
+# Nothing waits for an acknowledgement: many are written together. If the process dies before, their events run again.
 _DONE_PATIENCE_S = 0.005
 # A time that is not 0, which stands for "ready".
 _SMALLEST = 1e-9
@@ -50,8 +51,8 @@ class EventQueue:
 
     Args:
         db: the state file.
-        marks: where events that run are marked, so that one that takes the server down is told from others.
-        max_queued: with more events than these that wait, no others are accepted.
+        marks: marks the events that run, so that an event that takes the server down is found.
+        max_queued: most events that may wait; further ones are refused. None: any number.
     """
 
     def __init__(self, db: Database, *, marks: Marks | None = None, max_queued: int | None = None) -> None:
@@ -64,7 +65,7 @@ class EventQueue:
 
     @property
     def full(self) -> bool:
-        """Whether no more events are to be accepted, as too many wait."""
+        """Whether as many events wait as may."""
         return self._max_queued is not None and self._db.gauged >= self._max_queued
 
     async def put(self, events: Sequence[NewEvent], *, now: float | None = None) -> list[int]:
@@ -72,12 +73,12 @@ class EventQueue:
 
         Raises:
             StoreError: they could not be stored.
-            TooManyRequestsException: too many wait already (429).
+            TooManyRequestsException: too many events wait already (429).
         """
         if not events:
             return []
         first_id = None
-        if not self.full:  # else those who come meanwhile cost the disk nothing
+        if not self.full:  # a full queue refuses without a write to the disk
             first_id = await self._puts.add((events, clock.now() if now is None else now))
         if first_id is None:
             raise TooManyRequestsException(
@@ -88,7 +89,7 @@ class EventQueue:
         return list(range(first_id, first_id + len(events)))
 
     async def _put_all(self, given: list[tuple[Sequence[NewEvent], float]]) -> list[int | None]:
-        """Accept what there is room for, in this order; the first id of each, None where there was none."""
+        """Accept the groups of events that there is room for, in this order; the first id of each, None: no room."""
 
         def work(connection: sqlite3.Connection) -> list[int | None]:
             room = math.inf if self._max_queued is None else self._max_queued - count_waiting(connection)
@@ -105,16 +106,16 @@ class EventQueue:
         return await self._db.write(work)
 
     def take(self, event: Event) -> bool:
-        """Lease an event that has just been put, without reading it; whether it is leased by this.
+        """Lease an event that has just been put, without reading its row; whether this leased it.
 
-        False when the lease of others is under way or has taken it: then it comes by `lease` as the others do.
+        False where a `lease` that runs at the moment may take the event, or has: then `lease` returns it.
         """
         return self._leases.take(event.id, event.function)
 
     async def lease(self, function: str, *, limit: int, now: float | None = None) -> list[Event]:
-        """Take up to `limit` due events of `function`, those accepted first first, retries that are due before others.
+        """Lease up to `limit` due events of `function`: retries first, then the others, oldest first.
 
-        The cost grows with `limit` only. Fewer come where their payloads are large; none only where none is due.
+        The cost grows with `limit` only. Fewer are returned where payloads are large; none only where none is due.
 
         Raises:
             StoreError: they could not be read.
@@ -155,36 +156,36 @@ class EventQueue:
         return events
 
     def exhausted(self, function: str) -> bool:
-        """Whether the last lease found no more that was due than it took."""
+        """Whether the last lease took all events that were due."""
         return self._leases.exhausted.get(function, False)
 
     def give_back(self, event: Event) -> None:
-        """End a lease as if it had not been; the event comes first at the next."""
+        """Undo a lease; the next `lease` returns the event first."""
         self._leases.give_back(event)
 
     def forget(self, function: str) -> None:
-        """Nobody leases events of `function` any more, none is under way: those given back are as if never leased."""
+        """Forget a function whose events nothing leases any more; events given back are as if never leased."""
         self._leases.forget(function)
 
     def begins(self, event: Event) -> None:
-        """The event runs from now on: if the process dies meanwhile, that is counted."""
+        """Mark that the event runs: if the process dies meanwhile, `recover` counts an interruption."""
         if self._marks is not None:
             self._marks.set(event.id)
 
     def ended(self, event: Event) -> None:
-        """It runs no more."""
+        """Mark that the event does not run any more."""
         if self._marks is not None:
             self._marks.unset(event.id)
 
     async def done(self, ids: Iterable[int], *, follow_ups: Sequence[NewEvent] = ()) -> None:
-        """Forget events: they have been dealt with. Unknown ids are passed over; dead letters go as well.
+        """Delete events that have ended, dead letters too. Unknown ids are passed over.
 
         Args:
             ids: the events.
-            follow_ups: events to be accepted in the same transaction.
+            follow_ups: events to accept in the same transaction.
 
         Raises:
-            StoreError: it could not be noted; they would be delivered again after a restart.
+            StoreError: they could not be deleted; they would run again after a restart.
         """
         keys = list(ids)
         await self._dones.add((keys, follow_ups))
@@ -218,7 +219,7 @@ class EventQueue:
             counts: whether this was an attempt; a throttle or a failure of the platform is none.
 
         Raises:
-            StoreError: it could not be noted; the lease stays.
+            StoreError: it could not be stored; the lease stays.
         """
 
         def work(connection: sqlite3.Connection) -> None:
@@ -232,7 +233,7 @@ class EventQueue:
 
         await self._end_lease(event_id, work)
 
-    async def bury(  # noqa: PLR0913 - all of one transaction
+    async def dead_letter(  # noqa: PLR0913 - all of one transaction
         self,
         event_id: int,
         *,
@@ -243,45 +244,37 @@ class EventQueue:
         follow_ups: Sequence[NewEvent] = (),
         now: float | None = None,
     ) -> None:
-        """Give an event up, one that is leased or whose outcome is; it is kept, with its payload and `error`.
+        """Make an event a dead letter, one that is leased or whose outcome is.
 
         Args:
             event_id: the event.
             error: why the last attempt failed.
             condition: ``RetriesExhausted``, ``EventAgeExceeded`` or another word for why.
-            counts: whether an attempt was made since it was leased.
-            outcome: kept instead of the one that waits, so that only that is tried at a redrive; None: none is.
-            follow_ups: events to be accepted in the same transaction.
+            counts: whether an attempt was made since the event was leased.
+            outcome: replaces the outcome that waits, so that a redrive delivers only this; None: a redrive runs the
+                event again.
+            follow_ups: events to accept in the same transaction.
             now: when, seconds since the epoch.
 
         Raises:
-            StoreError: it could not be noted; the lease stays.
+            StoreError: it could not be stored; the lease stays.
         """
         at = clock.now() if now is None else now
 
         def work(connection: sqlite3.Connection) -> None:
-            row = connection.execute(
-                "UPDATE events SET state = ?, available_at = ?, attempts = attempts + ?, error = ?, condition = ? "
-                "WHERE id = ? AND state <> ? RETURNING function",
-                (DEAD, at, int(counts), kept(error), condition, event_id, DEAD),
-            ).fetchone()
-            if row is not None:
-                count_flow(connection, "buried", [(row[0], 1)])
+            if dead_letters.add(connection, event_id, error=error, condition=condition, counts=counts, at=at):
+                dead_letters.keep_outcome(connection, event_id, outcome)
                 insert(connection, follow_ups)
-                if outcome is None:
-                    connection.execute("DELETE FROM deliveries WHERE event = ?", (event_id,))
-                else:
-                    connection.execute("UPDATE deliveries SET document = ? WHERE event = ?", (outcome, event_id))
 
         await self._end_lease(event_id, work)
 
-    async def bury_older(self, function: str, before: float, *, error: str, condition: str) -> int:
-        """Give up the events of a function that were accepted before that time and are not leased; how many.
+    async def dead_letter_older(self, function: str, before: float, *, error: str, condition: str) -> int:
+        """Make the events of a function that were accepted before a time, and are not leased, dead letters; how many.
 
-        For functions that are gone: nobody leases their events meanwhile. Some hundred at a time.
+        For functions that are gone: nothing leases their events meanwhile. Some hundred at a time.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: it could not be stored.
         """
         at, held = clock.now(), frozenset(self._leases.held(function))
 
@@ -292,27 +285,25 @@ class EventQueue:
                 (function, QUEUED, before),
             )
             ids = [row[0] for row in rows if row[0] not in held]
-            connection.executemany(
-                "UPDATE events SET state = ?, available_at = ?, error = ?, condition = ? WHERE id = ?",
-                [(DEAD, at, error, condition, number) for number in ids],
+            return sum(
+                dead_letters.add(connection, number, error=error, condition=condition, counts=False, at=at)
+                for number in ids
             )
-            count_flow(connection, "buried", [(function, len(ids))])
-            return len(ids)
 
         return await self._db.write(work)
 
     async def deliver_later(self, event_id: int, document: bytes, *, at: float, error: str, counts: bool) -> None:
-        """The leased event has run; keep its outcome and have it taken to its destination at or after `at`.
+        """Store the outcome of a leased event that has run, to be delivered at or after `at`.
 
         Args:
             event_id: the event.
-            document: the outcome, and where it is to go.
-            at: seconds since the epoch.
-            error: why it did not get there.
+            document: the outcome with its destination.
+            at: when it is due, seconds since the epoch.
+            error: why it could not be delivered, or why the event failed.
             counts: whether the outcome is of an attempt made since the event was leased.
 
         Raises:
-            StoreError: it could not be noted; the lease stays.
+            StoreError: it could not be stored; the lease stays.
         """
         since = clock.now()
 
@@ -330,11 +321,11 @@ class EventQueue:
     async def recover(self, *, longest_wait_s: float = 300.0) -> int:
         """Take over from the process before this one; how many events ran when it ended. Call once, first.
 
-        Events that ran have that counted. Those whose time is further away than `longest_wait_s` are due now: the clock
-        has been set back since it was written.
+        An interruption is counted for each event that ran. An event whose time is further away than `longest_wait_s`
+        seconds is due now: the clock has been set back since that time was written.
 
         Raises:
-            StoreError: it could not be noted.
+            StoreError: it could not be stored.
         """
         ran = self._marks.left_over if self._marks is not None else []
         now = clock.now()
@@ -360,7 +351,7 @@ class EventQueue:
         return interrupted
 
     async def depth(self) -> dict[str, Depth]:
-        """Numbers of events by function; functions without any are left out. The cost grows with functions only.
+        """Numbers of events by function; functions without events are left out. The cost grows with functions only.
 
         Raises:
             StoreError: they could not be read.
@@ -380,10 +371,10 @@ class EventQueue:
         return Depth(queued - leased, leased, counts.get(DEAD, 0), counts.get(DELIVERING, 0))
 
     async def flow(self) -> dict[str, Flow]:
-        """What has become of events, by function.
+        """Numbers of events since the state file was made, by function.
 
         Raises:
-            StoreError: it could not be read.
+            StoreError: they could not be read.
         """
         rows = await self._db.read(
             lambda connection: connection.execute(
@@ -403,7 +394,7 @@ class EventQueue:
     async def oldest(self) -> dict[str, float]:
         """When the oldest event that waits was accepted, seconds since the epoch, by function.
 
-        Of more than 1,000 that wait for a retry only those due first are looked at.
+        Where more than 1,000 events wait for a retry, only the 1,000 that are due first are looked at.
 
         Raises:
             StoreError: it could not be read.
@@ -426,7 +417,7 @@ class EventQueue:
         return await self._db.read(work)
 
     async def next_due(self, function: str, *, now: float | None = None) -> float | None:
-        """When the next queued event of `function` may be leased: `now` if one is due, a later time, or None.
+        """When the next queued event of `function` may be leased: `now` if one is due, a later time, or None for never.
 
         Raises:
             StoreError: it could not be read.

@@ -1,6 +1,6 @@
-"""Events as they stand in the state file: their shape, their acceptance, their reading.
+"""Events as rows of the state file: how they look, are inserted, read, deleted and counted.
 
-Who keeps the books of them is `thawd.stores.events.queue`.
+Functions of a connection only. `thawd.stores.events.queue` runs the transactions and keeps the leases.
 """
 
 from __future__ import annotations
@@ -18,30 +18,30 @@ from thawd.stores.schema import QUEUED
 
 # Rows of one statement: with eight values each they are fewer values than any SQLite allows, 999.
 _AT_ONCE = 100
-# Payloads are read with their rows, some at a time, and no more of them than this, so that large ones do not pile up.
+# Payloads are read with their rows, 16 rows at a time, up to about this size, so that large ones do not pile up.
 _READ_AT_ONCE = 16
 _READ_BYTES = 4 * 1024 * 1024
-# What is kept of an error, in characters; a handler may raise one of megabytes, at each attempt.
+# Characters kept of an error's text: a handler may raise an error of megabytes at each attempt.
 _ERROR_KEPT = 32 * 1024
 COLUMNS = (
     "e.id, e.function, e.accepted_at, e.attempts, e.request_id, e.source, e.row_key, e.client_context, e.trace_id, "
     "p.body, e.qualifier, e.interruptions"
 )
-"""What `event_of` reads, of events e and their payloads p."""
+"""The columns that `event_of` takes, of events e and their payloads p."""
 
 
 class NewEvent(msgspec.Struct, frozen=True, kw_only=True):
     """An event to be accepted.
 
     Attributes:
-        function: the function it is for.
+        function: the function to invoke.
         payload: the event, JSON text in UTF-8.
         request_id: the same on every attempt.
-        source: ``invoke``, or ``bucket:`` and the bucket's name.
-        row_key: key under which a table that is a destination stores its result; None: the request id is used.
+        source: ``invoke``, or the kind and name of a source, for example ``bucket:uploads``.
+        row_key: key under which a table that is a destination stores the result; None: the request id.
         client_context: JSON text of the caller's client context, or None.
         trace_id: X-Ray trace header, or None.
-        qualifier: version or alias that it is for; None: ``$LATEST``.
+        qualifier: version or alias to invoke; None: ``$LATEST``.
     """
 
     function: str
@@ -58,10 +58,10 @@ class Event(NewEvent, frozen=True, kw_only=True):
     """An event taken from the queue.
 
     Attributes:
-        id: its place in the order of acceptance.
+        id: grows in the order of acceptance.
         attempts: attempts that have ended.
-        accepted_at: when it was accepted, seconds since the epoch.
-        interruptions: how often the server died while it ran.
+        accepted_at: when the event was accepted, seconds since the epoch.
+        interruptions: how often the server died while the event ran.
     """
 
     id: int
@@ -72,7 +72,14 @@ class Event(NewEvent, frozen=True, kw_only=True):
 
 @dataclass(frozen=True, slots=True)
 class Depth:
-    """How many events of a function wait, are being worked on, wait for their destination, and were given up."""
+    """Numbers of a function's events.
+
+    Attributes:
+        queued: events that wait to run.
+        leased: events that are leased or run.
+        dead: dead letters.
+        delivering: events that have run and whose outcome waits to be delivered.
+    """
 
     queued: int = 0
     leased: int = 0
@@ -82,13 +89,13 @@ class Depth:
 
 @dataclass(frozen=True, slots=True)
 class Flow:
-    """What has become of a function's events since the state file was made.
+    """Numbers of a function's events since the state file was made.
 
     Attributes:
-        accepted: stored.
-        done: dealt with.
+        accepted: events stored.
+        done: events that ended well.
         retried: attempts that failed and were followed by another.
-        buried: given up.
+        buried: events that became dead letters.
     """
 
     accepted: int = 0
@@ -98,7 +105,7 @@ class Flow:
 
 
 def as_accepted(event: NewEvent, event_id: int, accepted_at: float) -> Event:
-    """The event as it stands in the queue once it has been accepted."""
+    """The event as the queue has it once it is accepted."""
     return Event(id=event_id, accepted_at=accepted_at, attempts=0, **msgspec.structs.asdict(event))
 
 
@@ -108,7 +115,7 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
     Args:
         connection: the transaction's.
         events: to be accepted.
-        now: when, seconds since the epoch; None: by the clock.
+        now: when they are accepted, seconds since the epoch; None: the clock's time.
     """
     accepted_at = clock.now() if now is None else now
     given = [(event, accepted_at) for event in events]
@@ -117,11 +124,11 @@ def insert(connection: sqlite3.Connection, events: Iterable[NewEvent], *, now: f
 
 
 def insert_all(connection: sqlite3.Connection, given: Sequence[tuple[NewEvent, float]]) -> int:
-    """The same for events that are accepted at different times; the id of the first, which the others follow."""
+    """Accept events with the times of their acceptance; the id of the first, which those of the others follow."""
     first_id = 0
     for first in range(0, len(given), _AT_ONCE):
         part = given[first : first + _AT_ONCE]
-        # They are numbered one by one, as nobody else writes meanwhile.
+        # Their numbers have no gaps, as nothing else writes during the transaction.
         last_id = insert_rows(
             connection,
             "events (function, accepted_at, request_id, source, row_key, client_context, trace_id, qualifier)",
@@ -222,7 +229,7 @@ def read(connection: sqlite3.Connection, ids: Iterable[int]) -> list[Event]:
 
 
 def kept(error: str) -> str:
-    """What is kept of an error's text: all of it, but for one that is very long."""
+    """An error's text as it is stored: cut where it is very long."""
     return error if len(error) <= _ERROR_KEPT else f"{error[:_ERROR_KEPT]}… ({len(error):,} characters in all)"
 
 

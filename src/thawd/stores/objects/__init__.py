@@ -1,1 +1,3 @@
-"""Objects of buckets: the catalog of what each held, folders of this machine, object stores elsewhere."""
+"""Objects of buckets: `catalog` (the objects that were recorded), `folder` (buckets of this machine), `remote` (object
+stores elsewhere), `listings` (how far the listings of remote buckets are).
+"""

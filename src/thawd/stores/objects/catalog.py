@@ -1,9 +1,10 @@
-"""The catalog of objects: what each bucket held when it was last looked at, and the events that came of it.
+"""The catalog of objects: what each bucket contained when it was last looked at.
 
-A change to the catalog and the events it causes are one transaction, so that a crash neither loses nor repeats an
-event. Changes are checked against what the caller had looked up: of two who saw the same change, one wins.
+A change of the catalog and the events it causes are stored in one transaction, so that a crash neither loses nor
+repeats an event. A change is checked against the record that the caller had looked up: of two callers who saw the same
+change, one wins.
 
-Looking at files is business of `thawd.sources.buckets`. Memory does not grow with the number of objects.
+`thawd.sources.buckets` looks at files. Memory does not grow with the number of objects.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class ObjectRecord(msgspec.Struct, frozen=True, kw_only=True):
         mtime_ns: last modification, nanoseconds since the epoch.
         ctime_ns: last change of content or metadata, nanoseconds since the epoch.
         etag: MD5 of the content, 32 hexadecimal digits.
-        sequencer: grows with every change recorded; 0 in one that is not recorded yet.
+        sequencer: grows with every change recorded; 0 in a record that is not stored yet.
     """
 
     key: bytes
@@ -46,12 +47,12 @@ class ObjectRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
-    """What was found out about one key.
+    """A change of one key.
 
     Attributes:
         key: the key.
-        expected: sequencer of the record it was compared with, 0 when there was none.
-        now: the object as it is, or None when it is gone.
+        expected: sequencer of the record that the object was compared with; 0: there was none.
+        now: the object as it is; None: it is gone.
         announce: whether events are due; False when only times changed.
     """
 
@@ -62,17 +63,17 @@ class ObjectChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 EventsFor = Callable[[ObjectChange, int], Sequence[NewEvent]]
-"""The events a change causes, given its sequencer. Pure: it may be called twice for one change."""
+"""Makes the events that a change causes, from the change and its sequencer. Pure: it may be called twice for one."""
 
 
 @dataclass(slots=True)
 class Applied:
-    """What became of a batch of changes.
+    """The result of a batch of changes.
 
     Attributes:
-        conflicts: keys whose record was not the expected one; nothing was done about them, look at them again.
+        conflicts: keys whose record was not the expected one; they were left as they were, look at them again.
         functions: functions that have new events.
-        events: how many events were put.
+        events: number of events queued.
     """
 
     conflicts: list[bytes] = field(default_factory=list)
@@ -108,16 +109,16 @@ class ObjectCatalog:
     async def apply(
         self, bucket: str, changes: Sequence[ObjectChange], *, events_for: EventsFor, now: float | None = None
     ) -> Applied:
-        """Record `changes` and put their events into the queue, in one transaction.
+        """Record `changes` and queue their events, in one transaction.
 
         Args:
             bucket: the bucket's name.
-            changes: at most one a key.
+            changes: at most one of each key.
             events_for: makes the events of each change that is to be announced.
-            now: when they are accepted, seconds since the epoch; None: the clock.
+            now: when the events are accepted, seconds since the epoch; None: the clock's time.
 
         Raises:
-            StoreError: nothing was recorded and no event put.
+            StoreError: nothing was recorded, and no event queued.
         """
         at = clock.now() if now is None else now
         return await self._db.write(lambda connection: _apply(connection, bucket, changes, events_for, at))
@@ -142,7 +143,7 @@ class ObjectCatalog:
         return [_record(row) for row in rows]
 
     async def count(self, bucket: str) -> int:
-        """How many objects of `bucket` are recorded. The cost grows with their number, at some 50 ns each.
+        """How many objects of `bucket` are recorded. Takes some 50 ns for each.
 
         Raises:
             StoreError: they could not be read.

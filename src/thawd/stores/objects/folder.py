@@ -1,7 +1,7 @@
-"""Where the objects of a bucket lie: a key is a path within its folder. Which files count, and which may be reached.
+"""The folder of a bucket: a key is a path within it. Decides which files are objects, and which may be reached.
 
-The one place that knows these rules; those who look at files (`thawd.sources.buckets`) and those who write them
-(`thawd.gateway`) ask here. Keys and paths are bytes, as file names need not be text.
+The only place with these rules: `thawd.sources.buckets`, which looks at files, and `thawd.gateway`, which writes them,
+ask here. Keys and paths are bytes, as file names need not be text.
 """
 # pathlib does not take bytes.
 # ruff: noqa: PTH116, PTH118, PTH120
@@ -26,7 +26,8 @@ class Located(NamedTuple):
 
 
 class BucketFolder:
-    """The folder of a bucket. Cheap to make; keep it for one batch of keys, as it remembers which folders are real.
+    """The folder of a bucket. Cheap to make; keep it for one batch of keys only, as it remembers which folders are no
+    links.
 
     Args:
         root: the folder.
@@ -41,11 +42,11 @@ class BucketFolder:
         """The object under `key`: a regular file, or a link to one in the same bucket.
 
         Returns:
-            None when there is none, or none that may be reached: folders, devices, pipes, links that lead out of the
-            bucket or to a hidden file, and everything behind a linked folder.
+            None when there is no object, or none that may be reached: folders, devices, pipes, links that lead out of
+            the bucket or to a hidden file, and everything behind a linked folder.
 
         Raises:
-            OSError: it cannot be told, for example because a folder may not be searched.
+            OSError: the file cannot be looked at, for example because a folder may not be searched.
         """
         path = self.path(key)
         if path is None:
@@ -62,7 +63,7 @@ class BucketFolder:
         return Located(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def path(self, key: bytes) -> bytes | None:
-        """The path that `key` names, whatever is there; None when its folder is reached through a link."""
+        """The path of `key`, whether a file is there or not; None when its folder is reached through a link."""
         parent = os.path.dirname(key)
         if parent and not self._is_real(parent):
             return None

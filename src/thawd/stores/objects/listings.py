@@ -1,4 +1,4 @@
-"""How far the listings of buckets elsewhere are: when the first one began, and whether one has come to its end."""
+"""Stores how far the listings of remote buckets are: when the first one began, and when one was last complete."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from thawd.stores.database import Database
 
 
 class ListingProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """Attributes:
-    begun_at: when the first listing began, seconds since the epoch.
-    completed_at: when the last complete one ended; None: there was none yet.
+    """How far the listings of one bucket are.
+
+    Attributes:
+        begun_at: when the first listing began, seconds since the epoch.
+        completed_at: when the last complete listing ended, seconds since the epoch; None: none was complete yet.
     """
 
     begun_at: float
@@ -26,7 +28,7 @@ class Listings:
         self._db = db
 
     async def begin(self, bucket: str, *, now: float) -> ListingProgress:
-        """A listing of `bucket` begins at `now`; what is known of those before.
+        """Note that a listing of `bucket` begins at `now`; returns the progress of the listings before.
 
         Raises:
             StoreError: it could not be stored.
@@ -42,7 +44,7 @@ class Listings:
         return await self._db.write(work)
 
     async def complete(self, bucket: str, *, now: float) -> None:
-        """A listing of `bucket` has come to its end, and all of it is recorded.
+        """Note that a listing of `bucket` is complete, and all of it recorded.
 
         Raises:
             StoreError: it could not be stored.

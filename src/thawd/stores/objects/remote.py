@@ -1,7 +1,7 @@
-"""Buckets in object stores elsewhere: S3 and what speaks it, Google Cloud Storage and Azure, through obstore.
+"""Remote buckets: S3 and stores with its API, Google Cloud Storage and Azure, through obstore.
 
-obstore's blocking calls are used, on threads of the bucket's own: its coroutines can bring the process down when it
-ends, see docs/decisions/0017-remote-buckets.md. Keys are those of the store, complete, but for `BucketStore.put`.
+obstore's blocking calls are used, on threads of the bucket's own: its coroutines can crash the process when it ends,
+see docs/decisions/0017-remote-buckets.md. Keys are the store's complete keys, except in `BucketStore.put`.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ _CLIENT: dict[str, Any] = {"connect_timeout": "5s", "timeout": "30s", "allow_htt
 
 
 class ObjectWriter(Protocol):
-    """What a destination needs of a bucket."""
+    """A bucket that a destination can write to."""
 
     async def put(self, key: str, data: bytes) -> None:
-        """Store an object, in place of what was there; durable on return.
+        """Store an object, replacing one of the same key; durable on return.
 
         Raises:
-            StoreError: the store failed; it may be tried again.
+            StoreError: the store failed; the call may be repeated.
             InvalidParameterValueException: the store takes no such key.
         """
 
 
 class RemoteObject(NamedTuple):
-    """An object as a listing tells of it: its complete key, and what changes when it does."""
+    """An object in a listing: its complete key, and what changes with its content."""
 
     key: str
     size: int
@@ -50,16 +50,16 @@ class RemoteObject(NamedTuple):
 
 
 class OddKeysError(StoreError):
-    """There are keys that obstore cannot hold; the next listing goes another way."""
+    """The bucket has keys that obstore cannot represent; the next listing uses boto3."""
 
 
 class BucketStore:
-    """An `ObjectWriter`, and the rest of what thawd does in a bucket elsewhere.
+    """One remote bucket: an `ObjectWriter` that also reads and lists.
 
     Args:
-        bucket: which one.
-        aws: an AWS other than the usual one.
-        store: obstore's store; None: made from the URL when it is first needed.
+        bucket: the bucket.
+        aws: an AWS to use instead of the usual one; None: the usual one.
+        store: obstore's store; None: it is made from the URL at its first use.
     """
 
     def __init__(self, bucket: RemoteBucket, *, aws: AwsAccess | None = None, store: ObjectStore | None = None) -> None:
@@ -74,10 +74,10 @@ class BucketStore:
         await self.write(self.bucket.prefix + key, data)
 
     async def write(self, key: str, data: bytes) -> None:
-        """Store an object, in place of what was there; durable on return.
+        """Store an object, replacing one of the same key; durable on return.
 
         Raises:
-            StoreError: the store failed; it may be tried again.
+            StoreError: the store failed; the call may be repeated.
             InvalidParameterValueException: the key is not below the bucket's prefix, or the store takes no such key.
         """
         self._require_prefix(key)
@@ -107,7 +107,7 @@ class BucketStore:
         """The next page of a `listing`; empty at its end.
 
         Raises:
-            OddKeysError: begin anew.
+            OddKeysError: start the listing again.
             StoreError: the store failed.
         """
         return await self._run(partial(next, listing, []))
@@ -117,11 +117,11 @@ class BucketStore:
         return self._boto_pages() if self._has_odd_keys else self._obstore_pages()
 
     def close(self, *, until: float | None = None) -> None:
-        """Let the threads end. Blocks.
+        """End the threads. Blocks.
 
         Args:
-            until: how long what is under way is waited for, ``time.monotonic()`` seconds; None: a little. Then it is
-                left behind.
+            until: when to stop waiting for operations that run, ``time.monotonic()`` seconds; None: soon. Operations
+                that still run are left behind.
         """
         self._threads.close(until=patience_over() if until is None else until)
 
@@ -129,7 +129,7 @@ class BucketStore:
         return await self._threads.run(partial(self._explained, work))
 
     def _explained(self, work: Callable[[], T]) -> T:
-        """What `work` gives, and its errors in our words."""
+        """Run `work`; its errors are raised as thawd's."""
         from obstore.exceptions import BaseError, InvalidPathError
 
         try:
@@ -146,7 +146,7 @@ class BucketStore:
             raise StoreError(self._said(f"{self.bucket.url} failed", error)) from None
 
     def _said(self, what: str, error: Exception) -> str:
-        # The first line says it; after it comes obstore's inner life.
+        # The first line has the message; internals of obstore follow.
         said = self.bucket.url.conceal(str(error).partition("\n")[0].strip())
         return f"bucket {self.bucket.name}: {what}: {said}"
 
@@ -156,7 +156,7 @@ class BucketStore:
                 f"bucket {self.bucket.name}: the key {key!r} is not below the prefix {self.bucket.prefix!r}; keys are "
                 "those of the store, as in events"
             )
-        if key.startswith("/") or key.endswith("/"):  # obstore would take the slash away
+        if key.startswith("/") or key.endswith("/"):  # obstore would remove the slash
             raise InvalidParameterValueException(
                 f"bucket {self.bucket.name}: the key {key!r} begins or ends with a slash; leave it out"
             )
@@ -211,7 +211,7 @@ class BucketStore:
             raise OddKeysError(self._said("has keys that obstore cannot list; boto3 lists it", error)) from None
 
     def _boto_pages(self) -> Iterator[list[RemoteObject]]:
-        """The same by boto3, which is slower, and has every key as it is."""
+        """The same by boto3, which is slower and returns every key unchanged."""
         client = self._boto_client()
         try:
             pages = client.get_paginator("list_objects_v2").paginate(
@@ -269,7 +269,7 @@ class BucketStore:
         return self._store
 
     def _open(self) -> ObjectStore:
-        """obstore's store. What the URL does not say is taken from the environment, by obstore itself."""
+        """Make obstore's store. obstore takes what the URL leaves out from the environment."""
         from obstore.store import AzureStore, GCSStore
 
         given = self.bucket.parameters
@@ -294,7 +294,7 @@ class BucketStore:
         if self._aws is not None:
             common |= {"access_key_id": self._aws.access_key, "secret_access_key": self._aws.secret}
         elif "skip_signature" not in common and importlib.util.find_spec("boto3") is not None:
-            # boto3 knows profiles, sign-ons and roles, of which obstore knows a few.
+            # boto3 supports all profiles, sign-ons and roles, obstore some of them.
             session = self._session()
             if session.get_credentials() is not None:
                 from obstore.auth.boto3 import Boto3CredentialProvider
@@ -309,10 +309,10 @@ class BucketStore:
 
 
 class BucketStores:
-    """The buckets elsewhere of a configuration.
+    """The remote buckets of a configuration.
 
     Attributes:
-        aws: an AWS other than the usual one; None: the usual one. To be set before the first use.
+        aws: an AWS to use instead of the usual one; None: the usual one. Set it before the first use.
     """
 
     def __init__(self, buckets: Mapping[str, RemoteBucket]) -> None:
@@ -321,23 +321,23 @@ class BucketStores:
         self._open: dict[str, BucketStore] = {}
 
     def get(self, name: str) -> BucketStore | None:
-        """The bucket called `name`, or None."""
+        """The bucket called `name`; None: there is none."""
         if name in self._buckets and name not in self._open:
             self._open[name] = BucketStore(self._buckets[name], aws=self.aws)
         return self._open.get(name)
 
     def close(self, *, until: float | None = None) -> None:
-        """Close all that were opened, as `BucketStore.close`. Blocks."""
+        """Close all buckets that were opened, as `BucketStore.close`. Blocks."""
         until = patience_over() if until is None else until
         while self._open:
             self._open.popitem()[1].close(until=until)
 
 
 def require_library(buckets: Mapping[str, RemoteBucket]) -> None:
-    """See that what the buckets need is installed.
+    """Check that the library that remote buckets need is installed.
 
     Raises:
-        StoreError: it is not; the message says which extra brings it.
+        StoreError: it is not; the message names the extra that installs it.
     """
     for bucket in buckets.values():
         if importlib.util.find_spec("obstore") is None:

@@ -1,1 +1,1 @@
-"""Tables: items by key, in SQLite files, PostgreSQL or DynamoDB; `access` finds the store by a table's URL."""
+"""Tables: items by key, in SQLite files, PostgreSQL or DynamoDB. `access` chooses the store by a table's URL."""

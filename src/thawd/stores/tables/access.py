@@ -1,6 +1,6 @@
-"""Tables: items (JSON objects) by key, in SQLite files, PostgreSQL or DynamoDB; which one is told by a URL.
+"""Tables: items (JSON objects) by key, in SQLite files, PostgreSQL or DynamoDB; a table's URL says which.
 
-`TableStore` is the seam: whoever has its methods can be a table. Items are bytes in and the same bytes out.
+`TableStore` is the interface of every store. A store returns an item as the bytes that were put.
 """
 
 from __future__ import annotations
@@ -37,25 +37,25 @@ _LIBRARIES = {
     "postgres": ("psycopg", "postgresql"),
     "dynamodb": ("boto3", "aws"),
 }
-"""By scheme: the module that a store needs, and the extra that brings it."""
+"""By scheme: the module that a store needs, and the extra that installs it."""
 
 
 class TableStore(Protocol):
-    """A table. All methods raise `StoreError` when the store behind it fails; the next call tries it anew.
+    """A table. All methods raise `StoreError` when the store behind it fails; the next call tries it again.
 
-    A `put` or `delete` that raised may have been done all the same, where the store was lost before it had answered;
-    done again it has the effect of once.
+    A `put` or `delete` that raised may have been carried out all the same, where the connection was lost before the
+    store answered. Repeating it has the same effect as doing it once.
     """
 
     async def put(self, key: str, item: bytes) -> None:
-        """Store `item` under `key` in place of what was there; when this returns it is durable.
+        """Store `item` under `key`, replacing an item that is there; durable on return.
 
         Raises:
             InvalidParameterValueException: the key or the item is not acceptable (HTTP 400).
         """
 
     async def get(self, key: str) -> bytes | None:
-        """The item under `key`, or None."""
+        """The item under `key`; None: there is none."""
 
     async def delete(self, key: str) -> bool:
         """Remove the item under `key`; whether there was one."""
@@ -63,26 +63,26 @@ class TableStore(Protocol):
     async def scan(self, *, after: str = "", limit: int = _PAGE_ITEMS) -> list[tuple[str, bytes]]:
         """Up to `limit` keys and items from after the key `after`; fewer only at the end.
 
-        The order is that of the keys' UTF-8 bytes; in DynamoDB it is its own, and stays the same.
+        The order is that of the keys' UTF-8 bytes; DynamoDB has an order of its own, which does not change.
         """
 
     async def count(self) -> int:
         """How many items there are."""
 
     def close(self, *, until: float | None = None) -> None:
-        """Finish what is under way and let go of the store. Blocks.
+        """Finish the operations that run and close the store. Blocks.
 
         Args:
-            until: how long a store elsewhere is waited for, ``time.monotonic()`` seconds; None: a little. What it has
-                not answered by then is given up, as if its answer had been lost.
+            until: when to stop waiting for a remote store, ``time.monotonic()`` seconds; None: soon. Operations that it
+                has not answered by then fail, as if the answer had been lost.
         """
 
 
 class Tables:
-    """The tables of a configuration; each is opened when it is first asked for.
+    """The tables of a configuration; each is opened at its first use.
 
     Attributes:
-        aws: an AWS other than the usual one, for those in DynamoDB; None: the usual one.
+        aws: an AWS to use for tables in DynamoDB instead of the usual one; None: the usual one.
     """
 
     def __init__(self, tables: Mapping[str, Table], *, aws: AwsAccess | None = None) -> None:
@@ -92,7 +92,7 @@ class Tables:
         self._opening: dict[str, asyncio.Lock] = {}
 
     async def get(self, name: str) -> TableStore:
-        """The table called `name`. One that could not be opened is tried again at the next call.
+        """The table called `name`. A table that could not be opened is tried again at the next call.
 
         Raises:
             ResourceNotFoundException: there is no such table (HTTP 404).
@@ -114,17 +114,17 @@ class Tables:
         return self._open[name]
 
     def close(self, *, until: float | None = None) -> None:
-        """Close all that were opened, as `TableStore.close`. Blocks."""
+        """Close all tables that were opened, as `TableStore.close`. Blocks."""
         until = patience_over() if until is None else until
         while self._open:
             self._open.popitem()[1].close(until=until)
 
 
 def require_libraries(tables: Mapping[str, Table]) -> None:
-    """See that what the tables need is installed.
+    """Check that the libraries that tables need are installed.
 
     Raises:
-        StoreError: a library is missing; the message says which extra brings it.
+        StoreError: a library is missing; the message names the extra that installs it.
     """
     for table in tables.values():
         if table.url is None:
@@ -140,12 +140,12 @@ def require_libraries(tables: Mapping[str, Table]) -> None:
 def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
     """Keys and items of a table, in the order of `TableStore.scan`; whether a server runs or not.
 
-    For the command line: blocks and changes nothing. Items are read in pages, so that a slow reader holds nothing up;
-    what is put meanwhile behind the place reached is seen.
+    For the command line: blocks and changes nothing. Items are read in pages, so that a slow reader blocks no writer;
+    items that are put meanwhile behind the current page are read, too.
 
     Raises:
-        NothingStored: the table is made when the first item is put, and none was.
-        StoreError: it cannot be read. For a SQLite file both are raised at once, not at the first item.
+        NothingStored: no item was ever put; the first one makes the table.
+        StoreError: the table cannot be read. For a SQLite file both are raised by the call, not at the first item.
     """
     if table.path is not None:
         return sqlite.read_file(table.path)
@@ -153,7 +153,7 @@ def read_table(table: Table) -> Iterator[tuple[str, bytes]]:
 
 
 def read_item(table: Table, key: str) -> bytes | None:
-    """The item under `key`, or None; as `read_table`."""
+    """The item under `key`, read as by `read_table`; None: there is none."""
     if table.path is not None:
         return sqlite.read_item(table.path, key)
     store = _blocking(table, None, create=False)

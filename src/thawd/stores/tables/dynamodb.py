@@ -1,9 +1,9 @@
 """A table in DynamoDB, which must exist and have a partition key of type string and no sort key.
 
 The fields of an item are attributes, so that people read them in the console and other programs query them. DynamoDB
-keeps neither the order of fields nor the spelling of numbers, so the item's own text stands beside them, in the
-attribute ``_json``, and is what is given back. Where both together would be more than DynamoDB takes, the text alone
-is kept, compressed. An item that another program wrote, without ``_json``, is given back as its attributes say.
+keeps neither the order of fields nor the spelling of numbers, so the item's text is stored beside them, in the
+attribute ``_json``, and that is returned. Where both together are larger than DynamoDB takes, only the text is stored,
+compressed. An item that another program wrote, without ``_json``, is made from its attributes.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ EXACT = "_json"
 _MAX_ITEM_BYTES = 400 * 1024
 _MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
 _MAX_DEPTH = 30
-# How sizes are counted is told, but not to the byte.
+# DynamoDB documents how it counts sizes, but not to the byte.
 _SIZE_MARGIN_BYTES = 4096
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 10, 3
 
 
 class AwsAccess(msgspec.Struct, frozen=True, kw_only=True):
-    """An AWS other than the one that the environment names: where it is, and the keys to it.
+    """An AWS to use instead of the one that the environment names, such as an emulator.
 
     Attributes:
-        endpoint_url: of all its services.
+        endpoint_url: address of all its services.
         access_key: id of an access key.
-        secret: the key.
+        secret: the key's secret.
     """
 
     endpoint_url: str
@@ -61,12 +61,12 @@ class DynamodbTable:
 
     Args:
         name: the table's name.
-        url: ``dynamodb://TABLE`` with the parameters ``region``, ``endpoint`` and ``profile``, all of which have the
-            usual AWS settings for their defaults.
-        aws: an AWS other than the usual one.
+        url: ``dynamodb://TABLE`` with the parameters ``region``, ``endpoint`` and ``profile``; without them, AWS's
+            usual settings are used.
+        aws: an AWS to use instead of the usual one; None: the usual one.
 
-    Nothing is connected before the first operation. All methods raise `StoreError` when DynamoDB cannot be reached,
-    throttles or refuses; the next call tries anew.
+    It connects at the first operation. All methods raise `StoreError` when DynamoDB cannot be reached, throttles or
+    refuses; the next call tries again.
     """
 
     def __init__(self, name: str, url: StoreUrl, *, aws: AwsAccess | None = None) -> None:
@@ -85,14 +85,14 @@ class DynamodbTable:
         self._call(lambda client: client.put_item(TableName=self._table, Item=to_attributes(self._key, key, text)))
 
     def get(self, key: str) -> bytes | None:
-        """The item, or None; what was put before is seen."""
+        """The item, as it was last put; None: there is none."""
         answer = self._call(
             lambda client: client.get_item(TableName=self._table, Key={self._key: {"S": key}}, ConsistentRead=True)
         )
         return from_attributes(self._key, answer["Item"])[1] if "Item" in answer else None
 
     def delete(self, key: str) -> bool:
-        """Remove the item; whether there was one, as far as a request that had to be repeated lets one know."""
+        """Remove the item; whether there was one. After a repeated request that answer may be wrong."""
         answer = self._call(
             lambda client: client.delete_item(
                 TableName=self._table, Key={self._key: {"S": key}}, ReturnValues="ALL_OLD"
@@ -101,7 +101,7 @@ class DynamodbTable:
         return "Attributes" in answer
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
-        """Keys and items in DynamoDB's own order, which stays the same, from after the key `after`."""
+        """Keys and items from after the key `after`, in DynamoDB's own order, which does not change."""
         found: list[tuple[str, bytes]] = []
         while len(found) < limit:
             page = self._scan_page(after, Limit=limit - len(found))
@@ -123,7 +123,7 @@ class DynamodbTable:
             after = page["LastEvaluatedKey"][self._key]["S"]
 
     def break_off(self) -> None:
-        """Nothing: boto3 waits as long as it was told at the start."""
+        """Do nothing: boto3's waits cannot be shortened."""
 
     def close(self) -> None:
         """Close the connections."""
@@ -150,7 +150,7 @@ class DynamodbTable:
             raise StoreError(f"table {self._name}: {self._url} failed: {self._url.conceal(str(error))}") from None
 
     def _connected(self) -> Any:
-        """The client, made at the first call, when the table is looked at too."""
+        """The client; the first call makes it and checks the table."""
         with self._lock:
             if self._client is None:
                 client = self._make_client()
@@ -212,7 +212,7 @@ class DynamodbTable:
         return StoreError(f"table {self._name}: {self._url} failed: {said}")
 
     def _forget_client(self) -> None:
-        """Look at the table anew with the next call: it may be made again, otherwise."""
+        """Have the next call check the table again: it may have been made again with another key."""
         with self._lock:
             client, self._client = self._client, None
         with contextlib.suppress(Exception):
@@ -229,7 +229,7 @@ class _NoAttribute(Exception):
 
 
 def to_attributes(key_name: str, key: str, text: str) -> dict[str, Attribute]:
-    """The item `text`, a JSON object, under `key`, as attributes that DynamoDB takes."""
+    """The attributes in DynamoDB of the item `text`, a JSON object, under `key`."""
     item: dict[str, Attribute] = {key_name: {"S": key}, EXACT: {"S": text}}
     for name, value in _fields(text).items():
         with contextlib.suppress(_NoAttribute):
@@ -252,7 +252,7 @@ def _fields(text: str) -> dict[str, Any]:
 
 
 def from_attributes(key_name: str, item: dict[str, Attribute]) -> tuple[str, bytes]:
-    """Key and item of what DynamoDB has."""
+    """Key and item from the attributes in DynamoDB."""
     key: str = item[key_name]["S"]
     exact = item.get(EXACT, {})
     if "S" in exact:
@@ -268,7 +268,7 @@ def _attribute(value: Any, depth: int) -> Attribute:
     """A value as an attribute.
 
     Raises:
-        _NoAttribute: there is none for it.
+        _NoAttribute: DynamoDB has no attribute for it.
     """
     if depth > _MAX_DEPTH:
         raise _NoAttribute
@@ -329,7 +329,7 @@ def _value_bytes(value: Attribute) -> int:
 
 
 def _json(value: Attribute) -> str:
-    """What another program stored, as JSON: numbers exactly, sets as lists, bytes in base64."""
+    """A value that another program stored, as JSON: numbers unchanged, sets as lists, bytes in Base64."""
     ((kind, held),) = value.items()
     return "".join(_json_parts(kind, held))
 

@@ -1,10 +1,10 @@
 """A table in PostgreSQL: one row an item, in a table of its own that is made when missing.
 
-The item is kept in a column of type ``json``, which holds the text as it came. ``jsonb`` does not: it sorts the keys,
-drops repeated ones, spells numbers anew and refuses ``\\u0000``.
+The item is stored in a column of type ``json``, which keeps its text. ``jsonb`` does not: it sorts the keys, drops
+repeated ones, spells numbers differently and refuses ``\\u0000``.
 
-Every operation may be done twice with the effect of once, so what a lost connection leaves in doubt, whether the
-COMMIT came before it broke, is done again on a new connection. Each thread has a connection of its own.
+Doing an operation twice has the same effect as doing it once. So where a connection breaks and it is unknown whether
+the COMMIT came before, the operation is repeated on a new connection. Each thread has a connection of its own.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 SCHEMA_VERSION = 1
 _COMMENT = "table of thawd, schema "
 _OWN_PARAMETERS = ("table", "schema")
-# A server that does not answer is given up after so long; libpq by itself would wait for ever.
+# Time limits for a server that does not answer; libpq by itself would wait for ever.
 # Source: PostgreSQL documentation, "Database Connection Control Functions", parameter key words.
 _DEFAULTS = {
     "connect_timeout": "10",
@@ -37,10 +37,10 @@ _DEFAULTS = {
     "application_name": "thawd",
 }
 _ATTEMPTS = 2
-# A server may be there and not answer all the same: it is stopped, or somebody has locked the table.
+# A server that can be reached may not answer: its process is stopped, or the table is locked.
 _ANSWER_S = 20.0
 _COUNT_S = 600.0
-# The comment of a table by its name, in a schema or on the search path.
+# Reads the comment of a table, in a schema or on the search path.
 _FIND = """
 SELECT coalesce(obj_description(c.oid, 'pg_class'), '')
 FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
@@ -48,8 +48,8 @@ FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace,
 WHERE c.relname = %s AND n.nspname = ANY (names) ORDER BY array_position(names, n.nspname) LIMIT 1
 """
 
-# Keys are text, and PostgreSQL's text holds no NUL: it and the escape itself are written as two characters, which
-# keeps keys apart and in their order.
+# Keys are text, and PostgreSQL's text cannot contain NUL: NUL and the escape character are written as two characters,
+# which keeps keys different and in their order.
 _ESCAPE, _ESCAPED = "\x01", (("\x01", "\x01\x02"), ("\x00", "\x01\x01"))
 
 
@@ -57,12 +57,12 @@ class PostgresqlTable:
     """A `thawd.stores.tables.threads.BlockingTable` in PostgreSQL.
 
     Args:
-        name: the table's name; names PostgreSQL's table too, where the URL has no parameter ``table``.
-        url: a URL as libpq takes it, with the parameters ``table`` and ``schema`` besides.
-        create: make PostgreSQL's table when it is missing.
+        name: the table's name; also the name of PostgreSQL's table, where the URL has no parameter ``table``.
+        url: a URL as libpq takes it, which may have the parameters ``table`` and ``schema``.
+        create: whether to make PostgreSQL's table when it is missing.
 
-    Nothing is connected before the first operation. All methods raise `StoreError` when the server cannot be reached
-    or fails; the next call tries anew.
+    It connects at the first operation. All methods raise `StoreError` when the server cannot be reached or fails; the
+    next call tries again.
     """
 
     def __init__(self, name: str, url: StoreUrl, *, create: bool = True) -> None:
@@ -90,12 +90,12 @@ class PostgresqlTable:
         )
 
     def get(self, key: str) -> bytes | None:
-        """The item, or None."""
+        """The item; None: there is none."""
         rows, _ = self._execute("SELECT item::text FROM {table} WHERE key = %s", (_stored(key),))
         return rows[0][0].encode() if rows else None
 
     def delete(self, key: str) -> bool:
-        """Remove the item; whether there was one, as far as a connection that broke lets one know."""
+        """Remove the item; whether there was one. After a broken connection that answer may be wrong."""
         return self._execute("DELETE FROM {table} WHERE key = %s", (_stored(key),))[1] > 0
 
     def scan(self, after: str, limit: int) -> list[tuple[str, bytes]]:
@@ -106,12 +106,12 @@ class PostgresqlTable:
         return [(_read(key), item.encode()) for key, item in rows]
 
     def count(self) -> int:
-        """How many items there are; PostgreSQL reads all of the index for it."""
+        """How many items there are; PostgreSQL reads the whole index for it."""
         rows, _ = self._execute("SELECT count(*) FROM {table}", (), limit_s=_COUNT_S)
         return int(rows[0][0])
 
     def break_off(self) -> None:
-        """Have what is under way fail soon, and what comes from now on; a connection being made is waited for."""
+        """Make operations that run, and later ones, fail soon; a connection that is being made is waited for."""
         self._ending = True
 
     def close(self) -> None:
@@ -124,7 +124,7 @@ class PostgresqlTable:
     def _execute(
         self, template: str, values: tuple[Any, ...], *, limit_s: float | None = None
     ) -> tuple[list[tuple[Any, ...]], int]:
-        """Rows and number of rows of a statement, in a transaction of its own, which may take `limit_s` seconds."""
+        """Run a statement in its own transaction within `limit_s` seconds; its rows, and how many it affected."""
         import psycopg
         from psycopg import sql
 
@@ -136,7 +136,7 @@ class PostgresqlTable:
                 cursor = connection.execute(sql.SQL(template).format(table=self._table), values)
                 return (cursor.fetchall() if cursor.description else []), cursor.rowcount
             except (psycopg.OperationalError, psycopg.InterfaceError, psycopg.InternalError) as error:
-                # Whether it was a connection that broke is for libpq to say; a fresh one is tried once.
+                # libpq says whether the connection broke; then a new one is tried once.
                 broken = connection is not None and (connection.closed or _may_pass(error))
                 if connection is not None:
                     self._drop(connection)
@@ -144,13 +144,13 @@ class PostgresqlTable:
                     raise self._explained(error) from None
             except psycopg.Error as error:
                 if error.sqlstate == "42P01" and connection is not None:
-                    self._checked = False  # somebody has dropped the table
+                    self._checked = False  # the table was dropped
                     self._drop(connection)
                 raise self._explained(error) from None
         raise AssertionError("unreachable")
 
     def _connect(self) -> PatientConnection:
-        """This thread's connection, made when there is none."""
+        """This thread's connection; made at its first use, and when the last one was closed."""
         from thawd.stores.tables.postgresql_connection import PatientConnection
 
         connection: PatientConnection | None = getattr(self._local, "connection", None)
@@ -187,8 +187,8 @@ class PostgresqlTable:
         return {**_DEFAULTS, **given, "client_encoding": "UTF8"}
 
     def _prepare(self, connection: PatientConnection) -> None:
-        """Have commits wait for the disk, and see once that the table is there and ours."""
-        # A server that is set to answer before the disk has it would break what `put` promises.
+        """Make commits wait for the disk, and check once that the table exists and was made by thawd."""
+        # A server that is set to answer before the data is on the disk would break the promise of `put`.
         row = connection.execute(
             "SELECT current_setting('server_encoding'), CASE current_setting('synchronous_commit') WHEN 'off' "
             "THEN set_config('synchronous_commit', 'on', false) END"
@@ -224,9 +224,9 @@ class PostgresqlTable:
             )
 
     def _comment(self, connection: PatientConnection) -> str | None:
-        """The comment of the table, empty for none; None: there is no such table."""
+        """The comment of the table, empty where it has none; None: there is no such table."""
         schema = self._path[0] if len(self._path) > 1 else None
-        # Asked of the catalog's tables: to_regclass may not see yet what another server has just committed.
+        # The catalog's tables are queried: to_regclass may not see a table yet that was just committed.
         row = connection.execute(_FIND, (schema, schema, self._path[-1])).fetchone()
         return None if row is None else str(row[0])
 
@@ -234,7 +234,7 @@ class PostgresqlTable:
         from psycopg import sql
 
         with connection.transaction():
-            # Two servers may come at once, and CREATE ... IF NOT EXISTS alone lets the second one fail.
+            # Two servers may do this at the same time, and with CREATE ... IF NOT EXISTS alone the second one fails.
             connection.execute("SELECT pg_advisory_xact_lock(hashtextextended(%s, 0))", (f"thawd {self._path}",))
             if self._comment(connection) is not None:
                 return
@@ -269,16 +269,16 @@ class PostgresqlTable:
 
 
 def split_url(url: str) -> tuple[str, dict[str, str]]:
-    """What of a URL is for libpq, and the parameters that are thawd's own."""
+    """The URL for libpq, and the parameters that are thawd's own."""
     base, mark, query = url.partition("?")
-    theirs, ours = [], {}
+    theirs, own = [], {}
     for pair in query.split("&") if mark else []:
         name, _, value = pair.partition("=")
         if name in _OWN_PARAMETERS:
-            ours[name] = unquote_plus(value)
+            own[name] = unquote_plus(value)
         else:
             theirs.append(pair)
-    return base + ("?" + "&".join(theirs) if theirs else ""), ours
+    return base + ("?" + "&".join(theirs) if theirs else ""), own
 
 
 def _stored(key: str) -> str:
@@ -300,5 +300,5 @@ def _class_of(error: psycopg.Error) -> str:
 
 
 def _may_pass(error: psycopg.Error) -> bool:
-    """Whether the server was ending (57P), the connection broke (08), or two transactions collided (40)."""
+    """Whether a second try may succeed: server ended (57P), connection broke (08), transactions clashed (40)."""
     return error.sqlstate is None or _class_of(error) in ("08", "40") or error.sqlstate.startswith("57P")

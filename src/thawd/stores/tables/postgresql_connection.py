@@ -1,7 +1,7 @@
 """A connection to PostgreSQL whose waits end: at a deadline, or when its table is closed. Imports psycopg.
 
-psycopg waits for the server in steps of a tenth of a second and tells the operation under way of each; that is where
-it is ended, in its own thread. No thread, no timer and no second descriptor is needed for that.
+psycopg waits for the server in steps of a tenth of a second and resumes the operation's generator after each; the
+operation is ended there, in its own thread. That needs no other thread, no timer and no second descriptor.
 """
 
 from __future__ import annotations
@@ -20,18 +20,18 @@ T = TypeVar("T")
 
 
 class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
-    """A connection that fails with `psycopg.OperationalError` when its patience is over; it cannot be used then.
+    """A connection that fails with `psycopg.OperationalError` at its deadline, and cannot be used afterwards.
 
     Attributes:
-        until: up to when an answer is waited for, ``time.monotonic()`` seconds.
-        given_up: whether none is waited for any more, at once.
+        until: up to when it waits for an answer, ``time.monotonic()`` seconds.
+        given_up: whether it stops waiting now, before the deadline.
     """
 
     until = math.inf
     given_up: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        """Wait for an operation to end, as psycopg does for each of its own, and not for ever."""
+        """Wait for an operation to end, as psycopg does, but no longer than the deadline."""
         return super().wait(self._patiently(gen), *args, **kwargs)
 
     def _patiently(self, gen: PQGen[T]) -> PQGen[T]:

@@ -1,6 +1,6 @@
-"""What every table holds to, whatever store is behind it: which keys and items it takes, and the words of a refusal.
+"""Rules of every table, whatever its store: which keys and items it takes, and the texts of refusals.
 
-Items are bytes in and the same bytes out; here it is checked that they are a JSON object, and nothing more.
+A store returns an item as the bytes that were put; here it is only checked that they are a JSON object.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ MAX_KEY_BYTES = 2048
 
 
 def check_key(key: str, *, table: str) -> None:
-    """Refuse a key that no table may hold.
+    """Refuse a key that no table takes.
 
     Raises:
-        InvalidParameterValueException: it is empty, too long or not text (HTTP 400).
+        InvalidParameterValueException: the key is empty, too long or not text (HTTP 400).
     """
     try:
         size = len(key.encode())
@@ -33,10 +33,10 @@ def check_key(key: str, *, table: str) -> None:
 
 
 def item_text(item: bytes, *, table: str, key: str) -> str:
-    """The item as text, once it is sure to be one.
+    """Check an item and return it as text.
 
     Raises:
-        InvalidParameterValueException: it is too large or no JSON object (HTTP 400).
+        InvalidParameterValueException: the item is too large or no JSON object (HTTP 400).
     """
     where = f"table {table}, key {key!r}"
     if len(item) > MAX_ITEM_BYTES:

@@ -1,4 +1,4 @@
-"""The embedded table: a SQLite file of its own."""
+"""The embedded table: each is a SQLite file of its own."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ APPLICATION_ID = 0x74687774
 """Marks the file of a table: "thwt" in ASCII."""
 
 _MIGRATIONS = (
-    # Not WITHOUT ROWID: items may be large, and rows of such a table should be small.
+    # Not WITHOUT ROWID: rows of such a table should be small, and items may be large.
     "CREATE TABLE items (id INTEGER PRIMARY KEY, key TEXT NOT NULL UNIQUE, item TEXT NOT NULL) STRICT;",
 )
 SCHEMA_VERSION = len(_MIGRATIONS)
-"""Of an embedded table's file."""
+"""Schema version of an embedded table's file."""
 _PAGE = "SELECT key, item FROM items WHERE key > ? ORDER BY key LIMIT ?"
 _PAGE_ITEMS = 500
 _BUSY_TIMEOUT_S = 5.0
@@ -70,7 +70,7 @@ class SqliteTable:
         return int(number)
 
     def close(self, *, until: float | None = None) -> None:
-        del until  # a file of this machine: what is under way is finished
+        del until  # a file of this machine: operations that run are finished
         self._db.close()
 
 
@@ -78,18 +78,18 @@ def read_file(path: Path) -> Iterator[tuple[str, bytes]]:
     """Keys and items of the table in the file `path`, in the order of the keys' UTF-8 bytes.
 
     For the command line: blocks, changes nothing, works beside a running server. Items are read in pages, so that a
-    slow reader holds nothing up; what is put meanwhile behind the place reached is seen.
+    slow reader blocks no writer; items that are put meanwhile behind the current page are read, too.
 
     Raises:
         NothingStored: there is no such file, or it is just being made.
-        StoreError: it is no table, or it cannot be read. Both are raised at once, not at the first item.
+        StoreError: the file is no table, or cannot be read. Both are raised by the call, not at the first item.
     """
     _open_foreign(path).close()
     return _pages(path)
 
 
 def read_item(path: Path, key: str) -> bytes | None:
-    """The item under `key` of the table in the file `path`, or None; as `read_file`."""
+    """The item under `key` of the table in the file `path`, read as by `read_file`; None: there is none."""
     connection = _open_foreign(path)
     try:
         row = connection.execute("SELECT item FROM items WHERE key = ?", (key,)).fetchone()

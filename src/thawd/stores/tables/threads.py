@@ -1,4 +1,4 @@
-"""Between coroutines and a table whose client blocks: at most `THREADS` of its operations are under way at once."""
+"""Runs the operations of a table whose client blocks on threads, at most `THREADS` at the same time."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from thawd.stores.tables.rules import check_key, item_text
 from thawd.stores.threads import StoreThreads, patience_over
 
 THREADS = 8
-"""Most operations of a table under way at once, and so most connections it holds."""
-# So long an operation that is broken off may take to notice.
+"""Most operations of a table at the same time, and so the most connections it holds."""
+# How long an operation that is broken off may take to end, seconds.
 _BREAKING_OFF_S = 0.5
 
 
 class BlockingTable(Protocol):
-    """A store whose methods block. From any thread; keys and items have been checked."""
+    """A store whose methods block. They may be called from any thread, with keys and items that have been checked."""
 
     def put(self, key: str, text: str) -> None: ...
 
@@ -29,13 +29,13 @@ class BlockingTable(Protocol):
     def count(self) -> int: ...
 
     def break_off(self) -> None:
-        """Have what is under way fail soon, and what comes from now on too, where the client allows that."""
+        """Make operations that run, and later ones, fail soon, where the client allows that."""
 
     def close(self) -> None: ...
 
 
 class ThreadedTable:
-    """A `thawd.stores.tables.access.TableStore` before a `BlockingTable`."""
+    """A `thawd.stores.tables.access.TableStore` that runs a `BlockingTable` on threads."""
 
     def __init__(self, name: str, table: BlockingTable) -> None:
         self._name = name

@@ -1,0 +1,33 @@
+"""The verb ``thawd backup``: copy what a server stores, while it runs or not."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from thawd.cli.exits import fail
+from thawd.cli.options import config_option, examples, load
+from thawd.errors import ThawdError
+
+
+@click.command(epilog=examples("thawd backup /backups/monday --buckets"))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--buckets", "with_buckets", is_flag=True, help="Also copy the objects of the buckets.")
+@config_option
+def backup(folder: Path, with_buckets: bool, config_path: Path) -> None:
+    """Back up everything that the server stores into FOLDER.
+
+    FOLDER is new or empty. The server may keep running. The backup holds the event queue with its dead
+    letters, functions made through the API with their code, and tables in files. It does not hold remote tables and
+    buckets (declared by URL), logs, or snapshots, which are taken again.
+    """
+    from thawd.server import backup as backups
+
+    settings = load(config_path)
+    try:
+        manifest = backups.make(settings, folder, with_buckets=with_buckets, say=click.echo)
+    except ThawdError as error:
+        fail(str(error))
+    size_mb = sum(copied.size for copied in manifest.files.values()) / 1e6
+    click.echo(f"{folder}: {len(manifest.files)} files, {size_mb:.1f} MB; `thawd restore {folder}` puts them back")

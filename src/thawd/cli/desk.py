@@ -1,0 +1,79 @@
+"""Where ``thawd queue`` and ``thawd dead`` get their answers: the running server, or the state file when none runs."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import Awaitable, Callable
+from typing import TYPE_CHECKING, Any
+
+from thawd.cli.client import message_of, parse_answer, request
+from thawd.cli.exits import fail, warn
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+    from thawd.queue.desk import QueueDesk
+
+Question = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
+"""A call of the desk that has the same answer as the server's API."""
+
+
+def ask(settings: Settings, path: str, body: bytes | None, question: Question) -> dict[str, Any]:
+    """Ask the running server; where none runs, open the state file with the data folder locked meanwhile.
+
+    Args:
+        settings: the configuration.
+        path: path of the request to a server.
+        body: body of the request, JSON; None: the request is a GET.
+        question: the same question to the desk of the state file.
+
+    Raises:
+        ThawdError: the state file cannot be used, or the request names something that does not exist.
+    """
+    from thawd.server.claims import StartError, lock
+
+    if not settings.server.data.is_dir():
+        fail(f"there is no data folder {settings.server.data} yet; `thawd up -c {settings.path}` creates it")
+    with contextlib.ExitStack() as holding:
+        try:
+            holding.enter_context(lock(settings.server.data))
+        except StartError:
+            return _from_server(settings, path, body)
+        return asyncio.run(_from_file(settings, question))
+
+
+def _from_server(settings: Settings, path: str, body: bytes | None) -> dict[str, Any]:
+    status, _, answered = request(settings, path, body, {} if body is None else {"Content-Type": "application/json"})
+    if status != 200:
+        fail(message_of(answered))
+    document: dict[str, Any] = parse_answer(answered)
+    return document
+
+
+async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
+    import msgspec
+
+    from thawd.queue.desk import QueueDesk
+    from thawd.queue.upkeep import Upkeep
+    from thawd.stores.events.dead_letters import DeadLetters
+    from thawd.stores.events.queue import EventQueue
+    from thawd.stores.schema import open_state
+
+    state = open_state(settings.server.data / "thawd.db")
+    try:
+        letters = DeadLetters(state)
+        upkeep = Upkeep(
+            state,
+            EventQueue(state),
+            letters,
+            names=lambda: (),
+            retention_s=settings.server.dead_letter_retention_s,
+            report=warn,
+        )
+        document = await question(QueueDesk(letters, upkeep, wake=lambda functions: None))
+        # Encoded as a server's answer is: payloads are JSON inside the document.
+        shown: dict[str, Any] = json.loads(msgspec.json.encode(document))
+        return shown
+    finally:
+        state.close()

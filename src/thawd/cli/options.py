@@ -1,0 +1,65 @@
+"""Options that several verbs have, the checks of their values, and the examples below a verb's help.
+
+`load` imports the configuration only when a verb runs, so that help is instant.
+"""
+
+from __future__ import annotations
+
+import math
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd.cli.exits import fail
+from thawd.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from thawd.config import Settings
+
+config_option = click.option(
+    "-c",
+    "--config",
+    "config_path",
+    default="thawd.toml",
+    show_default=True,
+    type=click.Path(path_type=Path),
+    help="Configuration file.",
+)
+
+
+def examples(*lines: str) -> str:
+    """Epilog of a verb's help: command lines, and comments about them, printed as they are."""
+    return "\n".join(["\b", "Examples:", *(f"  {line}" for line in lines)])
+
+
+def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
+    """The configuration in a file; prints every mistake in it and ends the command if there is one."""
+    from thawd import config
+
+    try:
+        return config.load(path, environ=environ)
+    except ConfigurationError as error:
+        count = len(error.problems)
+        for problem in error.problems:
+            click.echo(str(problem), err=True)
+        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/configuration.md")
+
+
+def check_writable(path: Path | None) -> None:
+    """End the command unless a file can be written at `path`, before a long measurement runs for nothing."""
+    if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
+        fail(f"{path}: not a place where a file can be written")
+
+
+class Finite(click.FloatRange):
+    """A finite number within bounds. click's own range accepts ``nan`` and ``inf``."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """See `click.ParamType`."""
+        number = super().convert(value, param, ctx)
+        if not math.isfinite(number):
+            self.fail(f"{value} must be finite.", param, ctx)
+        return number

@@ -1,0 +1,76 @@
+"""Output of the command line: columns of text, log lines, ages; and what happens when a pipe closes.
+
+Owns the process's reaction to SIGPIPE. Verbs that print something of their own kind keep its looks to themselves.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sys
+from collections.abc import Iterator
+from typing import Any
+
+import click
+
+from thawd.cli.table_export import cell
+
+
+@contextlib.contextmanager
+def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
+    """Inside the ``with`` block, SIGPIPE has another disposition."""
+    before = signal.signal(signal.SIGPIPE, disposition)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGPIPE, before)
+
+
+def discard_unwritable_output() -> None:
+    """Discard buffered output that a full disk or a closed pipe refuses; Python's exit would complain about it."""
+    for stream in (sys.stdout, sys.stderr):
+        try:
+            if stream is not None:
+                stream.flush()
+        except OSError:
+            null = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(null, stream.fileno())
+            os.close(null)
+
+
+def print_log_lines(lines: list[bytes], *, raw: bool) -> None:
+    """Print lines of a log unchanged, with the escape sequences for colours that functions write."""
+    texts = (line.decode(errors="replace") for line in lines)
+    shown = (text.split("\t", 2)[-1] if raw else text.replace("\t", " ", 2) for text in texts)
+    sys.stdout.write("".join(f"{text}\n" for text in shown))
+    sys.stdout.flush()
+
+
+def print_text(rows: list[dict[str, Any]], *, key_name: str) -> None:
+    """Print rows as columns, one line each, below a header line."""
+    cells = [[_on_one_line(cell) for cell in row] for row in _cells(rows, key_name=key_name)]
+    widths = [min(60, max(len(row[i]) for row in cells)) for i in range(len(cells[0]))]
+    for row in cells:
+        click.echo("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip())
+
+
+def _cells(rows: list[dict[str, Any]], *, key_name: str) -> list[list[str]]:
+    """The header and the rows, each with a cell for every column that any row has."""
+    columns = list(dict.fromkeys([key_name, *(name for row in rows for name in row)]))
+    return [columns, *([cell(row.get(name)) for name in columns] for row in rows)]
+
+
+def _on_one_line(text: str) -> str:
+    """`text` with line breaks and other unprintable characters escaped as `repr` escapes them."""
+    if text.isprintable():
+        return text
+    return "".join(c if c.isprintable() and c != "\\" else repr(c)[1:-1] for c in text)
+
+
+def age(seconds: float) -> str:
+    """An age in the largest unit of which it has at least two, such as ``3 h``."""
+    for unit_s, unit in ((86_400, "d"), (3600, "h"), (60, "min")):
+        if seconds >= 2 * unit_s:
+            return f"{seconds / unit_s:.0f} {unit}"
+    return f"{seconds:.0f} s"

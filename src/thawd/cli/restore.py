@@ -1,0 +1,31 @@
+"""The verb ``thawd restore``: put a backup back."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from thawd.cli.exits import fail
+from thawd.cli.options import config_option, examples, load
+from thawd.errors import ThawdError
+
+
+@click.command(epilog=examples("thawd restore /backups/monday --replace"))
+@click.argument("folder", type=click.Path(path_type=Path))
+@click.option("--replace", is_flag=True, help="Rename existing files to names that end in .before-restore-TIME.")
+@config_option
+def restore(folder: Path, replace: bool, config_path: Path) -> None:
+    """Restore the backup in FOLDER; the server must be stopped.
+
+    Files are restored to the places that the configuration names. The whole backup is checked before anything
+    changes. Events that were queued when the backup was made run again.
+    """
+    from thawd.server import backup as backups
+
+    settings = load(config_path)
+    try:
+        manifest = backups.restore(settings, folder, replace=replace, say=click.echo)
+    except ThawdError as error:
+        fail(str(error))
+    click.echo(f"restored what thawd {manifest.thawd} backed up at {manifest.made}; start with `thawd up`")

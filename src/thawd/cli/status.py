@@ -1,0 +1,92 @@
+"""The verb ``thawd status``: what the running server is doing."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import click
+
+from thawd.cli.client import fetch
+from thawd.cli.options import config_option, examples, load
+
+
+@click.command(epilog=examples("thawd status", "thawd status --json | jq .functions.classify.starts"))
+@click.option("--json", "as_json", is_flag=True, help="Print the whole status document as JSON.")
+@config_option
+def status(as_json: bool, config_path: Path) -> None:
+    """Show environments, starts and latencies by function.
+
+    The running server answers. A function that starts more slowly than it could is shown with the reason.
+    """
+    answered = fetch(load(config_path), "/_thawd/status")
+    if as_json:
+        click.echo(json.dumps(answered, indent=2))
+    else:
+        _print(answered)
+
+
+def _print(document: dict[str, Any]) -> None:
+    """Print the status document for people."""
+    click.echo(
+        f"{document['url']}  process {document['pid']}; at most {document['max_environments']} environments and "
+        f"{document['memory_mb']} MB; memory limits by {document['memory_limit']}"
+    )
+    for name, entry in document["functions"].items():
+        environments = ", ".join(f"{count} {state}" for state, count in entry["environments"].items())
+        click.echo(f"\n{name}: {entry['state']}; {environments}; {entry['waiting']} waiting, {entry['queued']} queued")
+        if entry["reason"]:
+            click.echo(textwrap.indent(entry["reason"], "  "))
+        if entry["start_reason"]:
+            click.echo(f"  starts by {entry['start']}: {_obstacles(entry)}")
+        rows = [
+            (f"{kind} {title}", d)
+            for title, kinds in (("start", entry["starts"]), ("invoke", entry["invocations"]))
+            for kind, d in kinds.items()
+        ]
+        if rows:
+            click.echo(f"  {'':<12} {'count':>9} {'p50':>11} {'p99':>11} {'max':>11}")
+        for title, d in rows:
+            times = " ".join(f"{_duration(d[column]):>11}" for column in ("p50_ms", "p99_ms", "max_ms"))
+            click.echo(f"  {title:<12} {d['count']:>9,} {times}")
+        if (snapshot := entry["snapshot"]) and "id" in snapshot:
+            click.echo(f"  snapshot {snapshot['id']}, {snapshot['stored_bytes'] / (1 << 20):,.1f} MiB")
+            for dropped in snapshot.get("dropped", ()):
+                click.echo(f"  closed in each thawed environment: {dropped}")
+        counts = [_counted(entry[counter], *words) for counter, words in _COUNTED.items() if entry[counter]]
+        if counts:
+            click.echo(f"  {', '.join(counts)}")
+
+
+def _obstacles(entry: dict[str, Any]) -> str:
+    """Why environments do not start faster: each reason once, with the kinds of start that it prevents."""
+    prevented: dict[str, list[str]] = {}
+    for obstacle in entry.get("start_reasons", ()):  # a server of an older release sends none
+        prevented.setdefault(obstacle["reason"], []).append(f"not {_PARTICIPLES[obstacle['start']]}")
+    texts = [f"{', '.join(starts)}: {reason}" for reason, starts in prevented.items()]
+    return "; ".join(texts) or str(entry["start_reason"])
+
+
+_PARTICIPLES = {"thaw": "thawed", "fork": "forked"}
+_COUNTED = {
+    "errors": ("error", "errors"),
+    "timeouts": ("timeout", "timeouts"),
+    "exits": ("exit", "exits"),
+    "throttles": ("throttle", "throttles"),
+    "init_failures": ("failed init", "failed inits"),
+    "fallbacks": ("fallback to a slower start", "fallbacks to a slower start"),
+    "destination_failures": ("failed try of a destination", "failed tries of a destination"),
+    "dead_letter_errors": ("failed try of a dead-letter queue", "failed tries of a dead-letter queue"),
+    "recursive_invocations_dropped": ("invocation dropped as a loop", "invocations dropped as loops"),
+    "dead": ("dead event", "dead events"),
+}
+
+
+def _counted(count: int, one: str, many: str) -> str:
+    return f"{count:,} {one if count == 1 else many}"
+
+
+def _duration(value_ms: float) -> str:
+    return f"{value_ms:.2f} ms" if value_ms < 1000 else f"{value_ms / 1000:.2f} s"

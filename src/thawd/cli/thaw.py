@@ -1,0 +1,33 @@
+"""The verb ``thawd thaw``: replace this process by one that was frozen."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from thawd.cli.exits import fail
+from thawd.cli.options import examples
+
+
+@click.command(
+    context_settings={"ignore_unknown_options": True, "allow_interspersed_args": False},
+    epilog=examples("thawd thaw program.img --verbose < input.txt"),
+)
+@click.argument("image", type=click.Path(path_type=Path))
+@click.argument("arguments", nargs=-1, type=click.UNPROCESSED)
+def thaw(image: Path, arguments: tuple[str, ...]) -> None:
+    """Continue the process that was frozen into IMAGE.
+
+    `thawd.snapshot.freeze` froze it, and the process continues where it made that call. It gets ARGUMENTS, this
+    command's environment variables and its standard streams. The exit status is the process's own, or 120 if the image
+    does not fit this machine, or 121 if a stage of the thaw failed.
+    """
+    from thawd.snapshot import engine
+
+    try:
+        program = engine.program_path()
+    except engine.SnapshotFailed as error:
+        fail(str(error))
+    os.execv(program, [program, str(image), *arguments])

@@ -1,0 +1,155 @@
+"""The verb ``thawd tune``: which memory size suits a function."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from thawd.cli.exits import EXIT_INTERRUPTED, fail, warn
+from thawd.cli.options import Finite, check_writable, config_option, examples, load
+from thawd.cli.output import print_text
+
+if TYPE_CHECKING:
+    from thawd.cost.tune import Tuned
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command(
+    epilog=examples(
+        "thawd tune classify -p @event.json",
+        "thawd tune classify --memory 512,1024,2048 --html tuning.html",
+    )
+)
+@click.argument("function")
+@click.option(
+    "--memory", "sizes_mb", metavar="MB,MB,…", help="Sizes to try. Default: Lambda's usual sizes, up to this CPU count."
+)
+@click.option(
+    "-p", "--payload", "payloads", multiple=True, help="An event as JSON, or @FILE; several are sent in turn."
+)
+@click.option(
+    "--runs", type=click.IntRange(1, 100_000), default=20, show_default=True, help="Warm invocations for each size."
+)
+@click.option(
+    "--starts",
+    type=click.IntRange(0, 1000),
+    default=3,
+    show_default=True,
+    help="Starts of each kind for each size; 0 measures none.",
+)
+@click.option(
+    "--arch",
+    type=click.Choice(["x86_64", "arm64"]),
+    default="x86_64",
+    show_default=True,
+    help="Processor architecture whose prices apply.",
+)
+@click.option(
+    "--weight",
+    type=Finite(0, 1),
+    default=0.5,
+    show_default=True,
+    help="Weight of cost against time for the balanced size; 1 counts only cost.",
+)
+@click.option("--no-cpu-limits", "unlimited", is_flag=True, help="Measure at full speed where CPU limits do not work.")
+@click.option("--html", "html_path", type=_PATH, help="Write a page with a plot into this file.")
+@click.option("--prices", type=_PATH, help="Price file to use instead of the included one.")
+@click.option("--json", "as_json", is_flag=True, help="Print one JSON document.")
+@config_option
+def tune(**options: Any) -> None:
+    """Find the best memory size for FUNCTION by running it.
+
+    FUNCTION runs at several memory sizes: cold, restored and warm. The result names the cheapest size, the fastest
+    one and a balanced one. A private server is started for each size, and its environments get the CPU share that
+    Lambda allots to the memory. A server that is running is not touched.
+    """
+    import msgspec
+
+    from thawd.cost import tune as tuning
+    from thawd.cost import tune_page
+    from thawd.cost.prices import CostError, load_prices
+    from thawd.errors import StoreError
+
+    settings = load(options["config_path"])
+    function: str = options["function"]
+    if function not in settings.functions:
+        fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
+    sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
+    check_writable(options["html_path"])
+    trial = tuning.Trial(
+        events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
+        runs=options["runs"],
+        starts=options["starts"],
+        unlimited=options["unlimited"],
+    )
+    try:
+        prices = load_prices(options["prices"])
+        trials = tuning.tune(settings, function, sizes_mb, trial, progress=lambda line: click.echo(line, err=True))
+    except (CostError, StoreError) as error:
+        fail(str(error))
+    tuned = tuning.priced(
+        function, trials.sizes, prices, architecture=options["arch"], limited=trials.limited, weight=options["weight"]
+    )
+    if options["as_json"]:
+        click.echo(msgspec.json.format(msgspec.json.encode(tuned)).decode())
+    else:
+        _print_tuned(tuned)
+    if options["html_path"] is not None:
+        said = f"{prices.region}, prices of {prices.date} in {prices.currency}"
+        options["html_path"].write_text(tune_page.page(tuned, prices_said=said, runs=trial.runs))
+    if trials.interrupted:
+        warn(f"ended by Ctrl-C after {len(tuned.sizes)} of {len(sizes_mb)} sizes")
+        sys.exit(EXIT_INTERRUPTED)
+    if not tuned.per_million:
+        fail("the function worked at no size")
+
+
+def _sizes(text: str | None) -> list[int]:
+    if text is None:
+        return []
+    sizes = [int(part) if part.isdecimal() else 0 for part in text.split(",")]
+    if not all(128 <= size <= 10_240 for size in sizes):
+        fail(f"--memory {text}: sizes are whole numbers from 128 to 10240, with commas between them")
+    return sorted(set(sizes))
+
+
+def _event(text: str) -> bytes:
+    """The bytes of a payload; ends the command where they are not JSON."""
+    try:
+        event = Path(text[1:]).read_bytes() if text.startswith("@") else text.encode()
+        json.loads(event)
+    except OSError as error:
+        fail(f"the payload {text[1:]} cannot be read: {error.strerror}")
+    except ValueError as error:
+        fail(f"the payload {text[:80]} is not JSON: {error}")
+    return event
+
+
+def _print_tuned(tuned: Tuned) -> None:
+    from thawd.cost.tune_page import marks_of
+
+    if not tuned.limited:
+        click.echo("without CPU limits: small sizes are faster here than on Lambda")
+    rows = [
+        {
+            "memory": f"{size.memory_mb:,} MB",
+            "CPU": f"{size.cpus:.2f}",
+            "warm": _ms(None if size.measured is None else size.measured.warm_ms),
+            "with init": _ms(None if size.measured is None else size.measured.cold_ms),
+            "with restore": _ms(None if size.measured is None else size.measured.restored_ms),
+            "used": "-" if size.most_memory_mb is None else f"{size.most_memory_mb:,} MB",
+            "a million": f"{tuned.per_million[size.memory_mb]:,.2f}" if size.measured is not None else "-",
+            "": ", ".join(marks_of(tuned, size.memory_mb)) or size.failure or "",
+        }
+        for size in tuned.sizes
+    ]
+    print_text(rows, key_name="memory")
+
+
+def _ms(value: float | None) -> str:
+    return "-" if value is None else f"{value:,.1f} ms"

@@ -1,0 +1,103 @@
+"""The verb ``thawd up``: serve a configuration in the foreground."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from pathlib import Path
+
+import click
+
+from thawd.cli.exits import EXIT_FAILED, EXIT_SCARCE, fail, fail_scarce, warn
+from thawd.cli.interrupts import interruptible
+from thawd.cli.options import config_option, examples, load
+from thawd.cli.output import discard_unwritable_output, sigpipe
+from thawd.errors import ScarcityError, ThawdError
+from thawd.system import threads
+
+
+@click.command(
+    epilog=examples(
+        "thawd up                        # serve ./thawd.toml",
+        "thawd up --watch                # republish functions while you edit them",
+        "thawd up --aws                  # with S3, SQS, DynamoDB, ... emulated here",
+        "THAWD_KEY=a-long-secret thawd up --host 0.0.0.0",
+    )
+)
+@config_option
+@click.option("--host", help="Address to listen on; overrides server.host. Needs server.key unless it is loopback.")
+@click.option("--port", type=click.IntRange(0, 65535), help="Port; overrides server.port. 0 takes any free one.")
+@click.option("--user", help="As root: switch to this user before serving. Overrides server.user.")
+@click.option("--watch", is_flag=True, help="Republish a function when its code changes.")
+@click.option(
+    "--ready-file",
+    type=click.Path(path_type=Path),
+    help='For scripts: write {"url": …, "pid": …} into this file once everything is served.',
+)
+@click.option("--aws", "local_aws", is_flag=True, help="Also serve S3, DynamoDB, SQS and others, emulated by moto.")
+@click.option("--aws-real", "real_aws", is_flag=True, help="Functions use your AWS account, with your credentials.")
+def up(  # noqa: PLR0913, PLR0917 - an option each
+    config_path: Path,
+    host: str | None,
+    port: int | None,
+    user: str | None,
+    watch: bool,
+    ready_file: Path | None,
+    local_aws: bool,
+    real_aws: bool,
+) -> None:
+    """Serve everything in the configuration.
+
+    The server runs in the foreground. SIGINT (Ctrl-C) or SIGTERM stops it: invocations in flight may finish within
+    server.grace_s, and a second signal ends them immediately. SIGHUP reads the configuration again and publishes what
+    has changed.
+    """
+    with interruptible():
+        try:
+            from thawd import config
+            from thawd.server import serving
+            from thawd.stores import threads as store_threads
+        except (ImportError, MemoryError) as error:
+            if (scarcity := threads.scarcity(error)) is None:
+                raise
+            fail_scarce(scarcity)
+    environ = dict(config.process_environment())
+    if host is not None:
+        environ["THAWD_HOST"] = host
+    if port is not None:
+        environ["THAWD_PORT"] = str(port)
+    if user is not None:
+        environ["THAWD_USER"] = user
+    if local_aws and real_aws:
+        raise click.UsageError("--aws and --aws-real exclude each other")
+    settings = load(config_path, environ)
+    mode = "local" if local_aws else "real" if real_aws else "none"
+    if ready_file is not None:
+        _check_ready_file(ready_file)
+    status = 0
+    with sigpipe(signal.SIG_IGN):  # the server outlives the terminal and the clients that it writes to
+        try:
+            serving.run(settings, environ=environ, watch=watch, ready_file=ready_file, aws=mode)
+        except (ThawdError, OSError) as error:
+            warn(str(error))
+            status = EXIT_SCARCE if isinstance(error, ScarcityError) else EXIT_FAILED
+        finally:
+            # The server has stopped; only Python's own exit is left, and interrupting that helps nobody.
+            signal.signal(signal.SIGINT, signal.SIG_IGN)
+            discard_unwritable_output()
+        if store_threads.are_left():
+            os._exit(status)  # Python would join these threads, and they wait for an endpoint that does not answer
+        if status:
+            sys.exit(status)
+
+
+def _check_ready_file(path: Path) -> None:
+    """End the command if the ready file could not be written, before anything starts."""
+    folder = path.parent
+    if path.is_dir():
+        fail(f"the ready file {path} is a folder; name a file in it")
+    if not folder.is_dir():
+        fail(f"the ready file {path} cannot be written: there is no folder {folder}; make it, or name another file")
+    if not os.access(folder, os.W_OK | os.X_OK):
+        fail(f"the ready file {path} cannot be written: the folder {folder} is not writable; name another file")
