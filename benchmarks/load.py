@@ -1,7 +1,7 @@
 """Load on the servers under measurement, by the load generator of ``thawd bench``, in this process.
 
 A closed loop: each connection sends its next request when the last one is answered. The same client loads both servers
-of a comparison, so that its own time is in both figures (`docs/bench.md`, "The client").
+of a comparison, so that its own time is in both figures (`docs/how-to/bench.md`, "The client").
 """
 
 from __future__ import annotations

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-import html
 import os
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Any
 
 from thawd.bench import report
+from thawd.bench.pages import document
 from thawd.bench.plots import number
 from thawd.bench.runs import Run
 from thawd.bench.samples import STARTS
@@ -17,6 +18,7 @@ from thawd.bench.summary import Summary, summarise
 from thawd.bench.text import COLUMNS, shown
 
 _BUSY = 0.5
+_TEMPLATES = Path(__file__).parent / "templates"
 _READING = (
     "p90: 90 of 100 answers took at most so many milliseconds. Starts are medians: until an environment is ready, of "
     "that until its process is there (spawn) and then init or restore, and how long its first run takes. PSS: memory "
@@ -209,33 +211,29 @@ def page(
     told: Sequence[Told] = (),
 ) -> str:
     """The report as one HTML file: an overview, then the plots of each workload."""
-    circumstances = _text(_circumstances(measured, took_s, load_before))
-    parts = [f'<header><h1>Yardstick</h1><p>{circumstances}</p><p class="told">{_text(_READING)}</p></header>']
-    for one in measured:
-        judged = "".join(
-            f"<li>{'holds' if j.holds else '<span class=bad>does not hold</span>'}: {_text(j.text)}</li>"
-            for j in one.judgements
-        )
-        judged += "".join(f"<li>{_text(note)}</li>" for note in notes(one))
-        source = one.asked.get("reference", {}).get("source", "")
-        referred = f'<p class="told">Reference: {_text(source)}.</p>' if source else ""
-        inner = f"{_html_table(latency(one))}{_html_table(starts(one))}<ul>{judged}</ul>{referred}"
-        parts.append(f"<section><h2><a href='#{one.name}'>{_text(one.asked['title'])}</a></h2>{inner}</section>")
-    for other in told:
-        failed = "" if other.holds else '<p class="bad">failed</p>'
-        text = f'{failed}<div class="wide"><pre>{html.escape(other.text.strip())}</pre></div>'
-        parts.append(f"<section><h2>{_text(other.title)}</h2>{text}</section>")
-    parts += [f"<p>Left out: {_text(name)}: {_text(reason)}</p>" for name, reason in left_out.items()]
-    for one in measured:
-        parts.append(f"<div id='{one.name}'>{report.content(one.runs, one.summaries)}</div>")
-    return report.document("Yardstick", "".join(parts))
+    return document(
+        "yardstick.html",
+        _TEMPLATES,
+        circumstances=_plain(_circumstances(measured, took_s, load_before)),
+        reading=_plain(_READING),
+        workloads=[_shown(one) for one in measured],
+        told=told,
+        left_out=left_out,
+    )
 
 
-def _text(text: str) -> str:
-    return html.escape(text.replace("`", ""))
+def _shown(one: Workload) -> dict[str, object]:
+    return {
+        "name": one.name,
+        "title": _plain(one.asked["title"]),
+        "tables": [[[_plain(cell) for cell in row] for row in rows] for rows in (latency(one), starts(one))],
+        "judgements": one.judgements,
+        "notes": notes(one),
+        "source": one.asked.get("reference", {}).get("source", ""),
+        "plots": report.content(one.runs, one.summaries),
+    }
 
 
-def _html_table(rows: Table) -> str:
-    head = "".join(f"<th>{_text(cell)}</th>" for cell in rows[0])
-    body = "".join(f"<tr>{''.join(f'<td>{_text(cell)}</td>' for cell in row)}</tr>" for row in rows[1:])
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
+def _plain(text: str) -> str:
+    """Markdown's marks of code mean nothing on a page."""
+    return text.replace("`", "")

@@ -3,7 +3,7 @@
 // An image is one file, written once and never changed. It begins with the header, then come the sections (tables of
 // fixed-size records, in the order of `enum section`), then, from `data_offset` on, the pages. All numbers are
 // little-endian; nothing is a pointer: addresses are those of the frozen process, offsets are from the file's start.
-// docs/snapshot-format.md describes it field by field; a test holds the two together.
+// docs/reference/snapshot-format.md describes it field by field; a test holds the two together.
 
 #ifndef THAWD_IMAGE_H
 #define THAWD_IMAGE_H

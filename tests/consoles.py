@@ -1,4 +1,4 @@
-"""The consoles that the documentation shows, run as they stand: each command, and what it prints."""
+"""The consoles and files that the documentation shows, used as they stand: each command, and what it prints."""
 
 from __future__ import annotations
 
@@ -6,59 +6,131 @@ import os
 import re
 import subprocess
 import sys
-from collections.abc import Callable
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
 
 DOCS = Path(__file__).parents[1] / "docs"
 _END = "@@done "
+_PATIENCE_S = 60.0
+# A block of code, with the name of its file where the line before the block ends in one: "`app.py`:".
+_BLOCK = re.compile(r"(?:`(?P<file>[\w./-]+)`:\n\n)?^```(?P<language>\w+)\n(?P<text>.*?)^```", re.DOTALL | re.MULTILINE)
 
 
-def steps(page: Path) -> list[tuple[str, list[str]]]:
-    """Commands and the lines they print, as the page shows them."""
-    found: list[tuple[str, list[str]]] = []
-    for console in re.findall(r"```console\n(.*?)```", page.read_text(), re.DOTALL):
-        for line in console.splitlines():
-            if line.startswith("$ "):
-                found.append((line[2:], []))
-            else:
-                found[-1][1].append(line)
+@dataclass
+class Command:
+    """A command line, and the lines that the page shows below it."""
+
+    text: str
+    prints: list[str] = field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class File:
+    """A file that the page tells its reader to write."""
+
+    name: str
+    text: str
+
+
+def steps(page: Path) -> list[Command | File]:
+    """What a reader of the page does, in order."""
+    found: list[Command | File] = []
+    for block in _BLOCK.finditer(page.read_text()):
+        if block["language"] == "console":
+            found += _commands(block["text"])
+        elif block["file"]:
+            found.append(File(block["file"], block["text"]))
     return found
 
 
-def run(page: Path, folder: Path, *, told: Callable[[str], str]) -> None:
+def _commands(console: str) -> list[Command]:
+    found: list[Command] = []
+    for line in console.splitlines():
+        if line.startswith("$ "):
+            found.append(Command(line[2:]))
+        else:
+            found[-1].prints.append(line)
+    return found
+
+
+def commands(page: Path) -> list[str]:
+    """The command lines alone."""
+    return [step.text for step in steps(page) if isinstance(step, Command)]
+
+
+def run(
+    page: Path,
+    folder: Path,
+    *,
+    told: Callable[[str], str],
+    variables: Mapping[str, str] | None = None,
+    write_files: bool = False,
+    repeat: Callable[[str], bool] = lambda _: False,
+) -> None:
     """Type the commands of a page into one shell, one after the other, and compare what they print.
 
     Args:
-        page: it.
-        folder: where the shell begins.
+        page: the page.
+        folder: where the shell begins, and where files are written.
         told: from a command of the page to what is typed.
+        variables: further environment variables of the shell.
+        write_files: whether files that the page shows are written when their turn comes.
+        repeat: commands that only look, and are typed again, for a minute at most, until they show what the page does.
     """
     tools = Path(sys.executable).parent
-    variables = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
+    environment = {**os.environ, "PATH": f"{tools}:{os.environ['PATH']}", "AWS_PAGER": "", "LC_ALL": "C.UTF-8"}
     shell = subprocess.Popen(
         ["bash"],
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         cwd=folder,
-        env=variables,
+        env={**environment, **(variables or {})},
         text=True,
     )
-    assert shell.stdin is not None
-    assert shell.stdout is not None
     try:
-        for command, expected in steps(page):
-            shell.stdin.write(f"{told(command)}\necho '{_END}'$?\n")
-            shell.stdin.flush()
-            printed = []
-            for line in shell.stdout:
-                if line.startswith(_END):
-                    status = line.removeprefix(_END).strip()
-                    break
-                printed.append(line.rstrip("\n"))
-            assert (status, printed) == ("0", expected), command
+        for step in steps(page):
+            if isinstance(step, Command):
+                status, printed = _type(shell, told(step.text))
+                end = time.monotonic() + _PATIENCE_S
+                while repeat(step.text) and not agrees(printed, step.prints) and time.monotonic() < end:
+                    time.sleep(0.2)
+                    status, printed = _type(shell, told(step.text))
+                assert status == "0", (step.text, printed)
+                assert agrees(printed, step.prints), (step.text, printed)
+            elif write_files:
+                path = folder / step.name
+                path.parent.mkdir(parents=True, exist_ok=True)
+                path.write_text(step.text)
     finally:
+        assert shell.stdin is not None
+        assert shell.stdout is not None
         shell.stdin.close()
         shell.stdout.close()
         shell.kill()
         shell.wait()
+
+
+def _type(shell: subprocess.Popen[str], command: str) -> tuple[str, list[str]]:
+    """Exit status of a command, and the lines that it printed."""
+    assert shell.stdin is not None
+    assert shell.stdout is not None
+    # The mark begins a line of its own, also after a command whose output ends without a newline.
+    shell.stdin.write(f"{command}\nprintf '\\n{_END}%s\\n' $?\n")
+    shell.stdin.flush()
+    printed = ""
+    for line in shell.stdout:
+        if line.startswith(_END):
+            return line.removeprefix(_END).strip(), printed.removesuffix("\n").splitlines()
+        printed += line
+    raise AssertionError(f"the shell ended in {command}: {printed}")
+
+
+def agrees(printed: list[str], shown: list[str]) -> bool:
+    """Whether the page shows what was printed: in its lines ``…`` is any text, and a line of its own any lines."""
+    pattern = "".join(
+        r"(?:.*\n)*?" if line.strip() == "…" else ".*".join(map(re.escape, line.split("…"))) + r"\n" for line in shown
+    )
+    return re.fullmatch(pattern, "".join(f"{line}\n" for line in printed)) is not None

@@ -1,15 +1,17 @@
-"""Runs mutmut over the modules that decide without touching the world, and prints the mutants that survive.
+"""Runs mutmut over the modules that make decisions, and prints the mutants that survive.
 
-    make mutants                                     # every module of PAIRS; an hour on two cores
-    make mutants MODULE=thawd.scheduling.pool         # one
-    make mutants MODULE=thawd.stores.events.queue SAMPLE=5   # of each function every fifth mutant
+    make mutants                                            # every module of PAIRS
+    make mutants MODULE=thawd.scheduling.pool               # one module
+    make mutants MODULE=thawd.stores.events.queue SAMPLE=5  # every fifth mutant of each function
 
 mutmut changes one operator, argument, constant or condition at a time and runs the tests that reach the changed
-function. A mutant that no test notices is a claim that is missing, unless the change makes no difference. Here each
-module is mutated in a copy of the source tree under build/mutants, with only the unit tests that PAIRS names.
+function. A mutant that no test notices points to a missing claim, unless the change makes no difference. This program
+mutates each module in a copy of the source tree under build/mutants, and runs only the unit tests that PAIRS names.
 
 Not mutated: module constants, class bodies, text for people (raised errors, log lines). mypy --strict removes the
-mutants that `make check` would refuse. Source: https://mutmut.readthedocs.io/
+mutants that `make check` would refuse. CONTRIBUTING.md says how to read the output.
+
+Source: https://mutmut.readthedocs.io/
 """
 
 from __future__ import annotations
@@ -35,42 +37,47 @@ SOURCE = ROOT / "src" / "thawd"
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
     "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
-    "thawd.scheduling.room": "room room_turns",
+    "thawd.scheduling.room": "room room_turns room_reports",
     "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
-    "thawd.scheduling.dispatcher": "room room_turns publisher invoke_parsing",
+    "thawd.scheduling.dispatcher": "dispatcher dispatcher_waits room publisher",
     "thawd.scheduling.provisioned": "provisioned",
     "thawd.publishing.publisher": "publisher",
     "thawd.stores.events.queue": "queue queue_reading",
     "thawd.stores.events.leases": "queue queue_reading",
-    "thawd.stores.events.batches": "queue database",
-    "thawd.stores.events.marks": "queue",
+    "thawd.stores.events.batches": "batches",
+    "thawd.stores.events.marks": "queue queue_reading",
     "thawd.queue.outcomes": "outcomes outcome_pace",
-    "thawd.queue.lane": "asynchronous",
+    "thawd.queue.lane": "lane",
     "thawd.sources.buckets.s3_event": "s3_event",
     "thawd.grammar.event_patterns": "event_patterns",
     "thawd.grammar.schedule_expressions": "schedule_expressions",
     "thawd.grammar.queue_names": "sqs_source sqs_records",
-    "thawd.grammar.destination_names": "config",
+    "thawd.grammar.destination_names": "destination_names",
     "thawd.gateway.sigv4": "sigv4",
-    "thawd.gateway.cors": "cors",
+    "thawd.gateway.cors": "cors hosts",
     "thawd.gateway.hosts": "hosts",
-    "thawd.gateway.http_server.limits": "connections",
-    "thawd.gateway.lambda_api.shapes": "control",
+    "thawd.gateway.http_server.limits": "connections connection_limits",
+    "thawd.gateway.lambda_api.shapes": "shapes",
     "thawd.gateway.lambda_api.event_stream": "event_stream",
     "thawd.wire.frames": "wire",
     "thawd.wire.response_stream": "response_stream",
     "thawd.grammar.log_filters": "log_filter",
-    "thawd.config.references": "config config_sources",
+    "thawd.grammar.wildcards": "wildcards log_filter",
+    "thawd.system.retry": "retry",
+    "thawd.config.references": "config_references config config_sources",
     "thawd.config.store_urls": "store_urls config",
     "thawd.config.sections.functions": "config",
     "thawd.config.sections.server": "config",
     "thawd.config.sections.stores": "config store_urls",
     "thawd.config.sections.sources": "config_sources",
     "thawd.config.sections.http": "config_http",
-    "thawd.cost.keep_warm": "cost",
+    "thawd.cost.keep_warm": "keep_alive",
     "thawd.cost.bills": "cost tune",
-    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules",
+    "thawd.snapshot.inspect.rules": "snapshot_inspect_rules snapshot_inspect",
 }
+
+# Folders besides the sources that unit tests read.
+ALSO_READ = ("tests", "native")
 
 # Lines whose text no test should pin: raised errors, log lines, strings of several words.
 TEXT_FOR_PEOPLE = [r"^\s*(raise\b|logger\.|log\.)", r'^\s*f?"[^"]* [^"]*"']
@@ -97,10 +104,11 @@ class Survivor:
 
 @dataclass(frozen=True)
 class Verdicts:
-    """What became of one module's mutants."""
+    """What became of one module's mutants; those that ran out of time are among the killed."""
 
     module: str
     killed: int
+    timed_out: int
     refused_by_mypy: int
     survivors: list[Survivor]
     text_only: int
@@ -108,7 +116,8 @@ class Verdicts:
     def __str__(self) -> str:
         """One line of figures."""
         return (
-            f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed, "
+            f"{self.module}: {self.killed + len(self.survivors)} mutants, {self.killed} killed "
+            f"({self.timed_out} by time), "
             f"{len(self.survivors)} survived ({self.refused_by_mypy} more refused by mypy, "
             f"{self.text_only} of text that survived)"
         )
@@ -122,11 +131,14 @@ def main() -> None:
     lines = []
     for module in modules:
         folder = prepare(module)
-        run(folder)
+        if not run(folder):
+            lines.append(f"{module}: mutmut failed; see {folder / 'mutmut.log'}")
+            continue
         verdicts = read(module, folder)
         report(verdicts)
         lines.append(str(verdicts))
     print("\n".join(["", *lines]))
+    sys.exit(any("mutmut failed" in line for line in lines))
 
 
 def prepare(module: str) -> Path:
@@ -135,7 +147,8 @@ def prepare(module: str) -> Path:
     shutil.rmtree(folder, ignore_errors=True)
     ignore = shutil.ignore_patterns("__pycache__")
     shutil.copytree(SOURCE, folder / "src" / "thawd", ignore=ignore)
-    shutil.copytree(ROOT / "tests", folder / "tests", ignore=ignore)
+    for name in ALSO_READ:
+        shutil.copytree(ROOT / name, folder / name, ignore=ignore)
     # What CMake built is not in the source tree but beside the installed package.
     for installed in {Path(path) for path in thawd.__path__} - {SOURCE}:
         for built in (path for path in installed.iterdir() if path.is_file()):
@@ -179,39 +192,39 @@ def configuration(module: str) -> str:
     """Returns the pyproject.toml of the copy: the project's pytest options, and mutmut's."""
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())
     pytest = {key: value for key, value in project["tool"]["pytest"]["ini_options"].items() if key != "testpaths"}
+    # Each mutant is a process already: no workers beside it.
+    pytest["addopts"] = "-q --strict-markers -p no:cacheprovider"
     mypy = {"strict": True, "mypy_path": "src", "python_version": "3.11", "follow_imports": "silent"}
     mutmut = {
         "source_paths": ["src"],
         "only_mutate": [str(source(module))],
-        "also_copy": ["conftest.py"],
+        "also_copy": ["conftest.py", *ALSO_READ],
         "do_not_mutate_patterns": TEXT_FOR_PEOPLE,
         "pytest_add_cli_args_test_selection": [f"tests/unit/test_{name}.py" for name in PAIRS[module].split()],
-        # mutmut's own code in the mutated file has comments that mypy finds unused.
         "type_check_command": [sys.executable, "-m", "mypy", "--output=json", str(source(module))],
         # A mutant that waits for ever costs (tests' time + constant) * multiplier, in seconds.
         "timeout_multiplier": 6.0,
     }
-    tables = {"pytest.ini_options": pytest, "mypy": mypy | {"warn_unused_ignores": False}, "mutmut": mutmut}
+    # What is wrong outside the mutants would end mutmut: its own comments, and what `undecorated` leaves untyped.
+    mypy |= {"warn_unused_ignores": False, "warn_return_any": False}
+    tables = {"pytest.ini_options": pytest, "mypy": mypy, "mutmut": mutmut}
     return "\n".join(
         f"[tool.{name}]\n" + "\n".join(f"{key} = {json.dumps(value)}" for key, value in table.items()) + "\n"
         for name, table in tables.items()
     )
 
 
-def run(folder: Path) -> None:
-    """Runs mutmut in the copy; its progress goes to mutmut.log there.
+def run(folder: Path) -> bool:
+    """Runs mutmut in the copy, with its progress in mutmut.log there.
 
-    Raises:
-        SystemExit: mutmut did not come to run the mutants, as where a test fails without any mutation.
+    Returns False where it did not come to run the mutants, as where a test fails without any mutation.
     """
     sample = int(os.environ.get("SAMPLE") or 1)
     # mutmut numbers the mutants of a function from 1.
     names = [f"*__mutmut_{number}" for number in range(1, 1000, sample)] if sample > 1 else []
     command = [str(Path(sys.executable).with_name("mutmut")), "run", "--max-children", os.environ.get("JOBS") or "2"]
     with (folder / "mutmut.log").open("w") as log:
-        done = subprocess.run([*command, *names], cwd=folder, stdout=log, stderr=log, check=False)
-    if done.returncode:
-        sys.exit(f"mutmut failed; see {folder / 'mutmut.log'}")
+        return subprocess.run([*command, *names], cwd=folder, stdout=log, stderr=log, check=False).returncode == 0
 
 
 def read(module: str, folder: Path) -> Verdicts:
@@ -227,6 +240,7 @@ def read(module: str, folder: Path) -> Verdicts:
     return Verdicts(
         module,
         killed=sum(code in KILLED | TIMED_OUT for code in codes.values()),
+        timed_out=sum(code in TIMED_OUT for code in codes.values()),
         refused_by_mypy=sum(code in REFUSED_BY_MYPY for code in codes.values()),
         survivors=[survivor for survivor in survivors if not is_text(survivor.change)],
         text_only=sum(is_text(survivor.change) for survivor in survivors),

@@ -265,7 +265,7 @@ CASE(raw_calls, "with FREEZE_COPY, code that makes the system calls itself gets 
     fill(grows, 20 * PAGE, 2);
     freeze_here();
     if (copy && !(flags && atoi(flags) & FREEZE_COPY))
-        return; // without it these calls see the image; docs/uniqueness.md and the engine's README say so
+        return; // without it these calls see the image; docs/explanation/uniqueness.md and the engine's README say so
     CHECK_EQUAL(syscall(SYS_madvise, memory + 10 * PAGE, 10 * PAGE, MADV_DONTNEED), 0);
     CHECK(zeros(memory + 10 * PAGE, 10 * PAGE) && filled(memory, 10 * PAGE, 1));
     CHECK_EQUAL(syscall(SYS_madvise, memory + 50 * PAGE, 10 * PAGE, MADV_FREE), 0);

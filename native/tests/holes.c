@@ -10,7 +10,7 @@
 #include <sys/prctl.h>
 #include <sys/wait.h>
 
-#define PAGES 24000ul      // each third of them is given back
+#define PAGES 12000ul      // each third of them is given back
 #define MAPPINGS_MORE 1500 // than before: far fewer than there are holes
 #define BLOCKS 100000ul
 #define BLOCK_BYTES 6000ul
@@ -51,7 +51,7 @@ static void check_neighbours(const char *memory, uint64_t seed) {
             CHECK(filled(memory + i * PAGE, PAGE, seed + i * PAGE / 8));
 }
 
-CASE(of_one_page, "8,000 holes of a page cost a bounded number of mappings, are zeros, and are zeros in a child") {
+CASE(of_one_page, "4,000 holes of a page cost a bounded number of mappings, are zeros, and are zeros in a child") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -74,7 +74,7 @@ CASE(of_one_page, "8,000 holes of a page cost a bounded number of mappings, are 
     CHECK(mappings() - before < MAPPINGS_MORE);
 }
 
-CASE(freed_lazily, "8,000 holes by MADV_FREE cost few mappings, and what is written after it stays") {
+CASE(freed_lazily, "4,000 holes by MADV_FREE cost few mappings, and what is written after it stays") {
     char *memory = map_anonymous(PAGES);
     fill(memory, PAGES * PAGE, 1);
     freeze_here();
@@ -106,7 +106,7 @@ CASE(again, "holes given back again, in other sizes and after being written, tak
     CHECK(memory_kib("Anonymous:") - kib < (long)(PAGES * PAGE / 1024 / 8));
 }
 
-CASE(of_forbidden_memory, "8,000 holes in memory that may only be read, or not at all, are zeros, and stay forbidden") {
+CASE(of_forbidden_memory, "4,000 holes in memory that may only be read, or not at all, are zeros, and stay forbidden") {
     char *read_only = map_anonymous(PAGES), *closed = map_anonymous(PAGES);
     fill(read_only, PAGES * PAGE, 1);
     fill(closed, PAGES * PAGE, 2);

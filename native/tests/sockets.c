@@ -1,17 +1,15 @@
 // Runs in the process that is frozen. Sockets: connections are found ended, in a way that clients notice; what is
 // connected to nobody is new, as it was set up; what listens gets a port of its own.
 
+#include "polled.h"
 #include "refusing.h"
 
 #include <arpa/inet.h>
 #include <netinet/tcp.h>
-#include <poll.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
 #include <sys/select.h>
 #include <sys/socket.h>
-#include <sys/un.h>
-#include <sys/wait.h>
 
 static struct sockaddr_in loopback(int port) {
     return (struct sockaddr_in){
@@ -56,12 +54,6 @@ static int connect_to(int port) {
     CHECK(fd >= 0);
     CHECK_EQUAL(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
     return fd;
-}
-
-static short polled(int fd) {
-    struct pollfd poll_one = {.fd = fd, .events = POLLIN | POLLOUT | POLLRDHUP};
-    CHECK(poll(&poll_one, 1, 0) >= 0);
-    return poll_one.revents;
 }
 
 // Both ends of a connection over TCP; the listening socket is closed.
@@ -196,36 +188,6 @@ CASE(epoll_waiter, "a thread that waits by epoll for a connection is woken by it
     CHECK_EQUAL(sendto(fresh, "x", 1, 0, (struct sockaddr *)&address, sizeof address), 1);
     join_worker(&patient);
     CHECK_EQUAL(patient.rounds, 42);
-}
-
-// Starts a process that is not this one's child and holds `theirs` until nobody holds `ours`.
-static void give_away(int theirs, int ours) {
-    int status;
-    pid_t child = fork();
-    if (child == 0) {
-        if (fork() == 0) {
-            char byte;
-            close(ours);
-            (void)!recv(theirs, &byte, 1, 0);
-        }
-        _exit(0);
-    }
-    CHECK_EQUAL(waitpid(child, &status, 0), child);
-    close(theirs);
-}
-
-CASE(unix_connection, "a Unix connection whose other end another process holds is found ended") {
-    int ends[2];
-    char byte;
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    give_away(ends[1], ends[0]);
-    freeze_here();
-    if (!copy)
-        return;
-    CHECK_EQUAL(polled(ends[0]) & (POLLIN | POLLHUP), POLLIN | POLLHUP);
-    CHECK_EQUAL(read(ends[0], &byte, 1), 0);
-    CHECK_EQUAL(send(ends[0], "x", 1, MSG_NOSIGNAL), -1);
-    CHECK_EQUAL(errno, EPIPE);
 }
 
 CASE(datagram_socket, "a datagram socket is a new one, bound to a port of its own and connected as it was") {
@@ -386,80 +348,6 @@ CASE(refused_connection, "a connection is refused where that is asked for") {
     freeze_after_all();
 }
 
-static void log_to(int fd, const char *path, const char *text) {
-    struct sockaddr_un address = {.sun_family = AF_UNIX};
-    strcpy(address.sun_path, path);
-    CHECK_EQUAL(connect(fd, (struct sockaddr *)&address, sizeof address), 0);
-    CHECK_EQUAL(send(fd, text, strlen(text), 0), strlen(text));
-}
-
-CASE(unix_datagrams, "a Unix datagram socket is connected to its path again, as to /dev/log") {
-    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "log"};
-    int server = socket(AF_UNIX, SOCK_DGRAM, 0), client = socket(AF_UNIX, SOCK_DGRAM, 0);
-    char text[16] = "";
-    CHECK_EQUAL(bind(server, (struct sockaddr *)&address, sizeof address), 0);
-    log_to(client, "log", "before");
-    CHECK_EQUAL(recv(server, text, sizeof text, 0), 6);
-    int child_end[2], status; // the server goes on in another process, which answers by what it got
-    CHECK_EQUAL(pipe(child_end), 0);
-    pid_t child = fork();
-    if (child == 0) {
-        if (fork() == 0) {
-            setsid(); // the process that froze ends with its group
-            alarm(2 * DEADLINE_S);
-            for (ssize_t got; (got = recv(server, text, sizeof text - 1, 0)) > 0;) {
-                int out = open("received", O_WRONLY | O_CREAT | O_APPEND, 0600);
-                (void)!write(out, text, (size_t)got);
-                close(out);
-            }
-        }
-        _exit(0);
-    }
-    CHECK_EQUAL(waitpid(child, &status, 0), child);
-    close(server);
-    close(child_end[0]);
-    close(child_end[1]);
-    freeze_here();
-    CHECK_EQUAL(send(client, "after", 5, 0), 5);
-    WAIT_UNTIL(access("received", F_OK) == 0);
-}
-
-CASE(bound_unix_socket, "a Unix socket with a name in the file system is refused") {
-    struct sockaddr_un address = {.sun_family = AF_UNIX, .sun_path = "mine"};
-    int fd = socket(AF_UNIX, SOCK_DGRAM, 0);
-    CHECK_EQUAL(bind(fd, (struct sockaddr *)&address, sizeof address), 0);
-    begin();
-    expect_refusal("a Unix socket has a name", "first invocation");
-    close(fd);
-    freeze_after_all();
-}
-
-CASE(pair_with_data, "a pair of sockets keeps what was not read, each end its own") {
-    int ends[2];
-    char text[16] = "";
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    CHECK_EQUAL(write(ends[0], "for ", 4), 4);
-    CHECK_EQUAL(write(ends[0], "one", 3), 3);
-    CHECK_EQUAL(write(ends[1], "for zero", 8), 8);
-    freeze_here();
-    CHECK_EQUAL(read(ends[1], text, sizeof text), 7);
-    CHECK(strcmp(text, "for one") == 0);
-    CHECK_EQUAL(read(ends[0], text, sizeof text), 8);
-    CHECK_EQUAL(memcmp(text, "for zero", 8), 0);
-    CHECK_EQUAL(polled(ends[0]) & POLLIN, 0);
-}
-
-CASE(half_closed_pair, "a pair of sockets that is shut down in one direction is refused") {
-    int ends[2];
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    CHECK_EQUAL(shutdown(ends[0], SHUT_WR), 0);
-    begin();
-    expect_refusal("shut down in one direction", "before the freeze");
-    close(ends[0]);
-    close(ends[1]);
-    freeze_after_all();
-}
-
 CASE(own_server, "a socket that is connected to the process's own server, whose port changes, is refused") {
     int listener = listening(), client = connect_to(port_of(listener)), server = bound(SOCK_DGRAM, 0);
     int sender = socket(AF_INET, SOCK_DGRAM, 0);
@@ -473,35 +361,6 @@ CASE(own_server, "a socket that is connected to the process's own server, whose 
     CHECK_EQUAL(connect(sender, (struct sockaddr *)&address, sizeof address), 0);
     expect_refusal("a port of this process", "first invocation");
     close(sender);
-    freeze_after_all();
-}
-
-CASE(pair_with_descriptors, "a pair of sockets that holds descriptors is refused") {
-    int ends[2];
-    char byte = 'x', control[CMSG_SPACE(sizeof(int))] = {0};
-    struct iovec part = {&byte, 1};
-    struct msghdr message = {
-        .msg_iov = &part, .msg_iovlen = 1, .msg_control = control, .msg_controllen = sizeof control};
-    struct cmsghdr *header = CMSG_FIRSTHDR(&message);
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
-    *header = (struct cmsghdr){.cmsg_len = CMSG_LEN(sizeof(int)), .cmsg_level = SOL_SOCKET, .cmsg_type = SCM_RIGHTS};
-    memcpy(CMSG_DATA(header), &ends[0], sizeof(int));
-    CHECK_EQUAL(sendmsg(ends[0], &message, 0), 1);
-    begin();
-    expect_refusal("descriptors on their way", "before the freeze");
-    close(ends[0]);
-    close(ends[1]);
-    freeze_after_all();
-}
-
-CASE(pair_with_messages, "a pair of sockets of messages that holds some is refused") {
-    int ends[2];
-    CHECK_EQUAL(socketpair(AF_UNIX, SOCK_DGRAM, 0, ends), 0);
-    CHECK_EQUAL(send(ends[0], "x", 1, 0), 1);
-    begin();
-    expect_refusal("messages", "before the freeze");
-    close(ends[0]);
-    close(ends[1]);
     freeze_after_all();
 }
 

@@ -1,10 +1,12 @@
 """Stand-ins for testing handlers without a server: a context object, and tables and buckets in memory.
 
-from thawd import testing
+::
 
-with testing.stores(objects={"uploads": {"cat.png": data}}) as stores:
-    handler(event, testing.context())
-assert stores.tables["labels"]["cat.png"] == {"label": "cat"}
+    from thawd import testing
+
+    with testing.stores(objects={"uploads": {"cat.png": data}}) as stores:
+        handler(event, testing.context())
+    assert stores.tables["labels"]["cat.png"] == {"label": "cat"}
 """
 
 from __future__ import annotations

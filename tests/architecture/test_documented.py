@@ -14,6 +14,11 @@ from thawd.telemetry import metrics
 
 ROOT = Path(__file__).resolve().parents[2]
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LINKED = [
+    *PAGES,
+    *(ROOT / name for name in ("CONTRIBUTING.md", "SPECIFICATION.md", "CHANGELOG.md")),
+    *(page for folder in ("native", "benchmarks", "examples") for page in sorted((ROOT / folder).rglob("README.md"))),
+]
 PROSE = "\n".join(page.read_text() for page in PAGES)
 SOURCES = [*sorted((ROOT / "src").rglob("*.py")), *sorted((ROOT / "native").glob("*.[ch]"))]
 
@@ -57,17 +62,11 @@ def test_every_error_of_the_api_has_a_docstring_and_a_status() -> None:
             assert 400 <= error.status <= 599
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_between_pages_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#]+)(?:#[^)]*)?\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
-
-
 def test_tests_named_on_the_pages_exist() -> None:
     files = {path.name: path.read_text() for path in (ROOT / "tests").rglob("test_*.py")}
     code = "\n".join(files.values())
-    for page in (*PAGES, ROOT / "SPECIFICATION.md"):
+    # Tutorials have their readers write tests of their own.
+    for page in (*(page for page in PAGES if page.parent.name != "tutorials"), ROOT / "SPECIFICATION.md"):
         for name in re.findall(r"\btest_\w+(?:\.py)?", page.read_text()):
             assert name in files or f"def {name}(" in code, f"{name}, named in {page.name}, does not exist"
 
@@ -84,7 +83,7 @@ def test_the_package_imports_nothing_eagerly() -> None:
     code = "import sys; before = set(sys.modules); import thawd; print(sorted(set(sys.modules) - before))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     loaded = {name.split(".")[0] for name in eval(done.stdout)}
-    assert not loaded & {"asyncio", "msgspec", "starlette", "uvicorn", "click", "json", "sqlite3"}
+    assert not loaded & {"asyncio", "msgspec", "uvicorn", "click", "json", "sqlite3"}
 
 
 OWN = ROOT / "src" / "thawd"
@@ -94,18 +93,46 @@ OWN = ROOT / "src" / "thawd"
     "name", sorted({entry.name for entry in OWN.iterdir() if not entry.name.startswith(("_", "."))})
 )
 def test_every_module_and_folder_stands_on_the_map(name: str) -> None:
-    page = (ROOT / "docs" / "design.md").read_text()
+    page = (ROOT / "docs" / "explanation" / "design.md").read_text()
     if name.endswith(".py"):
         assert f"`{name}`" in page or f"`src/thawd/{name}`" in page
     elif (OWN / name).is_dir():
         assert f"`src/thawd/{name}/`" in page
 
 
-@pytest.mark.parametrize("page", [*PAGES, ROOT / "CONTRIBUTING.md", ROOT / "SPECIFICATION.md"], ids=lambda p: p.name)
-def test_links_of_a_page_lead_to_files(page: Path) -> None:
-    links = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text())
-    missing = [link for link in links if "://" not in link and not (page.parent / link).exists()]
-    assert not missing
+def anchors(page: Path) -> set[str]:
+    """What the headings of a page are linked by, as GitHub and the site make it from their text."""
+    text = re.sub(r"^```.*?^```", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.+)$", text, re.MULTILINE)
+    plain = (re.sub(r"\[(.*?)\]\(.*?\)", r"\1", title) for title in titles)
+    return {re.sub(r"[^\w\- ]", "", title.lower().strip()).replace(" ", "-") for title in plain}
+
+
+@pytest.mark.parametrize("page", LINKED, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_of_a_page_lead_to_files_and_headings(page: Path) -> None:
+    for link, anchor in re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text()):
+        if "://" in link:
+            continue
+        target = (page.parent / link).resolve() if link else page
+        assert target.is_file(), link
+        if anchor and target.suffix == ".md":
+            assert anchor in anchors(target), f"{link}#{anchor}"
+
+
+def test_decisions_are_numbered_without_holes_and_listed() -> None:
+    pages = sorted((ROOT / "docs" / "decisions").glob("0*.md"))
+    listed = (ROOT / "docs" / "decisions" / "index.md").read_text()
+    for number, page in enumerate(pages, 1):
+        assert page.name.startswith(f"{number:04}-")
+        assert page.read_text().startswith(f"# {number}. ")
+        assert f"]({page.name})" in listed
+
+
+@pytest.mark.parametrize("kind", ["tutorials", "how-to", "reference", "explanation"])
+def test_every_page_is_listed_on_the_index_of_its_kind(kind: str) -> None:
+    listed = (ROOT / "docs" / kind / "index.md").read_text()
+    for page in (ROOT / "docs" / kind).glob("*.md"):
+        assert page.name == "index.md" or f"]({page.name})" in listed, page.name
 
 
 def command_lines(page: Path) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""Every refusal of freeze and thaw is in docs/refusals.md, under the words it is printed with."""
+"""Every refusal of freeze and thaw is in docs/reference/refusals.md, under the words it is printed with."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ def _refusals(name: str) -> list[str]:
 
 @pytest.mark.parametrize("name", [*_FREEZE, *_THAW])
 def test_every_refusal_is_documented_in_its_own_words(name: str) -> None:
-    page = (ROOT / "docs" / "refusals.md").read_text()
+    page = (ROOT / "docs" / "reference" / "refusals.md").read_text()
     refusals = _refusals(name)
     assert refusals
     assert [text for text in refusals if text not in page] == []

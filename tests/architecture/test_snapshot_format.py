@@ -1,4 +1,4 @@
-"""One layout, three times: ``native/image.h``, the decoder and ``docs/snapshot-format.md`` agree to the byte."""
+"""One layout, three times: ``image.h``, the decoder and ``docs/reference/snapshot-format.md`` agree to the byte."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from thawd.snapshot.inspect import layout, reader
 
 # Spaces are one: a change of alignment is none.
 SOURCE = re.sub(r"(?<=\S) +", " ", image_header.HEADER.read_text())
-PAGE = (image_header.HEADER.parents[1] / "docs" / "snapshot-format.md").read_text()
+PAGE = (image_header.HEADER.parents[1] / "docs" / "reference" / "snapshot-format.md").read_text()
 
 # Constants of the header and what the decoder calls them.
 CONSTANTS = {

@@ -18,14 +18,15 @@ from typing import Any
 from tests.clients import client_of
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
-
-POLL_S = 0.01
+from tests.tables import rows_of
+from tests.waiting import pause
 
 
 def until(condition: Callable[[], Any]) -> Any:
     """Wait until `condition()` is true and return its value; pytest's timeout is the only limit."""
+    begun_s = time.monotonic()
     while not (value := condition()):
-        time.sleep(POLL_S)
+        pause(begun_s)
     return value
 
 
@@ -151,12 +152,5 @@ class Server:
         return sum(one.get(state, 0) for one in functions for state in ("queued", "leased", "delivering"))
 
     def rows(self, table: str) -> dict[str, dict[str, Any]]:
-        """A table's items by key, as ``thawd table`` prints them."""
-        done = subprocess.run(
-            [sys.executable, "-m", "thawd", "table", table, "--json"], cwd=self.root, capture_output=True, text=True
-        )
-        assert done.returncode == 0, done.stderr
-        items = [json.loads(line) for line in done.stdout.splitlines()]
-        keys = [item["_key"] for item in items]
-        assert len(keys) == len(set(keys)), "a key has two rows"
-        return {item.pop("_key"): item for item in items}
+        """A table's items by key."""
+        return rows_of(self.root, table)

@@ -1,4 +1,4 @@
-"""The walk-through of docs/pull-the-plug.md, run as it stands against a server that it starts and kills itself."""
+"""The walk-through of ``pull-the-plug.md``, run as it stands against a server that it starts and kills itself."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests import consoles
 from tests.integration.conftest import processes_of
 from tests.ports import quiet_port
 
-PAGE = consoles.DOCS / "pull-the-plug.md"
+PAGE = consoles.DOCS / "explanation" / "pull-the-plug.md"
 pytestmark = pytest.mark.timeout(600)
 
 

@@ -26,6 +26,7 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
+from tests.memory import MEMORY
 from thawd.stores import clock
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.marks import Marks
@@ -38,7 +39,6 @@ FUNCTIONS = ("classify", "resize")
 START_S = 1_000_000.0
 LONGEST_WAIT_S = 300.0
 # Syncs are not what is tried here; in memory they cost nothing.
-MEMORY = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
 EXAMPLES = int(os.environ.get("THAWD_QUEUE_EXAMPLES", "80"))
 
 ENDS = ("done", "retried", "given back", "buried", "delivered later", "runs on")

@@ -23,18 +23,20 @@ import pytest
 from tests.clients import client_of
 from tests.integration.emulated import EmulatedAws
 from tests.integration.served import Served
+from tests.tables import rows_of
+from tests.waiting import pause
 
 DEADLINE_S = 300.0
 
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
     """Wait until `condition()` is true and return its value; a failure names `what`."""
-    end = time.monotonic() + DEADLINE_S
-    while time.monotonic() < end:
+    begun_s = time.monotonic()
+    while time.monotonic() < begun_s + DEADLINE_S:
         value = condition()
         if value:
             return value
-        time.sleep(0.02)
+        pause(begun_s)
     raise AssertionError(f"{what} did not become true within {DEADLINE_S} s")
 
 
@@ -147,6 +149,10 @@ class Project:
     def config(self, text: str) -> None:
         """Write thawd.toml; the server listens on a free port."""
         (self.root / "thawd.toml").write_text("[server]\nport = 0\nretry_wait_s = 0.05\n" + textwrap.dedent(text))
+
+    def rows(self, table: str) -> dict[str, dict[str, Any]]:
+        """A table's items by key; none where none was put yet."""
+        return rows_of(self.root, table)
 
     def command(self, *arguments: str, **kwargs: Any) -> subprocess.CompletedProcess[str]:
         """Run the command thawd here."""

@@ -19,11 +19,12 @@ from typing import Any
 
 import pytest
 
-import thawd._native
+import thawd
 from thawd.snapshot.disk import tree
 from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
+from thawd.snapshot.engine import native_folder
 
-NATIVE = Path(thawd._native.__file__).parent
+NATIVE = Path(native_folder() or "")
 SOURCE = Path(thawd.__file__).parents[1]
 PROGRAM = Path(__file__).with_name("disk_program.py")
 NOBODY = 65534

@@ -9,11 +9,11 @@ from typing import Any
 
 from tests.clients import client_of
 
-from .emulated import EmulatedAws
+from .emulated import MOTO_ACCOUNT, EmulatedAws
 
 ENVIRON = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_EC2_METADATA_DISABLED": "true"}
 """What a thawd that reads these queues finds in its environment."""
-ACCOUNT = "123456789012"
+ACCOUNT = MOTO_ACCOUNT
 """Whose they are."""
 
 

@@ -3,16 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-import os
-import subprocess
-import sys
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any
-
-from tests.clients import client_of
 
 ACCOUNT = "000000000000"
 
@@ -96,61 +90,3 @@ def receiving(port: int = 0) -> Iterator[Receiver]:
             receiver.gate.set()
             server.shutdown()
             serving.join()
-
-
-class EmulatedAws:
-    """Clients of an emulated AWS."""
-
-    def __init__(self, url: str) -> None:
-        self.url = url
-
-    def client(self, service: str) -> Any:
-        return client_of(self.url, service)
-
-    def queue(self, name: str) -> str:
-        """Make a queue; its ARN."""
-        self.client("sqs").create_queue(QueueName=name)
-        return f"arn:aws:sqs:us-east-1:{ACCOUNT}:{name}"
-
-    def messages(self, arn: str) -> list[dict[str, Any]]:
-        """What lies in a queue, taken out of it."""
-        client, found = self.client("sqs"), []
-        url = client.get_queue_url(QueueName=arn.split(":")[5])["QueueUrl"]
-        while batch := client.receive_message(
-            QueueUrl=url, MaxNumberOfMessages=10, MessageAttributeNames=["All"], WaitTimeSeconds=0
-        ).get("Messages"):
-            found += batch
-            for message in batch:
-                client.delete_message(QueueUrl=url, ReceiptHandle=message["ReceiptHandle"])
-        return found
-
-    def topic(self, name: str) -> tuple[str, str]:
-        """Make a topic and a queue that gets what is published; their ARNs."""
-        queue, sns = self.queue(f"{name}-subscribed"), self.client("sns")
-        topic = sns.create_topic(Name=name)["TopicArn"]
-        sns.subscribe(TopicArn=topic, Protocol="sqs", Endpoint=queue)
-        return topic, queue
-
-    def bus(self, name: str) -> tuple[str, str]:
-        """Make an event bus and a queue that gets the events of Lambda; their ARNs."""
-        queue, events = self.queue(f"{name}-ruled"), self.client("events")
-        arn = events.create_event_bus(Name=name)["EventBusArn"]
-        events.put_rule(Name="all", EventBusName=name, EventPattern='{"source": ["lambda"]}')
-        events.put_targets(Rule="all", EventBusName=name, Targets=[{"Id": "queue", "Arn": queue}])
-        return arn, queue
-
-
-@contextlib.contextmanager
-def emulated_aws() -> Iterator[EmulatedAws]:
-    """The emulator of `thawd up --aws`, by itself."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "thawd.server.emulator.program"],
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        env={**os.environ, "MOTO_ACCOUNT_ID": ACCOUNT},
-    ) as process:
-        assert process.stdout is not None
-        try:
-            yield EmulatedAws(f"http://127.0.0.1:{int(process.stdout.readline())}")
-        finally:
-            process.kill()

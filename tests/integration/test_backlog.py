@@ -69,7 +69,7 @@ def test_a_full_backlog_is_told_and_takes_more_once_there_is_room(project: Proje
         eventually(lambda: any("as many events as server.max_queued" in line for line in running.output))
         assert running.invoke("work", {"n": 1}) == ({"n": 1}, None)
         gate.touch()
-        eventually(lambda: project.command("table", "out", "--json").stdout.count("one.txt"), what="the object's row")
+        eventually(lambda: "one.txt" in json.dumps(project.rows("out")), what="the object's row")
         eventually(lambda: not depth(running, "waits") + depth(running, "work"), what="an empty backlog")
         assert invoke_later(running, "work", {}) == 202
 
@@ -105,7 +105,7 @@ def test_a_flooded_function_does_not_keep_another_from_running(project: Project)
             eventually(lambda: depth(running, "waits"), what="the flood")
             assert running.invoke("work", 1) == (1, None)
             invoke_later(running, "work", {"n": 2})
-            eventually(lambda: '"n": 2' in project.command("table", "out", "--json").stdout, what="the other's row")
+            eventually(lambda: '"n": 2' in json.dumps(project.rows("out")), what="the other's row")
         finally:
             flooding.clear()
             for thread in threads:
@@ -140,9 +140,7 @@ def test_events_that_a_throttled_function_does_not_take_wait_and_run_when_it_doe
         finally:
             gate.touch()
             holder.join()
-        eventually(
-            lambda: len(project.command("table", "out", "--json").stdout.splitlines()) == 20, what="all twenty rows"
-        )
+        eventually(lambda: len(project.rows("out")) == 20, what="all twenty rows")
 
 
 def test_events_of_a_function_that_is_switched_off_are_dead_letters_at_once(project: Project) -> None:

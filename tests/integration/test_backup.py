@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import json
+import shutil
 import subprocess
 import sys
 import threading
@@ -48,9 +48,8 @@ notify = [{ function = "keep" }]
 """
 
 
-@pytest.fixture
-def lively(project: Project) -> Project:
-    """A project whose function `later` keeps its events waiting: its retries are an hour away."""
+def declare(project: Project) -> Project:
+    """Its function `later` keeps its events waiting: its retries are an hour away."""
     project.code(CODE)
     project.config(CONFIGURATION)
     file = project.root / "thawd.toml"
@@ -58,8 +57,29 @@ def lively(project: Project) -> Project:
     return project
 
 
-def rows(project: Project) -> list[dict[str, object]]:
-    return [json.loads(line) for line in project.command("table", "kept", "--json").stdout.splitlines()]
+@pytest.fixture
+def lively(project: Project) -> Project:
+    """A project that has not been served yet."""
+    return declare(project)
+
+
+@pytest.fixture(scope="module")
+def filled(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    """A project that has been served, with its backup; tests copy it."""
+    project = declare(Project(tmp_path_factory.mktemp("filled")))
+    fill(project)
+    return project
+
+
+@pytest.fixture
+def backup(lively: Project, filled: Project) -> Path:
+    """The backup of `lively`, which has been filled."""
+    shutil.copytree(filled.root, lively.root, dirs_exist_ok=True)
+    return lively.root / "the-backup"
+
+
+def rows(project: Project) -> dict[str, dict[str, object]]:
+    return project.rows("kept")
 
 
 def depth(running: Running, function: str, what: str) -> int:
@@ -84,8 +104,7 @@ def fill(project: Project) -> Path:
     return backup
 
 
-def test_everything_is_back_after_the_data_folder_was_lost(lively: Project) -> None:
-    backup = fill(lively)
+def test_everything_is_back_after_the_data_folder_was_lost(lively: Project, backup: Path) -> None:
     before = rows(lively)
     assert (backup / "thawd.toml").read_text() == (lively.root / "thawd.toml").read_text()
     for lost in (".thawd", "uploads"):
@@ -105,8 +124,7 @@ def test_everything_is_back_after_the_data_folder_was_lost(lively: Project) -> N
         assert sum(kind["count"] for kind in runs.values()) == 1
 
 
-def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> None:
-    backup = fill(lively)
+def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project, backup: Path) -> None:
     before = rows(lively)
     (lively.root / "uploads" / "later.txt").write_text("later")
     refused = lively.command("restore", str(backup))
@@ -122,8 +140,7 @@ def test_a_restore_moves_nothing_unless_told_and_then_aside(lively: Project) -> 
     assert (aside / "later.txt").read_text() == "later"
 
 
-def test_what_a_restore_of_the_same_second_moved_aside_stays(lively: Project) -> None:
-    backup = fill(lively)
+def test_what_a_restore_of_the_same_second_moved_aside_stays(lively: Project, backup: Path) -> None:
     names = [time.strftime("%Y%m%d-%H%M%S", time.localtime(time.time() + ahead)) for ahead in range(120)]
     for name in names:
         (lively.root / f"uploads.before-restore-{name}").mkdir()
@@ -137,8 +154,7 @@ def test_what_a_restore_of_the_same_second_moved_aside_stays(lively: Project) ->
     assert len(kept) == len(names)
 
 
-def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Project) -> None:
-    backup = fill(lively)
+def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Project, backup: Path) -> None:
     with lively.up() as running:
         running.client().invoke(FunctionName="later", InvocationType="Event", Payload=b'{"lost": 1}')
         running.process.kill()
@@ -154,8 +170,7 @@ def test_a_restore_does_not_take_the_log_of_another_file_for_its_own(lively: Pro
         assert depth(running, "later", "queued") + depth(running, "later", "leased") == 1
 
 
-def test_a_restore_is_refused_beside_a_running_server(lively: Project) -> None:
-    backup = fill(lively)
+def test_a_restore_is_refused_beside_a_running_server(lively: Project, backup: Path) -> None:
     with lively.up():
         refused = lively.command("restore", str(backup), "--replace")
     assert refused.returncode == 1
@@ -163,8 +178,7 @@ def test_a_restore_is_refused_beside_a_running_server(lively: Project) -> None:
 
 
 @pytest.mark.parametrize("damage", ["flipped", "cut", "missing", "manifest", "newer", "no backup"])
-def test_a_damaged_backup_is_refused_before_anything_is_touched(lively: Project, damage: str) -> None:
-    backup = fill(lively)
+def test_a_damaged_backup_is_refused_before_anything_is_touched(lively: Project, backup: Path, damage: str) -> None:
     state = backup / "thawd.db"
     manifest = backup / "manifest.json"
     if damage == "flipped":
@@ -198,7 +212,7 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
         def accept() -> None:
             nonlocal accepted
             client = running.client()
-            while not stop.is_set():
+            while not stop.wait(0.005):
                 client.invoke(FunctionName="later", InvocationType="Event", Payload=b"{}")
                 accepted += 1
 
@@ -206,7 +220,7 @@ def test_a_backup_is_of_one_moment_while_events_come(lively: Project) -> None:
         thread.start()
         try:
             least = []
-            for number in range(3):
+            for number in range(2):
                 eventually(lambda number=number: accepted > 20 * number, what="events")  # type: ignore[misc]
                 least.append(accepted)
                 assert lively.command("backup", str(lively.root / f"backup-{number}")).returncode == 0
@@ -296,8 +310,7 @@ def test_a_backup_leaves_nothing_behind_when_it_cannot_be_made(lively: Project) 
     assert not list(lively.root.glob("of-damaged*"))
 
 
-def test_no_server_starts_on_what_a_restore_left_half_done(lively: Project) -> None:
-    backup = fill(lively)
+def test_no_server_starts_on_what_a_restore_left_half_done(lively: Project, backup: Path) -> None:
     before = rows(lively)
     # Given a restore that ended when its tables were there and its state file was not
     (lively.root / ".thawd" / "restore-unfinished").write_text(str(backup))

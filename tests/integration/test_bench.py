@@ -119,7 +119,7 @@ def test_a_route_begins_from_one_or_warm_on_a_private_server(work: Project) -> N
     (run,) = document["runs"]
     assert starts(run) == {"warm": 8}
     assert run["summary"]["most_environments"] == 1
-    assert run["notes"] == ["at most 1 environment for 2 requests at a time: some wait for others"]
+    assert run["notes"] == ["at most 1 environment for 2 requests in flight: some wait for others"]
 
 
 def test_the_running_server_is_measured_as_it_is_and_told_of_only_who_asks(work: Project) -> None:

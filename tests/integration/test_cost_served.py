@@ -61,7 +61,7 @@ def test_the_published_crossings_by_command(project: Project) -> None:
 
 
 def test_the_examples_of_the_page_print_what_it_shows(project: Project) -> None:
-    page = (Path(__file__).parents[2] / "docs" / "cost.md").read_text().splitlines()
+    page = (Path(__file__).parents[2] / "docs" / "how-to" / "cost.md").read_text().splitlines()
     commands = [line.strip() for line in page if line.startswith("    thawd cost ")]
     assert len(commands) == 2
     for command in commands:
@@ -101,9 +101,9 @@ def test_what_cannot_be_worked_out_is_said_in_a_line(project: Project) -> None:
     project.config(FUNCTION)
     project.code(CODE)
     for arguments, said in (
-        (["cost"], "there are no REPORT lines to work from"),
+        (["cost"], "there are no REPORT lines"),
         (["cost", "--size", "1"], "is not MEMORY:DURATION"),
-        (["cost", "--size", "1024:5", "--pattern", "often"], "is no pattern of arrivals"),
+        (["cost", "--size", "1024:5", "--pattern", "often"], "is not a pattern of arrivals"),
         (["cost", "--size", "1024:5", "--prices", "none.toml"], "cannot be read"),
         (["cost", "--report", "none.log"], "cannot be read"),
         (["cost", "g"], "there is no function 'g'"),
@@ -138,6 +138,7 @@ def test_a_schedule_in_force_keeps_environments_from_the_start_on_and_a_reload_e
         eventually(lambda: running.function("f")["environments"]["idle"] == 0, what="none")
 
 
+@pytest.mark.serial
 def test_a_function_is_tuned_at_two_sizes_and_leaves_nothing(project: Project) -> None:
     project.code(CODE)
     project.config(FUNCTION)
@@ -165,6 +166,7 @@ def test_a_function_is_tuned_at_two_sizes_and_leaves_nothing(project: Project) -
     assert not list(project.data.glob("tune-*"))
 
 
+@pytest.mark.serial
 def test_a_size_that_is_too_small_is_told_and_the_others_go_on(project: Project) -> None:
     project.code(
         """
@@ -184,6 +186,7 @@ def test_a_size_that_is_too_small_is_told_and_the_others_go_on(project: Project)
     assert document["cheapest"] == document["fastest"] == document["balanced"] == 256
 
 
+@pytest.mark.serial
 def test_ctrl_c_ends_a_tune_with_the_sizes_that_were_measured_and_leaves_nothing(project: Project) -> None:
     project.code(CODE)
     project.config(FUNCTION)

@@ -8,6 +8,8 @@ from tests.integration.conftest import Project, eventually
 from thawd.environments.sandbox.cpu import with_cpu_limits
 from thawd.environments.sandbox.memory import find_limiter
 
+pytestmark = pytest.mark.serial
+
 CODE = """
     import time
 

@@ -109,7 +109,7 @@ def test_a_state_file_that_is_taken_away_is_noticed_before_anything_more_is_acce
 
         def send() -> None:
             n = 0
-            while not over.is_set():
+            while not over.wait(0.005):
                 if accept(running, n):
                     accepted.append(n)
                 n += 1

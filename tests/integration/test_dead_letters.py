@@ -78,9 +78,7 @@ def give_up(running: Running, **counts: int) -> None:
 
 
 def rows(project: Project) -> list[int]:
-    done = project.command("table", "out", "--json")
-    assert done.returncode == 0, done.stderr
-    return sorted(json.loads(line)["n"] for line in done.stdout.splitlines())
+    return sorted(row["n"] for row in project.rows("out").values())
 
 
 def test_dead_letters_are_listed_without_their_payloads_and_shown_with_them(failing: Project) -> None:

@@ -29,9 +29,10 @@ from thawd.stores.events.records import Event
 from thawd.stores.tables.access import Tables
 from thawd.telemetry.metrics import Metrics
 
-from .receiving import ACCOUNT, EmulatedAws, Receiver, emulated_aws, receiving
+from .emulated import EmulatedAws
+from .receiving import ACCOUNT, Receiver, receiving
 
-PAGE = Path(__file__).parents[2] / "docs" / "destinations.md"
+PAGE = Path(__file__).parents[2] / "docs" / "how-to" / "destinations.md"
 REQUEST_ID = "e4b46cbf-b738-4a2b-8880-a18cdf61200e"
 ARN = "arn:aws:lambda:us-east-1:000000000000:function:f"
 OK = Result(b'{"label": "cat"}', executed_version="7")
@@ -52,7 +53,7 @@ EVENT = Event(
 
 @pytest.fixture(scope="module")
 def aws() -> Iterator[EmulatedAws]:
-    with emulated_aws() as running:
+    with EmulatedAws(account=ACCOUNT) as running:
         yield running
 
 

@@ -14,7 +14,8 @@ from tests.conformance.conftest import ROLE, zipped
 from tests.ports import quiet_port
 
 from .conftest import Project, Running, eventually
-from .receiving import ACCOUNT, EmulatedAws, Receiver, emulated_aws, receiving
+from .emulated import AwsAt, EmulatedAws
+from .receiving import ACCOUNT, Receiver, receiving
 
 ARN = f"arn:aws:lambda:us-east-1:{ACCOUNT}:function:"
 CODE = """
@@ -49,13 +50,6 @@ def send(running: Running, name: str, event: Any, **parameters: Any) -> str:
 def count(running: Running, name: str) -> int:
     """Invocations of a function."""
     return sum(kind["count"] for kind in running.function(name)["invocations"].values())
-
-
-def rows(project: Project, table: str) -> dict[str, Any]:
-    done = project.command("table", table, "--json")
-    assert done.returncode == 0, done.stderr
-    items = [json.loads(line) for line in done.stdout.splitlines()]
-    return {item.pop("_key"): item for item in items}
 
 
 def test_outcomes_go_to_an_address_and_nobody_reads_the_secret_in_the_log(project: Project, receiver: Receiver) -> None:
@@ -108,8 +102,8 @@ def test_an_outcome_is_the_event_of_the_next_function(project: Project) -> None:
     with project.up() as running:
         for number in range(20):
             send(running, "first", {"n": number})
-        eventually(lambda: len(rows(project, "out")) == 20, what="the rows")
-        found = rows(project, "out").values()
+        eventually(lambda: len(project.rows("out")) == 20, what="the rows")
+        found = project.rows("out").values()
         assert sorted(row["was"]["n"] for row in found) == list(range(20))
         assert {row["from"] for row in found} == {f"{ARN}first:$LATEST"}
         assert running.function("first")["deliveries"] == {"function": {"delivered": 20}}
@@ -150,7 +144,7 @@ def test_the_next_function_is_told_exactly_once_though_the_server_is_killed_agai
             return sum(int(functions[name][state]) for name in ("first", "next") for state in ("queued", "leased"))
 
         eventually(lambda: left() == 0, what="an empty queue")
-    found = [row["n"] for row in rows(project, "out").values()]
+    found = [row["n"] for row in project.rows("out").values()]
     assert sorted(found) == list(range(sent))
 
 
@@ -202,7 +196,7 @@ class Cloud:
 
     def __init__(self, running: Running) -> None:
         self.running = running
-        self.aws = EmulatedAws(running.url)
+        self.aws = AwsAt(running.url)
 
     def create(self, name: str, **parameters: Any) -> None:
         code = zipped(app__py=CODE)
@@ -321,7 +315,7 @@ def test_without_an_emulator_aws_is_found_by_its_usual_variables(project: Projec
         on_success = "arn:aws:sqs:us-east-1:{ACCOUNT}:done"
         """
     )
-    with emulated_aws() as aws:
+    with EmulatedAws(account=ACCOUNT) as aws:
         queue = aws.queue("done")
         keys = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_ENDPOINT_URL": aws.url}
         with project.up(environ=keys) as running:

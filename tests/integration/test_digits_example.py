@@ -10,73 +10,32 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 from urllib.parse import quote_plus
 
 import pytest
 
-EXAMPLE = Path(__file__).resolve().parents[2] / "examples" / "digits"
+from tests.trained import digits
+from thawd import testing
+
 HELD_OUT = 360
 FEWEST_RIGHT = 354
 
 
-class FakeStores(ModuleType):
-    """What ``import thawd`` offers a handler, in memory."""
-
-    def __init__(self) -> None:
-        super().__init__("thawd")
-        self.objects: dict[tuple[str, str], bytes] = {}
-        self.items: dict[tuple[str, str], dict[str, Any]] = {}
-
-    def bucket(self, name: str) -> FakeBucket:
-        return FakeBucket(self, name)
-
-    def table(self, name: str) -> FakeTable:
-        return FakeTable(self, name)
-
-
-class FakeBucket:
-    def __init__(self, stores: FakeStores, name: str) -> None:
-        self.stores, self.name = stores, name
-
-    def read(self, key: str) -> bytes:
-        return self.stores.objects[self.name, key]
-
-
-class FakeTable:
-    def __init__(self, stores: FakeStores, name: str) -> None:
-        self.stores, self.name = stores, name
-
-    def put(self, key: str, item: dict[str, Any]) -> None:
-        self.stores.items[self.name, key] = json.loads(json.dumps(item))
-
-
 @pytest.fixture(scope="module")
 def trained(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of the example, trained there."""
-    for needed in ("sklearn", "skl2onnx", "onnxruntime", "PIL"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed; the example needs the extra `demo`")
-    folder = tmp_path_factory.mktemp("digits")
-    shutil.copy(EXAMPLE / "train.py", folder)
-    (folder / "function").mkdir()
-    shutil.copy(EXAMPLE / "function" / "classify.py", folder / "function")
-    done = subprocess.run([sys.executable, folder / "train.py"], capture_output=True, text=True, timeout=300)
-    assert done.returncode == 0, done.stderr
-    return folder
+    """The example, trained."""
+    return digits(tmp_path_factory)
 
 
 @pytest.fixture
-def stores() -> FakeStores:
-    return FakeStores()
+def stores() -> Iterator[testing.Stores]:
+    with testing.stores() as made:
+        yield made
 
 
 @pytest.fixture
-def handler(
-    trained: Path, stores: FakeStores, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[Callable[[dict[str, Any], Any], Any]]:
-    monkeypatch.setitem(sys.modules, "thawd", stores)
+def handler(trained: Path, stores: testing.Stores) -> Iterator[Callable[[dict[str, Any], Any], Any]]:
     spec = importlib.util.spec_from_file_location("digits_classify", trained / "function" / "classify.py")
     assert spec is not None
     assert spec.loader is not None
@@ -116,14 +75,15 @@ def request(body: bytes | None) -> dict[str, Any]:
     return event
 
 
-def test_training_twice_makes_the_same_model(trained: Path) -> None:
+def test_training_twice_makes_the_same_model(trained: Path, tmp_path: Path) -> None:
     # Given the example, trained once
-    model = trained / "function" / "digits.onnx"
-    first = model.read_bytes()
+    first = (trained / "function" / "digits.onnx").read_bytes()
     # When it is trained again
-    subprocess.run([sys.executable, trained / "train.py"], check=True, capture_output=True, timeout=300)
+    again = Path(shutil.copytree(trained, tmp_path / "again"))
+    (again / "function" / "digits.onnx").unlink()
+    subprocess.run([sys.executable, again / "train.py"], check=True, capture_output=True, timeout=300)
     # Then the model is the same
-    assert model.read_bytes() == first
+    assert (again / "function" / "digits.onnx").read_bytes() == first
 
 
 def test_the_held_out_part_has_360_pictures_and_their_names_do_not_tell_the_digit(trained: Path) -> None:
@@ -156,35 +116,35 @@ def test_no_held_out_picture_is_among_those_trained_on(trained: Path) -> None:
 
 
 def test_at_least_354_of_360_held_out_digits_are_right_through_png_files(
-    trained: Path, handler: Callable[..., Any], stores: FakeStores
+    trained: Path, handler: Callable[..., Any], stores: testing.Stores
 ) -> None:
     # Given the held-out pictures in a bucket
     labels = labels_of(trained)
     for name in labels:
-        stores.objects["uploads", name] = (trained / "held-out" / name).read_bytes()
+        stores.bucket("uploads").write(name, (trained / "held-out" / name).read_bytes())
     # When their events arrive
     for name in labels:
         handler(object_created("uploads", name), None)
     # Then each has a row, and nearly all are right
-    rows = {key: item for (table, key), item in stores.items.items() if table == "labels"}
+    rows = stores.tables["labels"]
     assert set(rows) == set(labels)
     assert sum(rows[name]["digit"] == digit for name, digit in labels.items()) >= FEWEST_RIGHT
     assert all(0.1 <= row["confidence"] <= 1 for row in rows.values())
 
 
 def test_keys_are_decoded_and_every_record_of_an_event_is_labelled(
-    trained: Path, handler: Callable[..., Any], stores: FakeStores
+    trained: Path, handler: Callable[..., Any], stores: testing.Stores
 ) -> None:
     # Given objects with odd keys, in folders
     labels = labels_of(trained)
     pictures = dict(zip(["a b/ü+1.png", "100%/x.png"], list(labels)[:2], strict=True))
     for key, name in pictures.items():
-        stores.objects["uploads", key] = (trained / "held-out" / name).read_bytes()
+        stores.bucket("uploads").write(key, (trained / "held-out" / name).read_bytes())
     # When one event tells of both
     answer = handler(object_created("uploads", *pictures), None)
     # Then both are labelled under the keys as they are in the bucket
     assert set(answer) == set(pictures)
-    assert {key for _, key in stores.items} == set(pictures)
+    assert stores.tables["labels"].keys() == set(pictures)
 
 
 def test_a_posted_picture_is_answered_with_its_digit(trained: Path, handler: Callable[..., Any]) -> None:
@@ -231,11 +191,11 @@ def test_a_body_that_is_missing_or_not_base64_gives_400(handler: Callable[..., A
 
 
 def test_an_object_that_is_no_picture_fails_the_invocation_and_writes_no_row(
-    handler: Callable[..., Any], stores: FakeStores
+    handler: Callable[..., Any], stores: testing.Stores
 ) -> None:
     # Given an object that only calls itself a picture
-    stores.objects["uploads", "fake.png"] = b"text"
+    stores.bucket("uploads").write("fake.png", b"text")
     # When its event arrives, then the function fails, so that the event is retried and in the end given up
     with pytest.raises(OSError, match="cannot identify"):
         handler(object_created("uploads", "fake.png"), None)
-    assert stores.items == {}
+    assert not any(stores.tables.values())

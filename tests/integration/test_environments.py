@@ -8,7 +8,6 @@ import os
 import signal
 import subprocess
 import threading
-import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -192,8 +191,7 @@ def test_killing_environments_and_the_template_under_load_answers_every_request(
     for thread in threads:
         thread.start()
     kills = 0
-    end = time.monotonic() + 6
-    while time.monotonic() < end or kills < 20:
+    while kills < 20:
         for pid in processes_of(running.project.data)[:2]:
             try:
                 os.kill(pid, signal.SIGKILL)
@@ -301,29 +299,45 @@ BROKEN = {
 }
 
 
-@pytest.mark.parametrize("kind", BROKEN)
-def test_an_init_error_is_told_once_and_does_not_loop(project: Project, kind: str) -> None:
-    handler, code, said = BROKEN[kind]
-    project.code(code)
-    project.code("def handler(event, context):\n    return 1\n", "good.py")
-    project.config(f'[functions.bad]\nhandler = "{handler}"\n[functions.good]\nhandler = "good.handler"\n')
+def test_an_init_error_is_told_once_and_does_not_loop(project: Project) -> None:
+    config = ""
+    for number, (handler, code, _) in enumerate(BROKEN.values()):
+        project.code(code, f"bad{number}/app.py")
+        config += f'[functions.bad{number}]\nhandler = "{handler}"\ncode = "bad{number}"\n'
+    project.code("def handler(event, context):\n    return 1\n", "good/good.py")
+    project.config(f'{config}[functions.good]\nhandler = "good.handler"\ncode = "good"\n')
     with project.up() as running:
-        function = running.function("bad")
-        assert function["state"] == "Failed"
-        assert said in function["reason"]
-        for _ in range(5):
-            document, error = running.invoke("bad", {})
-            assert error == "Unhandled"
-            assert document["errorType"] == kind.strip()
-            assert said in document["errorMessage"]
-        assert running.invoke("good", {}) == (1, None)
-        log = project.command("logs", "bad", "--raw").stdout
-        assert log.count("INIT_START") <= 2  # at publication, and once more with the first invocation
-        running.until_said("init failed")
+        for number, (kind, (_, _, said)) in enumerate(BROKEN.items()):
+            name = f"bad{number}"
+            function = running.function(name)
+            assert function["state"] == "Failed"
+            assert said in function["reason"]
+            for _ in range(5):
+                document, error = running.invoke(name, {})
+                assert error == "Unhandled"
+                assert document["errorType"] == kind.strip()
+                assert said in document["errorMessage"]
+            assert running.invoke("good", {}) == (1, None)
+            log = (project.data / "logs" / f"{name}.log").read_text()
+            assert 1 <= log.count("INIT_START") <= 2  # at publication, and once more with the first invocation
+        eventually(
+            lambda: sum("init failed" in line for line in running.output) >= len(BROKEN), what="the word of each"
+        )
 
 
-@pytest.mark.parametrize("version", ["3.9", "3.10", "3.11", "3.12", "3.13"])
-@pytest.mark.parametrize("kind", ["thaw", "fork", "cold"])
+@pytest.mark.parametrize(
+    ("version", "kind"),
+    [
+        # Each way to start with one version, and each version with one way; the rest are tests of `running`.
+        ("3.9", "thaw"),
+        ("3.9", "fork"),
+        ("3.9", "cold"),
+        ("3.10", "fork"),
+        ("3.11", "cold"),
+        ("3.12", "thaw"),
+        ("3.13", "thaw"),
+    ],
+)
 def test_function_interpreters_from_3_9_to_3_13_work(project: Project, version: str, kind: str) -> None:
     project.code(
         """
@@ -341,8 +355,6 @@ def test_function_interpreters_from_3_9_to_3_13_work(project: Project, version: 
     project.config(
         f'[functions.app]\nhandler = "app.handler"\npython = "{version}"\nsnapshot = {snapshot}\n[tables.t]\n'
     )
-    probe = project.command("check")
-    assert probe.returncode == 0, probe.stderr
     with project.up(environ=FORKED if kind == "fork" else {}) as running:
         function = running.function("app")
         if function["state"] == "Failed" and "was not found" in str(function["reason"]):

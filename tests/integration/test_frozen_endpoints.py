@@ -20,12 +20,14 @@ from tests.integration.conftest import Project, Running, eventually
 from tests.integration.emulated import EmulatedAws
 
 KEYS = {"AWS_ACCESS_KEY_ID": "test", "AWS_SECRET_ACCESS_KEY": "test", "AWS_DEFAULT_REGION": "us-east-1"}
-# A thawd whose clients wait for an answer for ever: what ends while an endpoint is frozen has not waited for it.
+# A thawd whose clients wait for an answer for ever: what ends while an endpoint is frozen has not waited for it. When
+# it stops it also waits less long for deliveries, none of which ends.
 PATIENT = """#!{python}
 import sys
 from thawd.cli import program as cli
 from thawd.destinations import aws as destinations_aws
 from thawd.destinations import delivery as destinations
+from thawd.server import serving
 from thawd.sources.sqs import client as sqs_client
 from thawd.stores.objects import remote as bucket_store
 from thawd.stores.tables import dynamodb as table_dynamodb
@@ -34,6 +36,7 @@ from thawd.stores.tables import postgresql as table_postgresql
 bucket_store._CLIENT["timeout"] = "24h"
 table_dynamodb._READ_TIMEOUT_S = table_postgresql._ANSWER_S = destinations_aws.READ_S = 86400.0
 sqs_client._ANSWER_S = 86400
+serving._SETTLE_S = 0.2
 destinations.LIMIT_S = dict.fromkeys(destinations.LIMIT_S, 86400.0)
 cli.main(sys.argv[3:])
 """
@@ -125,11 +128,11 @@ class Cloud:
 
 
 @pytest.fixture
-def cloud() -> Iterator[Cloud]:
-    with EmulatedAws() as aws:
-        made = Cloud(aws)
-        yield made
-        made.between.close()
+def cloud(aws: EmulatedAws) -> Iterator[Cloud]:
+    aws.empty()
+    made = Cloud(aws)
+    yield made
+    made.between.close()
 
 
 @pytest.fixture

@@ -163,7 +163,7 @@ def test_what_the_disk_or_the_surroundings_refuse_is_a_model_error_that_names_it
     file.write_text("")
     with pytest.raises(models.ModelError, match=r"a\.bin.*Not a directory; models are kept in .*/file"):
         models.open(there.address("a.bin"), cache=models.Cache(str(file)))
-    with pytest.raises(models.ModelError, match="'ab' is no SHA-256"):
+    with pytest.raises(models.ModelError, match="'ab' is not a SHA-256"):
         there.open("a.bin", sha256="ab")
     monkeypatch.setenv("MODEL_CACHE_MB", "lots")
     with pytest.raises(models.ModelError, match="MODEL_CACHE_MB is 'lots'"):

@@ -42,10 +42,7 @@ notify = [{ function = "measure", prefix = "in/", suffix = ".txt" }]
 
 
 def rows(project: Project, table: str = "sizes") -> dict[str, Any]:
-    done = project.command("table", table, "--json")
-    assert done.returncode == 0, done.stderr
-    items = [json.loads(line) for line in done.stdout.splitlines()]
-    return {item.pop("_key"): item for item in items}
+    return project.rows(table)
 
 
 def left(running: Running) -> int:

@@ -13,6 +13,8 @@ from tests.integration.conftest import Project, eventually
 from thawd.environments.sandbox.memory import MAX_PROCESSES, MemoryLimiter
 from thawd.environments.sandbox.process_limit import CountingLimiter, with_process_limits
 
+pytestmark = pytest.mark.serial
+
 CODE = """
     import errno, os, signal, time
 
@@ -91,11 +93,18 @@ def narrow() -> Iterator[Path]:
     group.rmdir()
 
 
-def zombies() -> int:
-    found = 0
+def zombies_below(ancestor: int) -> int:
+    """How many of the processes that descend from `ancestor` are dead and not waited for."""
+    states: dict[int, tuple[str, int]] = {}  # of each process, by id: its state and its parent
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
-            found += ") Z" in stat.read_text()
+            state, parent = stat.read_text().rpartition(")")[2].split()[:2]
+            states[int(stat.parent.name)] = state, int(parent)
+    found = 0
+    for state, above in states.values():
+        while above != ancestor and above in states:
+            _, above = states[above]  # noqa: PLW2901 - up to the ancestor
+        found += state == "Z" and above == ancestor
     return found
 
 
@@ -140,8 +149,7 @@ def test_zombies_of_an_idle_environment_give_way_to_the_start_of_another(forking
 def test_dead_processes_that_handlers_left_to_the_server_are_reaped_while_the_environment_lives(
     forking: Project,
 ) -> None:
-    before = zombies()
     with forking.up() as server:
         assert server.invoke("f", ["orphans", 50])[1] is None
-        eventually(lambda: zombies() <= before + 5, what="the reaping of what it left")
+        eventually(lambda: zombies_below(server.process.pid) <= 5, what="the reaping of what it left")
         assert server.function("f")["environments"]["idle"] == 1

@@ -106,30 +106,31 @@ def wait_for(project: Project, text: str) -> None:
 # Found or refused.
 
 
-@pytest.mark.parametrize(
-    ("content", "mode", "told"),
-    [
-        (None, 0, "and there is none"),
-        ("#!/bin/sh\n", 0o644, "is not executable. Make it so: chmod +x"),
-        ("#!/no/such/shell\n", 0o755, "names /no/such/shell, which cannot be executed here"),
-        ("echo hello\n", 0o755, "its first line must begin with #!"),
-    ],
+BOOTSTRAPS = (
+    (None, 0, "and there is none"),
+    ("#!/bin/sh\n", 0o644, "is not executable. Make it so: chmod +x"),
+    ("#!/no/such/shell\n", 0o755, "names /no/such/shell, which cannot be executed here"),
+    ("echo hello\n", 0o755, "its first line must begin with #!"),
 )
-def test_a_bootstrap_that_cannot_be_executed_is_told_at_publication(
-    project: Project, content: str | None, mode: int, told: str
-) -> None:
-    project.code("", "code/other")
-    if content is not None:
-        project.code(content, "code/bootstrap")
-        (project.root / "code" / "bootstrap").chmod(mode)
-    project.config('[functions.app]\nhandler = "any"\nruntime = "provided"\ncode = "code"\n')
+
+
+def test_a_bootstrap_that_cannot_be_executed_is_told_at_publication(project: Project) -> None:
+    config = ""
+    for number, (content, mode, _) in enumerate(BOOTSTRAPS):
+        project.code("", f"code{number}/other")
+        if content is not None:
+            project.code(content, f"code{number}/bootstrap")
+            (project.root / f"code{number}" / "bootstrap").chmod(mode)
+        config += f'[functions.f{number}]\nhandler = "any"\nruntime = "provided"\ncode = "code{number}"\n'
+    project.config(config)
     with project.up() as running:
-        status = running.function("app")
-        assert status["state"] == "Failed"
-        assert told in status["reason"]
-        assert str(project.root / "code" / "bootstrap") in status["reason"]
-        with pytest.raises(running.client().exceptions.ResourceNotReadyException, match="bootstrap"):
-            running.invoke("app", {})
+        for number, (_, _, told) in enumerate(BOOTSTRAPS):
+            status = running.function(f"f{number}")
+            assert status["state"] == "Failed"
+            assert told in status["reason"]
+            assert str(project.root / f"code{number}" / "bootstrap") in status["reason"]
+            with pytest.raises(running.client().exceptions.ResourceNotReadyException, match="bootstrap"):
+                running.invoke(f"f{number}", {})
 
 
 def test_an_absent_node_is_told_with_what_was_looked_for_and_the_way_out(project: Project, tmp_path: Path) -> None:
@@ -274,7 +275,7 @@ def test_a_program_that_never_asks_for_an_invocation_is_ended_after_the_init_lim
 
 
 def test_the_shell_program_of_the_documentation_works_as_it_stands(project: Project) -> None:
-    page = Path(__file__).parents[2] / "docs" / "runtimes.md"
+    page = Path(__file__).parents[2] / "docs" / "how-to" / "runtimes.md"
     (program,) = re.findall(r"```sh\n(.*?)```", page.read_text(), re.DOTALL)
     serve(project, bootstrap=program)
     with project.up() as running:

@@ -69,7 +69,11 @@ def rooted(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Project]:
         shutil.rmtree(root, ignore_errors=True)
 
 
-@pytest.mark.parametrize("way", ["thaw", "fork", "cold"])
+@pytest.mark.parametrize(
+    ("rooted", "way"),
+    [("in /tmp", way) for way in ("thaw", "fork", "cold")] + [("with a /tmp of its own", "thaw")],
+    indirect=["rooted"],
+)
 def test_functions_of_root_have_no_capabilities(rooted: Project, way: str) -> None:
     rooted.config(APP + ("snapshot = false\n" if way == "cold" else ""))
     with rooted.up(environ={"THAWD_SNAPSHOTS": "auto" if way == "thaw" else "off"}) as server:
@@ -90,7 +94,11 @@ def test_functions_of_root_have_no_capabilities(rooted: Project, way: str) -> No
         assert "without capabilities" in told[0]
 
 
-@pytest.mark.parametrize("way", ["thaw", "fork", "cold"])
+@pytest.mark.parametrize(
+    ("rooted", "way"),
+    [("in /tmp", "thaw"), ("with a /tmp of its own", "fork"), ("in /tmp", "cold"), ("with a /tmp of its own", "thaw")],
+    indirect=["rooted"],
+)
 def test_a_setting_leaves_them(rooted: Project, way: str) -> None:
     rooted.config("capabilities = true\n" + APP + ("snapshot = false\n" if way == "cold" else ""))
     with rooted.up(environ={"THAWD_SNAPSHOTS": "auto" if way == "thaw" else "off"}) as server:

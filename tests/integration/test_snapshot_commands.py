@@ -247,7 +247,7 @@ def test_a_mistake_in_the_configuration_is_told(project: Project, store: Snapsho
     _, errors = command(project, *verb, status=1)
     assert "server.nonsense: found an unknown option" in errors
     assert "thawd: " in errors
-    assert "see docs/configuration.md" in errors
+    assert "see docs/reference/configuration.md" in errors
 
 
 @pytest.mark.parametrize("verb", [["inspect"], ["verify"], ["rm"]])

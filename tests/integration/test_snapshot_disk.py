@@ -52,7 +52,7 @@ def test_files_of_init_can_be_removed_renamed_and_replaced(bench: Bench) -> None
 
 
 def test_a_folder_of_init_can_be_moved(bench: Bench) -> None:
-    """By rename(2) only where overlays may keep their marks out of sight (docs/disk-snapshots.md)."""
+    """By rename(2) only where overlays may keep their marks out of sight (docs/explanation/disk-snapshots.md)."""
     copy = bench.thaw(bench.freeze(SOME_FILES))
     copy.do("shutil.move('folder', 'moved')")
     assert copy.do("os.listdir('moved'), os.path.exists('folder')") == (["inside"], False)

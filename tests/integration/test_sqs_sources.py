@@ -214,10 +214,10 @@ def test_a_handler_that_outlives_the_visibility_timeout_keeps_its_message(projec
 def test_a_killed_server_loses_no_message(project: Project, sqs: Sqs) -> None:
     url = sqs.queue("killed", VisibilityTimeout="3")
     seen = configure(project, f'sqs = "{url}"\nbatch_size = 5')
-    ids = sqs.send(url, ({"number": number, "pause": 0.02} for number in range(300)))
+    ids = sqs.send(url, ({"number": number, "pause": 0.02} for number in range(150)))
     for kills in range(1, 4):
         with project.up(environ=ENVIRON) as running:
-            eventually(lambda: len(seen.done()) >= 60 * kills, what="some messages")  # noqa: B023
+            eventually(lambda: len(seen.done()) >= 30 * kills, what="some messages")  # noqa: B023
             running.stop(number=signal.SIGKILL)
     with project.up(environ=ENVIRON):
         eventually(lambda: sqs.depth(url) == (0, 0), what="an empty queue")

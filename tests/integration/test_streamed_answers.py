@@ -267,8 +267,7 @@ def test_routes_and_buffered_urls_take_the_prelude_as_status_and_headers(running
 def test_an_asynchronous_answer_is_stored_as_text(running: Running) -> None:
     answer = running.client().invoke(FunctionName="recorded", InvocationType="Event", Payload=b'{"parts": ["a", "b"]}')
     key = answer["ResponseMetadata"]["RequestId"]
-    row = eventually(lambda: running.project.command("table", "seen", "--json", "--key", key).stdout, what="the row")
-    assert json.loads(row)["value"] == "ab"
+    assert eventually(lambda: running.project.rows("seen").get(key), what="the row")["value"] == "ab"
 
 
 def test_a_streaming_function_is_primed_and_frozen_like_any_other(running: Running) -> None:

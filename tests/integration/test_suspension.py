@@ -87,6 +87,7 @@ def ready(project: Project) -> Project:
     return project
 
 
+@pytest.mark.serial
 @pytest.mark.parametrize("options", ["", "snapshot = false\n"])
 def test_a_thread_does_not_run_on_and_goes_on_with_the_next_invocation(project: Project, options: str) -> None:
     project.code(CODE)

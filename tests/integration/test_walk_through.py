@@ -1,4 +1,4 @@
-"""The walk-through of docs/lambda-api.md, run as it stands by the AWS CLI against a new server."""
+"""The walk-through of docs/how-to/lambda-api.md, run as it stands by the AWS CLI against a new server."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from tests import consoles
 
 from .conftest import Project
 
-PAGE = consoles.DOCS / "lambda-api.md"
+PAGE = consoles.DOCS / "how-to" / "lambda-api.md"
 
 
 def test_every_command_prints_what_the_page_shows(project: Project) -> None:
@@ -23,6 +23,6 @@ def test_every_command_prints_what_the_page_shows(project: Project) -> None:
 
 
 def test_the_page_has_all_that_it_is_for() -> None:
-    commands = " ".join(command for command, _ in consoles.steps(PAGE))
+    commands = " ".join(consoles.commands(PAGE))
     for needed in ("create-function ", "invoke", "publish-version", "create-alias", "concurrency", "url", "aws logs"):
         assert needed in commands

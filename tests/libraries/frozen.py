@@ -11,10 +11,10 @@ import time
 from dataclasses import dataclass
 from pathlib import Path
 
-import thawd._native
+from thawd.snapshot.engine import PROGRAM_NAME, native_folder
 
 PROGRAMS = Path(__file__).parent / "programs"
-THAW = Path(thawd._native.__file__).parent / "thawd-thaw"
+THAW = Path(native_folder() or "") / PROGRAM_NAME
 FREEZE_DEADLINE_S = 240.0
 COPY_DEADLINE_S = 240.0
 OFFLINE = {"HF_HUB_OFFLINE": "1", "HF_HUB_DISABLE_PROGRESS_BARS": "1", "TOKENIZERS_PARALLELISM": "true"}

@@ -22,7 +22,7 @@ from tests.libraries.repetition import COLD, Said, compare_many
 from tests.libraries.servers import Datagrams, GrpcServer, HttpServer, Redis, Request, made_certificate
 from tests.ports import quiet_port
 
-PAGE = Path(__file__).parents[2] / "docs" / "libraries.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "libraries.md"
 HTTP = {"uses_requests": 1, "uses_botocore": 1, "uses_httpx": 2}  # and how many connections each keeps
 PROGRAMS = (
     *HTTP,

@@ -10,7 +10,7 @@ from tests.libraries.frozen import Copies, freeze, freeze_copy
 
 AT_ONCE = 4
 CANNOT_THAW_HERE = 120
-PAGE = Path(__file__).parents[2] / "docs" / "libraries.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "libraries.md"
 PROGRAMS = (
     ("arrays", 1),
     ("arrays", 2),

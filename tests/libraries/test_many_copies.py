@@ -13,7 +13,7 @@ import pytest
 from tests.libraries.repetition import compare_many
 
 MORE = Path(sys.prefix).with_name(".venv-libraries-more") / "bin" / "python"
-PAGE = Path(__file__).parents[2] / "docs" / "libraries.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reference" / "libraries.md"
 LIGHT = ("uses_lightgbm", "uses_xgboost", "uses_opencv", "uses_faiss")
 LARGE = ("uses_torch_compile", "uses_sentence_transformers")
 OF_MORE = ("uses_tensorflow", "uses_jax", "uses_catboost", "uses_spacy", "uses_openvino", "uses_paddle")

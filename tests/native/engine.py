@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import fcntl
+import hashlib
 import os
 import pwd
 import re
@@ -10,12 +12,13 @@ import subprocess
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 from tests.native.processes import SELF, Identity, Keeper, Outcome, end, end_of, read_until
-from thawd import _native
+from thawd.snapshot.engine import native_folder
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 SOURCES = REPOSITORY / "native" / "tests"
@@ -50,6 +53,27 @@ def compile_c(sources: Sequence[Path], target: Path, *options: str) -> None:
     assert done.returncode == 0, f"{target.name} does not compile:\n{done.stderr}"
 
 
+@cache
+def _programs() -> Path:
+    """Where compiled programs lie until a file of native/ changes; for all workers, and the next run."""
+    state = hashlib.sha256(" ".join(COMPILER).encode())
+    for path in sorted((REPOSITORY / "native").rglob("*.[ch]")):
+        state.update(path.name.encode() + path.read_bytes())
+    return REPOSITORY / "build" / "native-tests" / state.hexdigest()[:16]
+
+
+def _compiled(source: Path, target: str, *options: str) -> Path:
+    path = _programs() / target
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with open(path.with_name(f"{target}.lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # one worker compiles it, the others wait
+        if not path.exists():
+            partial = path.with_name(f"{target}.partial")
+            compile_c([source], partial, *options)
+            partial.rename(path)
+    return path
+
+
 @dataclass(frozen=True, slots=True)
 class Engine:
     """The library and thaw, copied once a session into `folder`, where all users can read them.
@@ -65,7 +89,7 @@ class Engine:
 
     def __post_init__(self) -> None:
         for name in ("libthawd_freeze.so", "thawd-thaw"):
-            built = Path(_native.__file__).parent / name
+            built = Path(native_folder() or "") / name
             assert built.exists(), f"the engine was not built: {built} is missing"
             shutil.copy2(built, self.folder / name)
 
@@ -86,7 +110,7 @@ class Engine:
 
     def program(self, name: str) -> Path:
         """The program native/tests/NAME.c, compiled when it is first asked for."""
-        link = (f"-L{self.folder}", f"-Wl,-rpath,{self.folder}", "-lthawd_freeze", "-ldl", "-lm")
+        link = (f"-L{self.folder}", "-Wl,-rpath,$ORIGIN", "-lthawd_freeze", "-ldl", "-lm")
         return self._made(name, name, *link)
 
     def plugin(self) -> Path:
@@ -101,7 +125,7 @@ class Engine:
         path = self.folder / target
         with self._lock:
             if not path.exists():
-                compile_c([SOURCES / f"{source}.c"], path, *options)
+                shutil.copy2(_compiled(SOURCES / f"{source}.c", target, *options), path)
         return path
 
     def keeper(self, folder: Path) -> Keeper:

@@ -27,6 +27,7 @@ DEADLINE_S = 300.0
 GRACE_S = 120.0  # until what was killed, or lost its parent, has ended
 LOOK_AGAIN_S = 0.01
 MARK = "THAWD_TESTS_IN"
+OUTLIVES = "outlives"
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,7 +103,7 @@ class Keeper:
         return started  # type: ignore[no-any-return]
 
     def close(self) -> None:
-        """End what still runs.
+        """End what still runs, and the process that has called outlive() of native/tests/harness.h.
 
         Raises:
             AssertionError: something that was not started here lives, a program's child say; it is killed.
@@ -110,6 +111,10 @@ class Keeper:
         for started in self._started:
             end(started)
         self._started.clear()
+        with contextlib.suppress(FileNotFoundError):
+            outlives = (self.folder / OUTLIVES).read_text()
+            if _belongs(outlives, str(self.folder)):
+                os.kill(int(outlives), signal.SIGKILL)
         expect_none(self.folder)
 
 

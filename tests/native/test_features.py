@@ -21,6 +21,7 @@ PROGRAMS = (
     "files",
     "channels",
     "sockets",
+    "unix_sockets",
     "timers",
     "rings",
     "mutexes",

@@ -30,6 +30,7 @@ ORIGINALS = cases_of(
     "files",
     "channels",
     "sockets",
+    "unix_sockets",
     "timers",
     "rings",
     "shared_memory",

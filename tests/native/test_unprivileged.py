@@ -1,11 +1,9 @@
-"""The engine needs no privilege: as nobody with no_new_privs, in namespaces, under a memory limit, without ASLR."""
+"""The engine needs no privilege: as nobody with no_new_privs, in namespaces, without ASLR."""
 
 from __future__ import annotations
 
-import contextlib
-import os
 import subprocess
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -21,7 +19,6 @@ SOME = [
     in ("sixty_four", "break_area", "memfd_twice", "dontneed", "storm", "deleted", "epoll_sets", "programs")
 ]
 SHARED = ("shared_offset", "deleted", "shared_ends", "opened_again", "duplicates")
-LIMIT_BYTES = 96 << 20
 IN_USER_NAMESPACE = Identity(options=("--user-namespace", "--no-new-privileges"))
 NOT_RANDOMISED = Identity(options=("--no-randomisation",))
 
@@ -89,38 +86,3 @@ def test_duplicates_are_told_where_the_kernel_may_not_be_asked(
 ) -> None:
     """Many containers deny kcmp(2); before Linux 6.10 there is no other question."""
     trial(case, identity=Identity(options=options)).check(parallel=0)
-
-
-@pytest.fixture
-def limited() -> Iterator[Identity]:
-    """An identity within a memory cgroup of LIMIT_BYTES; skipped where none can be made."""
-    group = Path("/sys/fs/cgroup/memory") / f"thawd-test-{os.getpid()}"
-    limit = group / "memory.limit_in_bytes"
-    if not group.parent.is_dir():
-        group = Path("/sys/fs/cgroup") / group.name
-        limit = group / "memory.max"
-    try:
-        group.mkdir()
-        limit.write_text(str(LIMIT_BYTES))
-    except OSError as error:
-        with contextlib.suppress(OSError):
-            group.rmdir()
-        pytest.skip(f"no memory cgroup can be made here: {error}")
-
-    yield Identity(options=(f"--group={group / 'cgroup.procs'}",))
-    group.rmdir()
-
-
-def test_under_a_memory_limit(limited: Identity, trial: Callable[..., Trial]) -> None:
-    for case in [*SOME, *(case for case in cases_of("mappings") if case.name == "large_pages")]:
-        if case.name != "storm":  # three of them at once need more than that
-            trial(case, identity=limited).check()
-
-
-def test_an_image_larger_than_the_memory_limit_is_thawed(limited: Identity, trial: Callable[..., Trial]) -> None:
-    """100 MB frozen outside; a copy under a limit of 96 MiB reads all of it, which the page cache may give back."""
-    case = next(case for case in cases_of("heap") if case.name == "larger_than_the_limit")
-    one = trial(case)
-    assert one.freeze() is None
-    within = Trial(one.engine, case, one.folder, identity=limited)
-    require(case, within.thaw())

@@ -1,4 +1,4 @@
-"""The README's function and thawd.toml are run as they stand there."""
+"""The README's functions and their thawd.toml are run as they stand there."""
 
 from __future__ import annotations
 
@@ -8,52 +8,88 @@ import re
 import shutil
 import subprocess
 import sys
+import urllib.request
 from pathlib import Path
 
 import pytest
 
+from tests import consoles
 from tests.integration.conftest import Project, eventually
+from tests.trained import digits
 
 ROOT = Path(__file__).resolve().parents[2]
-README = (ROOT / "README.md").read_text()
+README = ROOT / "README.md"
 
 
-def block(language: str) -> str:
-    """The first code block of a language."""
-    found = re.search(rf"```{language}\n(.*?)```", README, re.DOTALL)
-    assert found is not None
-    return found[1]
+def written(number: int) -> tuple[str, str]:
+    """The code and the thawd.toml of one of the README's functions, the first or the second."""
+    files = [step for step in consoles.steps(README) if isinstance(step, consoles.File)]
+    return files[2 * number].text, files[2 * number + 1].text
 
 
-def test_the_function_and_its_configuration_are_short() -> None:
-    assert len([line for line in block("python").splitlines() if line.strip()]) <= 11
-    assert len([line for line in block("toml").splitlines() if line.strip()]) <= 10
+def needs(*modules: str) -> None:
+    for module in modules:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed; the README's functions need the extra `demo`")
 
 
-def test_the_function_classifies_what_is_put_into_the_bucket(tmp_path: Path) -> None:
-    for needed in ("sklearn", "skl2onnx", "onnxruntime", "PIL"):
-        if importlib.util.find_spec(needed) is None:
-            pytest.skip(f"{needed} is not installed; the README's function needs the extra `demo`")
-    example = tmp_path / "example"
-    (example / "function").mkdir(parents=True)
-    shutil.copy(ROOT / "examples" / "digits" / "train.py", example)
-    subprocess.run([sys.executable, example / "train.py"], check=True, capture_output=True)
+@pytest.mark.parametrize("number", [0, 1])
+def test_a_function_and_its_configuration_have_ten_lines_or_so(number: int) -> None:
+    for text in written(number):
+        assert len([line for line in text.splitlines() if line.strip()]) <= 11
+
+
+def test_the_front_page_is_short() -> None:
+    assert len(README.read_text().split()) <= 900
+
+
+def test_the_figures_are_those_of_the_performance_page() -> None:
+    performance = (ROOT / "docs" / "performance.md").read_text()
+    section = README.read_text().partition("## Five figures")[2].partition("\n## ")[0]
+    rows = [line for line in section.splitlines() if line.startswith("| ")][1:]
+    assert len(rows) == 5
+    for row in rows:
+        for figure in re.findall(r"[\d,.]*\d", row.split("|")[2]):
+            assert figure in performance, figure
+
+
+def test_the_function_behind_http_predicts(tmp_path: Path) -> None:
+    needs("sklearn", "joblib")
+    project = Project(tmp_path)
+    tutorial = consoles.steps(ROOT / "docs" / "tutorials" / "http-model.md")
+    train = next(step for step in tutorial if isinstance(step, consoles.File))
+    project.code(train.text, train.name)
+    subprocess.run([sys.executable, train.name], cwd=project.root, check=True, capture_output=True)
+    code, configuration = written(0)
+    project.code(code, "predict.py")
+    project.config(configuration)
+    with project.up() as running:
+        request = urllib.request.Request(
+            f"{running.url}/predict",
+            data=b'{"centimetres": [5.1, 3.5, 1.4, 0.2]}',
+            headers={"content-type": "application/json"},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            assert json.loads(answer.read()) == {"species": "setosa"}
+
+
+def test_the_function_behind_a_bucket_classifies_what_is_put_into_it(
+    tmp_path: Path, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    example = digits(tmp_path_factory)
     project = Project(tmp_path / "project")
     project.root.mkdir()
     shutil.copy(example / "function" / "digits.onnx", project.root)
-    project.code(block("python"), "classify.py")
+    code, configuration = written(1)
+    project.code(code, "classify.py")
     # This interpreter has the packages already; installing them once more is the example's own test.
-    project.config(block("toml").replace('requirements = "requirements.txt"\n', ""))
+    project.config(configuration.replace('requirements = "requirements.txt"\n', ""))
     labels = json.loads((example / "held-out" / "labels.json").read_text())
     pictures = sorted((example / "held-out").glob("*.png"))[:50]
     with project.up() as running:
         assert running.function("classify")["start"] == "thaw", running.function("classify")
         for picture in pictures:
             shutil.copy(picture, project.root / "uploads")
-
-        def rows() -> list[dict[str, object]]:
-            return [json.loads(line) for line in project.command("table", "labels", "--json").stdout.splitlines()]
-
-        eventually(lambda: len(rows()) == len(pictures), what="a row for each picture")
-        right = sum(row["digit"] == labels[str(row["_key"])] for row in rows())
+        eventually(lambda: len(project.rows("labels")) == len(pictures), what="a row for each picture")
+        right = sum(row["digit"] == labels[key] for key, row in project.rows("labels").items())
     assert right >= 47

@@ -34,6 +34,8 @@ from thawd.stores.events.records import Depth, Event, NewEvent
 from thawd.stores.schema import open_state
 from thawd.stores.tables.access import Tables
 
+pytestmark = pytest.mark.in_memory
+
 TABLE = Destination("table", "out")
 BUCKET = Destination("bucket", "out-bucket")
 FAILED = Result(b'{"errorType": "E"}', function_error="Unhandled")

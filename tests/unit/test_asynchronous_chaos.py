@@ -28,6 +28,8 @@ from thawd.queue import invoker, outcomes
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Depth, Event, NewEvent
 
+pytestmark = pytest.mark.in_memory
+
 STEPS = 120
 
 

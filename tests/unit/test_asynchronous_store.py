@@ -19,6 +19,8 @@ from thawd.queue import invoker
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Event
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,21 +7,27 @@ import itertools
 import random
 import re
 import statistics
+import sys
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree as ET
 
 import msgspec
 import pytest
+from click.testing import CliRunner
+from jinja2 import UndefinedError
 
 from thawd.bench import comparison, plots
 from thawd.bench.arrivals import arrivals, recorded
+from thawd.bench.pages import document
+from thawd.bench.plots import bars
 from thawd.bench.report import Against, page
 from thawd.bench.runs import Columns, LoadShape, Machine, Run, read_json, write_csv, write_json
 from thawd.bench.samples import Timing, read_timing
 from thawd.bench.summary import in_flight, summarise
 from thawd.bench.text import lines_of, lines_of_comparison
 from thawd.bench.watching import MemorySample, Moment
+from thawd.cli.program import main
 from thawd.errors import StoreError
 
 MACHINE = Machine("a processor", 2, 4096, "Linux 6", "3.11", "0.1.0")
@@ -282,3 +288,30 @@ def test_recorded_arrivals_are_read_from_any_beginning(tmp_path: Path) -> None:
             recorded(file)
     with pytest.raises(StoreError, match="cannot be read"):
         recorded(tmp_path / "none")
+
+
+@pytest.mark.parametrize("command", [["bench", "work", "--html", "page.html"], ["tune", "work", "--html", "page.html"]])
+def test_pages_without_their_library_are_refused_before_anything_is_measured(
+    command: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "thawd.toml").write_text('[functions.work]\ncode = "."\nhandler = "app.handler"\n')
+    monkeypatch.setitem(sys.modules, "jinja2", None)
+
+    done = CliRunner().invoke(main, command)
+
+    assert done.exit_code == 1
+    assert "pages need the library jinja2: pip install 'thawd[bench]'; or leave out --html" in done.output
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_template_that_is_given_too_little_fails() -> None:
+    with pytest.raises(UndefinedError, match="title"):
+        document("report.html", content="")
+
+
+def test_text_of_drawings_is_escaped() -> None:
+    drawn = bars([("<b>", [(1.0, "x")], "<i>")], title='"a" & b', unit="<u>")
+
+    assert not {"<b>", "<i>", "<u>"} & set(re.findall(r"<\w>", drawn))
+    assert "&#34;a&#34; &amp; b" in drawn

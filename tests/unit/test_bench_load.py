@@ -275,7 +275,7 @@ def test_a_second_ctrl_c_gives_up_what_is_under_way_and_keeps_what_was_measured(
         ended.set()
     assert run.interrupted
     assert run.columns.outcome == [0] * 3
-    assert run.notes == ["1 requests were under way when it was ended, and are not counted"]
+    assert run.notes == ["1 requests were in flight when it was ended, and are not counted"]
 
 
 def test_who_does_not_let_a_connection_come_about_is_waited_for_no_longer_than_for_an_answer() -> None:

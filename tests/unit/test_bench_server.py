@@ -11,7 +11,7 @@ from thawd import config
 from thawd.bench.conditions import Conditions
 from thawd.bench.private_start import Place
 from thawd.config import Settings
-from thawd.cost.tune import COLD, RESTORED, TuneServer
+from thawd.cost.tune import COLD, RESTORED, TuneConditions
 from thawd.server.private.bench import under
 from thawd.server.private.tune import settings_of
 
@@ -88,7 +88,7 @@ def test_nothing_but_requests_invokes_the_function(settings: Settings, tmp_path:
 def test_a_size_is_measured_with_the_function_three_times_and_nothing_else_invokes_it(
     settings: Settings, tmp_path: Path
 ) -> None:
-    made = settings_of(settings, TuneServer(place=place(tmp_path / "own"), function="work", memory_mb=256))
+    made = settings_of(settings, TuneConditions(place=place(tmp_path / "own"), function="work", memory_mb=256))
     assert [(one.name, one.snapshot, one.memory_mb) for one in made.functions.values()] == [
         ("work", False, 256),
         (COLD, False, 256),

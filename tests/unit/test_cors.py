@@ -110,3 +110,9 @@ def test_only_the_head_of_an_answer_gets_headers_and_only_where_there_is_an_orig
     assert sent[1] == {"type": "http.response.body", "body": b"x"}
     assert adding(send, cors, scope("GET", origin="")) is send
     assert adding(send, None, scope("GET")) is send
+
+
+def test_names_beyond_latin_1_in_the_configuration_spoil_no_answer() -> None:
+    cors = Cors(allow_origins=("*",), allow_methods=("GET",), allow_headers=("x-€",), expose_headers=("x-€",))
+    assert (b"access-control-allow-headers", b"x-?") in preflight_headers(cors, scope())
+    assert (b"access-control-expose-headers", b"x-?") in answer_headers(cors, SHOP, [])

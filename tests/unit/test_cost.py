@@ -283,5 +283,5 @@ def test_prices_of_another_file_are_taken(tmp_path: Path) -> None:
 def test_a_file_that_holds_no_prices_is_refused_by_name(tmp_path: Path, before: str, after: str) -> None:
     file = tmp_path / "mine.toml"
     file.write_text(PRICES_FILE.read_text().replace(before, after))
-    with pytest.raises(CostError, match=r"mine\.toml is no file of prices"):
+    with pytest.raises(CostError, match=r"mine\.toml is not a price file"):
         load_prices(file)

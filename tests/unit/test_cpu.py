@@ -14,6 +14,8 @@ from thawd.environments.sandbox.controllers import AddedController
 from thawd.environments.sandbox.cpu import quota_us, with_cpu_limits
 from thawd.environments.sandbox.memory import Cgroup, MemoryLimiter
 
+pytestmark = pytest.mark.serial
+
 SPIN = "import sys\nprint('spinning', flush=True)\nwhile True: pass"
 
 

@@ -19,6 +19,8 @@ import pytest
 from thawd.errors import StoreError, StoreFullError
 from thawd.stores.database import Database
 
+pytestmark = pytest.mark.in_memory
+
 SCHEMA = ("CREATE TABLE t (x); CREATE TABLE u (y);",)
 SRC = Path(__file__).parents[2] / "src"
 

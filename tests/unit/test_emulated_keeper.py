@@ -65,4 +65,4 @@ def test_a_last_save_that_never_succeeds_is_told(monkeypatch: pytest.MonkeyPatch
     told: list[str] = []
     keeper_of(state, told, monkeypatch).end()
     assert not state.written
-    assert "what was changed last is lost" in told[-1]
+    assert "the last changes are lost" in told[-1]

@@ -41,6 +41,9 @@ def test_large_data_are_several_events() -> None:
     events = [one for chunk in payload_chunks(data) for one in decoded(chunk)]
     assert len(events) == 3
     assert b"".join(payload for _, payload in events) == data
+    assert {(headers[":event-type"], headers[":content-type"]) for headers, _ in events} == {
+        ("PayloadChunk", "application/octet-stream")
+    }
     assert list(payload_chunks(b"")) == []
 
 

@@ -85,6 +85,7 @@ HOST = "127.0.0.1:8350"
         ({"origin": "https://shared.example"}, True),
         ({"origin": "https://evil.com"}, False),
         ({"origin": "null"}, False),
+        ({"origin": "http://["}, False),
         ({"origin": "http://localhost:3000"}, True),
         ({"origin": "http://127.0.0.1:8350"}, True),
         ({"origin": "https://evil.com", "sec_fetch_site": "same-origin"}, False),

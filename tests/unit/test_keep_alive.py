@@ -236,3 +236,51 @@ def test_each_policy_is_made_by_its_name_with_the_fixed_time() -> None:
     assert isinstance(fixed, FixedPolicy)
     assert isinstance(histogram, HistogramPolicy)
     assert fixed.windows() == histogram.windows() == Windows(0.0, 120.0)
+
+
+# What the simulation counts.
+
+
+class Says(FixedPolicy):
+    """Has an environment ahead after ``prewarm_s``, for ``keep_alive_s``, whatever it observes."""
+
+    def __init__(self, prewarm_s: float, keep_alive_s: float) -> None:
+        super().__init__(keep_alive_s)
+        self.said = Windows(prewarm_s, keep_alive_s)
+
+    def windows(self) -> Windows:
+        return self.said
+
+
+def test_shares_are_of_all_invocations_and_nothing_where_there_are_none() -> None:
+    found = run([(0, 1), (10, 1), (20, 1), (30, 1)], FixedPolicy(FALLBACK_S))
+    assert (found.start_share, found.provisioned_share) == (0.25, 0.0)
+    found = run([(0, 1), (10, 1)], FixedPolicy(FALLBACK_S), provisioned=lambda now: int(now > 5))
+    assert (found.start_share, found.provisioned_share) == (0.5, 0.5)
+    found = run([], FixedPolicy(FALLBACK_S))
+    assert (found.start_share, found.provisioned_share, found.spent_s) == (0.0, 0.0, 0.0)
+
+
+def test_a_provisioned_environment_serves_one_at_a_time_and_again_once_it_is_free() -> None:
+    arrivals = [(0.0, 10.0), (5.0, 10.0), (12.0, 1.0), (20.0, 5.0), (21.0, 5.0)]
+    found = run(arrivals, FixedPolicy(FALLBACK_S), provisioned=lambda now: 1)
+    assert (found.in_provisioned, found.starts) == (3, 1)
+
+
+def test_the_most_environments_at_once_are_those_that_run_and_those_that_idle() -> None:
+    found = run([(0, 1), (10, 1)], FixedPolicy(FALLBACK_S), provisioned=lambda now: int(now > 5))
+    assert found.most == 2
+
+
+def test_nothing_is_started_ahead_where_a_provisioned_environment_is() -> None:
+    alone = run([(0, 1)], Says(600, 60), span=(0, 2000))
+    assert (alone.started_ahead, alone.most) == (1, 1)
+    beside = run([(0, 1)], Says(600, 60), span=(0, 2000), provisioned=lambda now: int(now > 100))
+    assert beside.started_ahead == 0
+
+
+def test_time_is_counted_from_the_first_arrival_to_the_last_end_with_what_was_waited_for() -> None:
+    assert run([(100, 1)], FixedPolicy(FALLBACK_S)).spent_s == 2  # a second of start, and one of work
+    assert run([(100, 0.25)], FixedPolicy(FALLBACK_S), start_s=0.25).spent_s == 0.5
+    # Idle from 11 on, started ahead at 611, asked for at 614, ready at 621, over at 622.
+    assert run([(0, 1), (614, 1)], Says(600, 60), start_s=10.0).spent_s == 622

@@ -147,7 +147,7 @@ def test_reading_holds_no_more_of_a_large_log_than_of_a_small_one(tmp_path: Path
         finally:
             tracemalloc.stop()
 
-    assert peak(40_000) < 1.3 * peak(10_000)
+    assert peak(5_000) < 1.3 * peak(2_500)
 
 
 def interleaved(folder: Path) -> Path:

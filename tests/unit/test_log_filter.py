@@ -133,6 +133,7 @@ def test_what_is_no_pattern_is_refused(pattern: str) -> None:
         parse(pattern)
 
 
+@pytest.mark.serial
 def test_many_stars_take_no_longer_than_the_message_is_long() -> None:
     holds = parse('{ $.a = "' + "*a" * 200 + '*b" }')
     begun_s = time.process_time()
@@ -157,7 +158,7 @@ def test_parentheses_are_nested_to_a_limit(depth: int, allowed: bool) -> None:
     if allowed:
         assert parse(pattern)('{"a": 1}')
     else:
-        with pytest.raises(FilterPatternError, match="nested too deep"):
+        with pytest.raises(FilterPatternError, match="nested"):
             parse(pattern)
 
 
@@ -167,9 +168,19 @@ def test_parentheses_side_by_side_are_not_nested_in_each_other() -> None:
     assert parse(pattern)('{"a": 1}')
 
 
+def test_what_is_nested_after_a_closed_parenthesis_has_the_same_limit() -> None:
+    for depth in (_MAX_DEPTH, _MAX_DEPTH + 1):
+        pattern = "{ ($.a = 1) && " + "(" * depth + "$.a = 1" + ")" * depth + " }"
+        if depth > _MAX_DEPTH:
+            with pytest.raises(FilterPatternError, match="nested"):
+                parse(pattern)
+        else:
+            assert parse(pattern)('{"a": 1}')
+
+
 def test_a_pattern_has_1024_characters_at_most() -> None:
     assert parse("x" * 1024)("x" * 1024)
-    with pytest.raises(FilterPatternError, match="it has 1025 characters; at most 1024 are allowed"):
+    with pytest.raises(FilterPatternError, match=r"1025 characters.*1024"):
         parse("x" * 1025)
 
 
@@ -212,7 +223,7 @@ def test_stars_stand_for_anything_between_pieces_that_do_not_overlap(wanted: str
 @pytest.mark.parametrize(
     ("pattern", "said"),
     [
-        ("[a, b]", "patterns for space-delimited fields are not supported"),
+        ("[a, b]", "space-delimited"),
         ("%ERR%", "regular expressions"),
         ("{ $.a = %x% }", "regular expressions"),
         ("foo:bar", "Invalid character"),

@@ -13,6 +13,8 @@ import pytest
 
 from thawd.environments.sandbox import memory
 
+pytestmark = pytest.mark.serial
+
 MIB = 1 << 20
 ALLOCATE = """
 import sys, time

@@ -20,8 +20,8 @@ from thawd.sources.buckets.files import (
     FileState,
     Looker,
     LookResult,
-    Patience,
-    Trusted,
+    UnfinishedFile,
+    WrittenFile,
     has_writers,
     leases_work,
 )
@@ -109,17 +109,17 @@ def test_a_time_set_far_from_now_is_not_a_write(tmp_path: Path, record: ObjectRe
 
 def test_a_file_of_the_platform_is_believed_and_announced_once(tmp_path: Path, record: ObjectRecord) -> None:
     found = (tmp_path / "k").stat()
-    trusted = Trusted(found, "e" * 32)
-    finding = looker(tmp_path).look(b"k", trusted=trusted)
+    written = WrittenFile(found, "e" * 32)
+    finding = looker(tmp_path).look(b"k", written=written)
     assert finding.state is FileState.CHANGED
     assert finding.record is not None
     assert (finding.record.etag, finding.announce) == ("e" * 32, True)
     # Seen by the watcher between two changes of its names: announced already
     known = msgspec.structs.replace(record, ctime_ns=record.ctime_ns - 1)
-    assert not looker(tmp_path).look(b"k", known=known, trusted=trusted).announce
+    assert not looker(tmp_path).look(b"k", known=known, written=written).announce
     # Another file by now: not believed
     (tmp_path / "k").write_bytes(b"other content")
-    finding = looker(tmp_path).look(b"k", trusted=trusted)
+    finding = looker(tmp_path).look(b"k", written=written)
     assert finding.record is None or finding.record.etag == hashlib.md5(b"other content").hexdigest()
 
 
@@ -155,9 +155,9 @@ def test_a_file_system_without_leases_or_with_false_ones_is_found_out(
 def test_without_leases_a_file_that_is_still_long_enough_is_complete(tmp_path: Path) -> None:
     (tmp_path / "k").write_bytes(b"1")
     without = looker(tmp_path, leases=False, settle_s=0.2)
-    patience = Patience()
+    unfinished = UnfinishedFile()
     begun = time.monotonic()
-    while (finding := without.look(b"k", patience=patience)).state is FileState.UNFINISHED:
+    while (finding := without.look(b"k", unfinished=unfinished)).state is FileState.UNFINISHED:
         assert time.monotonic() - begun < 120
     assert finding.state is FileState.CHANGED
     assert time.monotonic() - begun >= 0.2

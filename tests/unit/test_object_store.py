@@ -13,6 +13,8 @@ from thawd.gateway.s3 import parts as object_parts
 from thawd.gateway.s3.parts import PartFolder
 from thawd.gateway.s3.store import Upload, clear_staging
 
+pytestmark = pytest.mark.in_memory
+
 ETAG = hashlib.md5(b"x").hexdigest()
 
 

@@ -17,6 +17,8 @@ from thawd.stores.events.records import Depth, NewEvent
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord, successor
 from thawd.stores.schema import open_state
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:

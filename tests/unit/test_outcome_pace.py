@@ -7,15 +7,16 @@ from collections.abc import Callable, Coroutine
 from types import SimpleNamespace
 from typing import Any
 
+import msgspec
 import pytest
 
 from tests.unit.execution_fakes import turns
 from thawd.destinations.delivery import Delivery
-from thawd.errors import DestinationUnavailable, StoreError, StoreFullError
+from thawd.errors import DestinationRefused, DestinationUnavailable, StoreError, StoreFullError
 from thawd.queue import outcomes as module
-from thawd.queue.outcomes import Outcome, Outcomes
+from thawd.queue.outcomes import DeadLetterCause, Outcome, Outcomes
 from thawd.resources import Destination
-from thawd.stores.events.outbox import Waiting
+from thawd.stores.events.outbox import WaitingOutcome
 from thawd.stores.events.records import NewEvent
 
 HOOK = Destination("http", "http://127.0.0.1/")
@@ -32,7 +33,7 @@ class FakeOutbox:
     def __init__(self, count: int, *, tries: int = 0, since: float = NOW) -> None:
         documents = [module._encode(Outcome(delivery(number))) for number in range(count)]
         self.waiting = [
-            Waiting(id=number, function="f", document=document, since=since, tries=tries)
+            WaitingOutcome(id=number, function="f", document=document, since=since, tries=tries)
             for number, document in enumerate(documents)
         ]
         self.limits: list[int] = []
@@ -41,7 +42,7 @@ class FakeOutbox:
         self.due: float | StoreError | None = None
         self.asked_due = 0
 
-    async def lease(self, *, limit: int) -> list[Waiting]:
+    async def lease(self, *, limit: int) -> list[WaitingOutcome]:
         self.limits.append(limit)
         if self.trouble is not None:
             raise self.trouble
@@ -67,7 +68,7 @@ class FakeQueue:
     def __init__(self) -> None:
         self.kept: list[float] = []
         self.done_ids: list[int] = []
-        self.buried: list[str] = []
+        self.dead_letters: list[dict[str, Any]] = []
         self.trouble: StoreError | None = None
 
     async def deliver_later(self, event_id: int, document: bytes, *, at: float, error: str, counts: bool) -> None:
@@ -78,8 +79,8 @@ class FakeQueue:
             raise self.trouble
         self.done_ids += ids
 
-    async def bury(self, event_id: int, *, condition: str, **rest: Any) -> None:
-        self.buried.append(condition)
+    async def dead_letter(self, event_id: int, **how: Any) -> None:
+        self.dead_letters.append(how)
 
 
 class FakeDestinations:
@@ -89,16 +90,15 @@ class FakeDestinations:
         self.under_way: list[asyncio.Future[None]] = []
         self.failure: Exception | None = None
         self.at_once = False
+        self.follow_ups: list[NewEvent] = []
 
-    def as_event(self, made: Delivery) -> NewEvent | None:
-        return None
-
-    async def deliver(self, made: Delivery) -> None:
+    async def deliver(self, made: Delivery) -> list[NewEvent]:
         if self.failure is not None:
             raise self.failure
         if not self.at_once:
             self.under_way.append(asyncio.get_running_loop().create_future())
             await self.under_way[-1]
+        return self.follow_ups
 
     def break_off(self) -> None:
         return None
@@ -107,14 +107,14 @@ class FakeDestinations:
 class Desk:
     """`Outcomes` over the fakes, and what it sleeps and says."""
 
-    def __init__(self, outbox: FakeOutbox) -> None:
+    def __init__(self, outbox: FakeOutbox, *, report: Callable[[str], object] | None = None) -> None:
         self.outbox, self.queue, self.destinations = outbox, FakeQueue(), FakeDestinations()
         self.told: list[str] = []
         self.outcomes = Outcomes(
             self.queue,  # type: ignore[arg-type]
             outbox,  # type: ignore[arg-type]
             self.destinations,  # type: ignore[arg-type]
-            report=self.told.append,
+            report=report or self.told.append,
         )
 
     async def __aenter__(self) -> Desk:
@@ -228,7 +228,7 @@ def test_a_destination_may_be_away_for_six_hours(waited_s: float, given_up: bool
         desk = Desk(FakeOutbox(1, since=NOW - waited_s))
         desk.destinations.failure = DestinationUnavailable("away")
         async with desk:
-            assert desk.queue.buried == (["DestinationFailed"] if given_up else [])
+            assert [how["condition"] for how in desk.queue.dead_letters] == (["DestinationFailed"] if given_up else [])
             assert len(desk.outbox.retried) == (not given_up)
 
     claim(work)
@@ -239,14 +239,13 @@ def test_a_destination_that_is_away_is_reported_once_until_it_takes_something_ag
         desk = Desk(FakeOutbox(3))
         desk.destinations.failure = DestinationUnavailable("away")
         async with desk:
-            assert [line for line in desk.told if "cannot be reached" in line] == desk.told
-            assert len(desk.told) == 1
+            assert [str(HOOK) in line for line in desk.told] == [True]
             desk.destinations.failure, desk.destinations.at_once = None, True
             for _ in range(2):
                 desk.outbox.waiting = FakeOutbox(2).waiting
                 desk.outcomes.wake()
                 await turns()
-            assert desk.told[1:] == [f"thawd: {HOOK} takes outcomes again"]
+            assert [str(HOOK) in line for line in desk.told[1:]] == [True]  # that it takes outcomes again
 
     claim(work)
 
@@ -297,25 +296,107 @@ def test_a_state_file_that_took_something_is_no_longer_backed_off_from() -> None
     async def work() -> None:
         desk = Desk(FakeOutbox(3))
         desk.destinations.at_once = True
-        desk.outcomes._backoff_s, desk.outcomes._store_trouble = 8.0, "the disk is full"
+        desk.outcomes._store_backoff.wait_s = 8.0
         async with desk:
             assert desk.outbox.limits[0] == 1  # one at a time until it takes something
             assert desk.queue.done_ids == [0, 1, 2]
-            assert (desk.outcomes._backoff_s, desk.outcomes._store_trouble) == (0.0, "")
+            assert desk.outcomes._store_backoff.wait_s == 0.0
 
     claim(work)
 
 
 def test_an_operator_whose_terminal_has_gone_stops_no_outcome() -> None:
     async def work() -> None:
-        desk = Desk(FakeOutbox(2))
-
         def gone(line: str) -> None:
             raise BrokenPipeError
 
-        desk.outcomes._report = gone
+        desk = Desk(FakeOutbox(2), report=gone)
         desk.destinations.failure = DestinationUnavailable("away")
         async with desk:
             assert len(desk.outbox.retried) == 2
+
+    claim(work)
+
+
+# How an event ends.
+
+
+def test_a_failure_is_kept_first_and_what_follows_it_is_stored_with_the_end_of_the_event() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1))
+        told: list[set[str]] = []
+        desk.outcomes.on_follow_ups = told.append
+        outcome = Outcome(delivery(), DeadLetterCause("it failed", "RetriesExhausted"))
+        await desk.outcomes.settle(1, outcome)
+        assert desk.queue.kept == [0.0]  # to be delivered now
+        assert desk.queue.dead_letters == []
+        desk.outbox.waiting = [msgspec.structs.replace(desk.outbox.waiting[0], document=module._encode(outcome))]
+        follow_up = NewEvent(function="next", payload=b"{}", request_id="r")
+        desk.destinations.at_once, desk.destinations.follow_ups = True, [follow_up]
+        async with desk:
+            await turns()
+        assert desk.queue.dead_letters == [
+            {
+                "error": "it failed",
+                "condition": "RetriesExhausted",
+                "counts": False,
+                "outcome": None,
+                "follow_ups": [follow_up],
+            }
+        ]
+        assert told == [{"next"}]
+
+    claim(work)
+
+
+@pytest.mark.parametrize(
+    ("failure", "condition", "why"),
+    [
+        (DestinationRefused("never"), "DestinationRefused", "never"),
+        (DestinationUnavailable("away"), "DestinationFailed", "away"),
+    ],
+)
+def test_an_answer_that_will_not_get_there_gives_the_event_up_and_may_be_tried_again_if_it_was_away(
+    failure: Exception, condition: str, why: str
+) -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1, since=NOW - 30_000))
+        document = desk.outbox.waiting[0].document
+        desk.destinations.failure = failure
+        async with desk:
+            again = document if condition == "DestinationFailed" else None
+            (how,) = desk.queue.dead_letters
+            assert how.pop("error").endswith(f": {why}")
+            assert how == {"condition": condition, "counts": False, "outcome": again, "follow_ups": []}
+
+    claim(work)
+
+
+def test_what_is_to_be_delivered_goes_one_after_the_other() -> None:
+    first, second, third = (delivery(number) for number in range(3))
+    again = Outcome(delivery(9))
+    whole = Outcome(first, DeadLetterCause("it failed", "RetriesExhausted"), rest=(second, third), again=again)
+    left = whole.after()
+    assert left == Outcome(second, whole.cause, rest=(third,), again=again)
+    assert left.after() == Outcome(third, whole.cause, again=again)
+    assert Outcome(third).after() is None
+
+
+def test_a_mistake_of_thawds_own_with_one_outcome_ends_that_one_and_keeps_it() -> None:
+    async def work() -> None:
+        desk = Desk(FakeOutbox(1))
+        document = desk.outbox.waiting[0].document
+        desk.destinations.failure = RuntimeError("a bug")
+        async with desk:
+            assert desk.queue.dead_letters == [
+                {
+                    "error": "RuntimeError('a bug')",
+                    "condition": "InternalError",
+                    "counts": False,
+                    "outcome": document,
+                }
+            ]
+            assert len(desk.told) == 1
+            assert desk.outcomes.under_way == 0
 
     claim(work)

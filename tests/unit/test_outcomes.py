@@ -22,6 +22,8 @@ from thawd.stores.events import queue as queue_module
 from thawd.stores.events.records import Depth, NewEvent
 from thawd.telemetry.metrics import DeliveryOutcome
 
+pytestmark = pytest.mark.in_memory
+
 HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
 NEXT = Destination("function", "next")
 HOOK_TOO = Destination("http", "http://127.0.0.1/failed")

@@ -8,12 +8,12 @@ import asyncio
 
 import pytest
 
-from thawd.sources.buckets.files import Patience
-from thawd.sources.buckets.pending import Due, Pending
+from thawd.sources.buckets.files import UnfinishedFile
+from thawd.sources.buckets.pending import DueKey, PendingKeys
 
 
 def test_keys_come_when_they_are_due_earliest_first() -> None:
-    pending = Pending(10)
+    pending = PendingKeys(10)
     for key, due in ((b"c", 3.0), (b"a", 1.0), (b"b", 2.0)):
         assert pending.push(key, due)
     assert pending.next_due() == 1.0
@@ -25,28 +25,28 @@ def test_keys_come_when_they_are_due_earliest_first() -> None:
 
 
 def test_a_key_is_held_once_at_its_earliest_time_with_what_is_remembered_of_it() -> None:
-    pending = Pending(10)
-    patience = Patience(wait_s=2.0)
-    pending.push(b"a", 5.0, patience=patience)
+    pending = PendingKeys(10)
+    unfinished = UnfinishedFile(wait_s=2.0)
+    pending.push(b"a", 5.0, unfinished=unfinished)
     pending.push(b"a", 1.0)
     pending.push(b"a", 9.0)
     assert len(pending) == 1
-    assert pending.take(1.0, 10) == [Due(b"a", patience)]
+    assert pending.take(1.0, 10) == [DueKey(b"a", unfinished)]
     assert pending.take(99.0, 10) == []
 
 
 def test_of_two_memories_the_longer_one_is_kept() -> None:
-    pending = Pending(10)
-    longer = Patience(seen=(1, 2, 3), since=10.0)
-    for other in (Patience(seen=(1, 2, 3), since=20.0), Patience(), None):
+    pending = PendingKeys(10)
+    longer = UnfinishedFile(seen=(1, 2, 3), since=10.0)
+    for other in (UnfinishedFile(seen=(1, 2, 3), since=20.0), UnfinishedFile(), None):
         for order in ((longer, other), (other, longer)):
-            for patience in order:
-                pending.push(b"a", 1.0, patience=patience)
-            assert pending.take(1.0, 10) == [Due(b"a", longer)]
+            for unfinished in order:
+                pending.push(b"a", 1.0, unfinished=unfinished)
+            assert pending.take(1.0, 10) == [DueKey(b"a", longer)]
 
 
 def test_no_more_keys_are_held_than_allowed_but_known_ones_may_come_earlier() -> None:
-    pending = Pending(2)
+    pending = PendingKeys(2)
     assert pending.push(b"a", 5.0)
     assert pending.push(b"b", 5.0)
     assert not pending.push(b"c", 1.0)
@@ -56,7 +56,7 @@ def test_no_more_keys_are_held_than_allowed_but_known_ones_may_come_earlier() ->
 
 
 def test_many_changes_of_time_leave_nothing_behind() -> None:
-    pending = Pending(10)
+    pending = PendingKeys(10)
     for due in range(1000, 0, -1):
         pending.push(b"a", float(due))
         pending.take(0.0, 10)
@@ -67,7 +67,7 @@ def test_many_changes_of_time_leave_nothing_behind() -> None:
 
 def test_a_waiter_is_woken_by_an_earlier_time_and_not_before() -> None:
     async def scenario() -> None:
-        pending = Pending(10)
+        pending = PendingKeys(10)
         pending.push(b"late", 100.0)
         waiter = asyncio.ensure_future(pending.wait(30.0))
         await asyncio.sleep(0)

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import traceback
-from collections.abc import Callable, Coroutine
-from typing import Any
 
 import pytest
 
@@ -14,24 +12,6 @@ from thawd.environments.init_phase import InitError
 from thawd.errors import NoRoomError, ServiceException, TooManyRequestsException
 from thawd.scheduling import pool as pool_module
 from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
-
-
-def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
-    """Run an asynchronous claim on a loop of its own; whatever the loop would only log fails it."""
-
-    def run() -> None:
-        async def main() -> None:
-            complaints: list[dict[str, Any]] = []
-            asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context))
-            async with asyncio.timeout(300):
-                await test()
-            assert complaints == []
-
-        asyncio.run(main())
-
-    run.__name__ = test.__name__
-    run.__doc__ = test.__doc__
-    return run
 
 
 def environment_of(lease: Lease) -> FakeEnvironment:
@@ -49,7 +29,6 @@ async def warm(house: House, pool: Pool, number: int = 1) -> list[FakeEnvironmen
     return [environment_of(lease) for lease in leases]
 
 
-@scenario
 async def test_a_burst_of_n_on_one_environment_starts_n_minus_1_at_once() -> None:
     # Given one idle environment
     house = House()
@@ -67,7 +46,6 @@ async def test_a_burst_of_n_on_one_environment_starts_n_minus_1_at_once() -> Non
     assert len({id(lease.environment) for lease in await within(asyncio.gather(*tasks))}) == 5
 
 
-@scenario
 async def test_the_environment_used_last_is_used_first() -> None:
     house = House()
     pool = house.pool()
@@ -82,7 +60,6 @@ async def test_the_environment_used_last_is_used_first() -> None:
     assert first in pool.all()
 
 
-@scenario
 async def test_a_freed_environment_serves_the_waiter_before_its_own_start_which_then_idles() -> None:
     house = House()
     pool = house.pool()
@@ -99,7 +76,6 @@ async def test_a_freed_environment_serves_the_waiter_before_its_own_start_which_
     assert pool.counts() == {"idle": 1, "busy": 1, "starting": 0}
 
 
-@scenario
 async def test_init_time_is_told_to_the_one_that_waited_for_the_start_and_to_no_other() -> None:
     house = House()
     pool = house.pool()
@@ -112,7 +88,6 @@ async def test_init_time_is_told_to_the_one_that_waited_for_the_start_and_to_no_
     assert (await pool.acquire(invocation())).init_ms is None
 
 
-@scenario
 async def test_synchronous_requests_go_before_asynchronous_ones() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -129,7 +104,6 @@ async def test_synchronous_requests_go_before_asynchronous_ones() -> None:
     await within(later)
 
 
-@scenario
 async def test_requests_are_served_in_the_order_of_their_coming() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -142,7 +116,6 @@ async def test_requests_are_served_in_the_order_of_their_coming() -> None:
         lease = await within(task)
 
 
-@scenario
 async def test_a_full_queue_throttles() -> None:
     house = House(max_environments=1)
     pool = house.pool(max_waiting=2)
@@ -156,7 +129,6 @@ async def test_a_full_queue_throttles() -> None:
     await within(tasks[1])
 
 
-@scenario
 async def test_a_request_past_its_deadline_is_throttled_and_leaves_the_queue() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -169,7 +141,6 @@ async def test_a_request_past_its_deadline_is_throttled_and_leaves_the_queue() -
     assert pool.counts()["idle"] == 1
 
 
-@scenario
 async def test_a_request_past_its_deadline_still_gets_the_start_that_is_under_way() -> None:
     house = House()
     pool = house.pool()
@@ -180,25 +151,20 @@ async def test_a_request_past_its_deadline_still_gets_the_start_that_is_under_wa
     await within(task)
 
 
-def test_after_a_start_that_took_past_the_deadline_and_failed_the_request_is_told(
+async def test_after_a_start_that_took_past_the_deadline_and_failed_the_request_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool_module, "_EXPIRY_RECHECK_S", 0.01)
 
-    @scenario
-    async def claim() -> None:
-        house = House()
-        pool = house.pool()
-        task = ask(pool, wait_s=-1.0)
-        await turns(50)
-        house.spawner.fail(InitError("no", b"{}"))
-        with pytest.raises(InitError):
-            await within(task)
-
-    claim()
+    house = House()
+    pool = house.pool()
+    task = ask(pool, wait_s=-1.0)
+    await turns(50)
+    house.spawner.fail(InitError("no", b"{}"))
+    with pytest.raises(InitError):
+        await within(task)
 
 
-@scenario
 async def test_an_init_failure_is_told_to_all_who_wait_and_not_repeated_at_once() -> None:
     house = House()
     pool = house.pool()
@@ -216,7 +182,6 @@ async def test_an_init_failure_is_told_to_all_who_wait_and_not_repeated_at_once(
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_the_first_request_after_a_failed_publication_has_init_run_again_and_no_other() -> None:
     house = House()
     pool = house.pool()
@@ -233,7 +198,6 @@ async def test_the_first_request_after_a_failed_publication_has_init_run_again_a
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_a_function_whose_publication_failed_serves_when_the_first_requests_init_goes_well() -> None:
     house = House()
     pool = house.pool()
@@ -247,28 +211,24 @@ async def test_a_function_whose_publication_failed_serves_when_the_first_request
     assert pool._failure is None
 
 
-def test_after_the_back_off_a_start_is_tried_again_and_success_forgets_the_failure(
+async def test_after_the_back_off_a_start_is_tried_again_and_success_forgets_the_failure(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.02)
 
-    @scenario
-    async def claim() -> None:
-        house = House()
-        pool = house.pool()
-        task = ask(pool)
-        await turns()
-        house.spawner.fail(InitError("broken", b"{}"))
-        with pytest.raises(InitError):
-            await within(task)
-        await until(lambda: not pool._backs_off())
-        task = ask(pool)
-        await turns()
-        house.spawner.succeed()
-        pool.release(await within(task))
-        assert pool._failure is None
-
-    claim()
+    house = House()
+    pool = house.pool()
+    task = ask(pool)
+    await turns()
+    house.spawner.fail(InitError("broken", b"{}"))
+    with pytest.raises(InitError):
+        await within(task)
+    await until(lambda: not pool._backs_off())
+    task = ask(pool)
+    await turns()
+    house.spawner.succeed()
+    pool.release(await within(task))
+    assert pool._failure is None
 
 
 def test_each_failure_doubles_the_back_off_up_to_a_minute(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -295,34 +255,29 @@ def test_each_failure_doubles_the_back_off_up_to_a_minute(monkeypatch: pytest.Mo
         loop.close()
 
 
-def test_a_request_that_queued_during_the_back_off_is_served_even_if_the_timer_fires_a_little_early(
+async def test_a_request_that_queued_during_the_back_off_is_served_even_if_the_timer_fires_a_little_early(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """uvloop's timers count whole milliseconds and fire up to one early; a request must not be forgotten for that."""
     monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.05)
 
-    @scenario
-    async def claim() -> None:
-        house = House(max_environments=2)
-        pool = house.pool()
-        (environment,) = await warm(house, pool)
-        await pool.acquire(invocation())
-        loop = asyncio.get_running_loop()
-        real = loop.call_later
-        with pytest.MonkeyPatch.context() as early:
-            early.setattr(loop, "call_later", lambda delay, *rest: real(max(0.0, delay - 0.001), *rest))
-            waiting = ask(pool)
-            await turns()
-            house.spawner.fail(InitError("broken", b"{}"))
-            await turns()
-        environment.die()
-        house.spawner.immediate = True
-        await within(waiting)
-
-    claim()
+    house = House(max_environments=2)
+    pool = house.pool()
+    (environment,) = await warm(house, pool)
+    await pool.acquire(invocation())
+    loop = asyncio.get_running_loop()
+    real = loop.call_later
+    with pytest.MonkeyPatch.context() as early:
+        early.setattr(loop, "call_later", lambda delay, *rest: real(max(0.0, delay - 0.001), *rest))
+        waiting = ask(pool)
+        await turns()
+        house.spawner.fail(InitError("broken", b"{}"))
+        await turns()
+    environment.die()
+    house.spawner.immediate = True
+    await within(waiting)
 
 
-@scenario
 async def test_an_error_of_the_platform_while_starting_is_told_as_a_service_exception() -> None:
     house = House()
     pool = house.pool()
@@ -334,7 +289,6 @@ async def test_an_error_of_the_platform_while_starting_is_told_as_a_service_exce
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_a_remembered_failure_does_not_grow_with_each_request_it_is_told_to() -> None:
     """An exception raised again and again keeps the frames, and with them the payloads, of all who got it."""
     house = House()
@@ -353,7 +307,6 @@ async def test_a_remembered_failure_does_not_grow_with_each_request_it_is_told_t
     assert depths[-1] == depths[0]
 
 
-@scenario
 async def test_while_one_environment_works_a_failed_start_is_not_told_and_the_environment_serves() -> None:
     house = House()
     pool = house.pool()
@@ -368,7 +321,6 @@ async def test_while_one_environment_works_a_failed_start_is_not_told_and_the_en
     await within(task)
 
 
-@scenario
 async def test_a_waiter_that_is_cancelled_just_as_it_is_served_gives_the_environment_back() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -383,7 +335,6 @@ async def test_a_waiter_that_is_cancelled_just_as_it_is_served_gives_the_environ
     assert pool.counts() == {"idle": 1, "busy": 0, "starting": 0}
 
 
-@scenario
 async def test_a_waiter_that_is_cancelled_before_leaves_the_queue() -> None:
     house = House()
     pool = house.pool()
@@ -397,7 +348,6 @@ async def test_a_waiter_that_is_cancelled_before_leaves_the_queue() -> None:
     assert pool.counts() == {"idle": 1, "busy": 0, "starting": 0}
 
 
-@scenario
 async def test_an_environment_that_was_killed_is_not_given_to_anyone_when_it_is_released() -> None:
     """A killed process is dead in a moment: whoever got it would fail for something it did not do."""
     house = House(max_environments=2)
@@ -417,7 +367,6 @@ async def test_an_environment_that_was_killed_is_not_given_to_anyone_when_it_is_
     assert environment_of(await within(task)) is not environment
 
 
-@scenario
 async def test_retiring_tells_the_waiters_to_ask_the_next_version() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -438,7 +387,6 @@ async def test_retiring_tells_the_waiters_to_ask_the_next_version() -> None:
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_retiring_during_a_start_ends_what_was_started() -> None:
     house = House()
     pool = house.pool()
@@ -453,7 +401,6 @@ async def test_retiring_during_a_start_ends_what_was_started() -> None:
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_a_start_that_is_cancelled_by_a_retirement_leaves_the_pool_empty() -> None:
     """The spawner cancels a template's start when its version is retired; who waited for it sees a CancelledError."""
     house = House()
@@ -468,7 +415,6 @@ async def test_a_start_that_is_cancelled_by_a_retirement_leaves_the_pool_empty()
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_a_retired_pool_is_empty_only_when_its_last_process_has_ended() -> None:
     # Given a pool with two busy environments whose processes take their time to die
     house = House()
@@ -491,7 +437,6 @@ async def test_a_retired_pool_is_empty_only_when_its_last_process_has_ended() ->
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_provisioned_environments_are_started_kept_and_replaced() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=2, idle_timeout_s=0.01)
@@ -514,26 +459,21 @@ async def test_provisioned_environments_are_started_kept_and_replaced() -> None:
     assert all(e.provisioned for e in pool.all())
 
 
-def test_a_provisioned_environment_that_cannot_be_started_is_tried_again_after_the_back_off(
+async def test_a_provisioned_environment_that_cannot_be_started_is_tried_again_after_the_back_off(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(pool_module, "_BACKOFF_FIRST_S", 0.02)
 
-    @scenario
-    async def claim() -> None:
-        house = House()
-        pool = house.pool(provisioned_concurrency=1)
-        house.spawner.failure = InitError("broken", b"{}")
-        await within(pool.provision())
-        assert len(house.spawner.begun) == 1
-        house.spawner.failure = None
-        house.spawner.immediate = True
-        await until(lambda: pool.counts()["idle"] == 1)
-
-    claim()
+    house = House()
+    pool = house.pool(provisioned_concurrency=1)
+    house.spawner.failure = InitError("broken", b"{}")
+    await within(pool.provision())
+    assert len(house.spawner.begun) == 1
+    house.spawner.failure = None
+    house.spawner.immediate = True
+    await until(lambda: pool.counts()["idle"] == 1)
 
 
-@scenario
 async def test_a_provisioned_environment_that_dies_at_once_again_and_again_is_no_crash_loop() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=1)
@@ -545,7 +485,6 @@ async def test_a_provisioned_environment_that_dies_at_once_again_and_again_is_no
     assert len(house.spawner.begun) < 10
 
 
-@scenario
 async def test_idle_environments_are_reaped_down_to_zero() -> None:
     house = House()
     pool = house.pool(idle_timeout_s=0.02)
@@ -557,7 +496,6 @@ async def test_idle_environments_are_reaped_down_to_zero() -> None:
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_an_environment_that_is_used_is_not_reaped_with_those_that_are_not() -> None:
     house = House()
     pool = house.pool(idle_timeout_s=0.05)
@@ -570,7 +508,6 @@ async def test_an_environment_that_is_used_is_not_reaped_with_those_that_are_not
     await within(used.ended.wait())
 
 
-@scenario
 async def test_an_environment_that_dies_under_its_request_gives_its_room_back_once() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -590,7 +527,6 @@ async def test_an_environment_that_dies_under_its_request_gives_its_room_back_on
     house.assert_nothing_leaked(pool)
 
 
-@scenario
 async def test_an_environment_that_died_between_its_first_word_and_its_lease_is_not_leased() -> None:
     house = House()
     pool = house.pool()
@@ -604,7 +540,6 @@ async def test_an_environment_that_died_between_its_first_word_and_its_lease_is_
     assert (await within(task)).environment is alive
 
 
-@scenario
 async def test_where_no_process_is_left_an_idle_environment_gives_its_own() -> None:
     house = House()
     first, second = house.pool("first"), house.pool("second")
@@ -620,7 +555,6 @@ async def test_where_no_process_is_left_an_idle_environment_gives_its_own() -> N
     second.release(lease)
 
 
-@scenario
 async def test_where_no_process_is_left_and_nothing_is_idle_the_start_fails() -> None:
     house = House()
     pool = house.pool()

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, within
-from tests.unit.test_pool import environment_of, scenario, warm
+from tests.unit.test_pool import environment_of, warm
 from thawd.environments.init_phase import InitError
 from thawd.errors import TooManyRequestsException
 from thawd.scheduling.pool import Pool
@@ -25,7 +25,6 @@ async def held_by_another(house: House) -> Pool:
 # The queue of requests.
 
 
-@scenario
 async def test_synchronous_and_asynchronous_requests_both_count_as_waiting() -> None:
     pool = await held_by_another(House(max_environments=1))
     tasks = [ask(pool), ask(pool, asynchronous=True)]
@@ -37,7 +36,6 @@ async def test_synchronous_and_asynchronous_requests_both_count_as_waiting() -> 
     assert pool.waiting == 0
 
 
-@scenario
 async def test_the_queues_limit_is_of_both_kinds_together_and_the_refusal_has_lambdas_reason() -> None:
     pool = await held_by_another(House(max_environments=1))
     tasks = [ask(pool), ask(pool, asynchronous=True)]
@@ -51,7 +49,6 @@ async def test_the_queues_limit_is_of_both_kinds_together_and_the_refusal_has_la
     await turns()
 
 
-@scenario
 async def test_a_pool_wants_room_while_more_requests_wait_than_starts_are_under_way() -> None:
     house = House(max_environments=1)
     pool = house.pool()
@@ -69,7 +66,6 @@ async def test_a_pool_wants_room_while_more_requests_wait_than_starts_are_under_
     await within(first)
 
 
-@scenario
 async def test_a_pool_wants_room_for_one_provisioned_environment_that_is_missing() -> None:
     pool = await held_by_another(House(max_environments=1))
     pool.set_provisioned(1)
@@ -78,7 +74,6 @@ async def test_a_pool_wants_room_for_one_provisioned_environment_that_is_missing
     assert not pool.wants_room()
 
 
-@scenario
 async def test_a_pool_wants_no_room_while_it_backs_off_nor_once_it_is_retired() -> None:
     pool = await held_by_another(House(max_environments=1))
     task = ask(pool, asynchronous=True)
@@ -96,7 +91,6 @@ async def test_a_pool_wants_no_room_while_it_backs_off_nor_once_it_is_retired() 
         await within(task)
 
 
-@scenario
 async def test_only_a_synchronous_request_that_waits_makes_a_pool_urgent() -> None:
     pool = await held_by_another(House(max_environments=1))
     assert not pool.is_urgent()
@@ -113,7 +107,6 @@ async def test_only_a_synchronous_request_that_waits_makes_a_pool_urgent() -> No
     await turns()
 
 
-@scenario
 async def test_ending_the_oldest_idle_environment_where_none_is_idle_does_nothing() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=1)
@@ -127,7 +120,6 @@ async def test_ending_the_oldest_idle_environment_where_none_is_idle_does_nothin
 # Environments that are being killed.
 
 
-@scenario
 async def test_a_killed_environment_gives_its_room_back_when_it_is_released_not_when_somebody_asks() -> None:
     house = House(max_environments=1)
     house.spawner.slow_to_die = True
@@ -141,7 +133,6 @@ async def test_a_killed_environment_gives_its_room_back_when_it_is_released_not_
     environment.die()
 
 
-@scenario
 async def test_an_idle_environment_that_is_being_killed_is_not_counted_as_busy_once_somebody_asked() -> None:
     house = House(max_environments=2)
     house.spawner.slow_to_die = True
@@ -156,7 +147,6 @@ async def test_an_idle_environment_that_is_being_killed_is_not_counted_as_busy_o
     environment.die()
 
 
-@scenario
 async def test_a_retired_pool_is_not_empty_before_its_last_process_has_ended() -> None:
     house = House()
     house.spawner.slow_to_die = True
@@ -172,7 +162,6 @@ async def test_a_retired_pool_is_not_empty_before_its_last_process_has_ended() -
 # Provisioned environments.
 
 
-@scenario
 async def test_lowering_the_provisioned_number_frees_as_many_as_are_too_many_and_no_more() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=3, idle_timeout_s=0.01)
@@ -188,7 +177,6 @@ async def test_lowering_the_provisioned_number_frees_as_many_as_are_too_many_and
     assert pool.provisioned_ready() == 3
 
 
-@scenario
 async def test_a_provisioned_environment_keeps_serving_its_function_though_another_waits_for_room() -> None:
     house = House(max_environments=1, immediate=True, patience_s=0.0)
     provisioned, other = house.pool("p", provisioned_concurrency=1), house.pool("other")
@@ -203,7 +191,6 @@ async def test_a_provisioned_environment_keeps_serving_its_function_though_anoth
     await turns()
 
 
-@scenario
 async def test_a_request_that_takes_a_provisioned_start_is_told_no_init_time() -> None:
     """Lambda does not bill the init of a provisioned environment to the request that meets it first."""
     house = House(max_environments=1)
@@ -215,7 +202,6 @@ async def test_a_request_that_takes_a_provisioned_start_is_told_no_init_time() -
     assert (await within(task)).init_ms is None
 
 
-@scenario
 async def test_the_node_learns_whether_a_start_is_of_a_provisioned_environment() -> None:
     house = House(immediate=True)
     asked: list[bool] = []
@@ -236,7 +222,6 @@ async def test_the_node_learns_whether_a_start_is_of_a_provisioned_environment()
 # Starts and environments that end early.
 
 
-@scenario
 async def test_an_init_that_was_killed_from_outside_holds_the_next_request_back_no_moment() -> None:
     house = House()
     pool = house.pool()
@@ -262,7 +247,6 @@ async def die_unused(pool: Pool, times: int) -> None:
         await turns()
 
 
-@scenario
 async def test_two_environments_in_a_row_that_die_unused_are_replaced_and_the_third_is_not() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=1)
@@ -274,7 +258,6 @@ async def test_two_environments_in_a_row_that_die_unused_are_replaced_and_the_th
     assert len(house.spawner.begun) == 3
 
 
-@scenario
 async def test_a_request_that_was_served_makes_earlier_deaths_forgotten() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=1)
@@ -287,7 +270,6 @@ async def test_a_request_that_was_served_makes_earlier_deaths_forgotten() -> Non
     assert pool.failure is not None
 
 
-@scenario
 async def test_environments_that_have_served_may_die_idle_as_often_as_they_like() -> None:
     house = House(immediate=True)
     pool = house.pool(provisioned_concurrency=1)

@@ -26,6 +26,8 @@ from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectReco
 from thawd.stores.schedules import ScheduleState, ScheduleStore
 from thawd.stores.schema import MIGRATIONS, open_state
 
+pytestmark = pytest.mark.in_memory
+
 
 @pytest.fixture
 def db(tmp_path: Path) -> Iterator[Database]:

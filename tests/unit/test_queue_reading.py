@@ -11,6 +11,8 @@ import pytest
 from tests.unit.test_queue import new, numbers
 from thawd.stores import clock
 from thawd.stores.database import Database
+from thawd.stores.events.leases import Leases
+from thawd.stores.events.marks import Marks
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Event, Flow, NewEvent, as_accepted
 from thawd.stores.schema import open_state
@@ -191,7 +193,7 @@ async def test_functions_wait_while_an_event_of_theirs_is_queued_or_runs(queue: 
     (done,) = await queue.lease("done", limit=1)
     await queue.done([done.id])
     (dead,) = await queue.lease("dead", limit=1)
-    await queue.bury(dead.id, error="e", condition="RetriesExhausted")
+    await queue.dead_letter(dead.id, error="e", condition="RetriesExhausted")
     assert sorted(await queue.waiting()) == ["queued", "runs"]
 
 
@@ -214,9 +216,9 @@ async def test_each_outcome_is_counted_once_and_what_was_no_attempt_is_not(queue
     await queue.done([ids[0]])
     await queue.retry(ids[1], at=110.0, error="it failed")
     await queue.retry(ids[2], at=110.0, error="throttled", counts=False)
-    await queue.bury(ids[3], error="e", condition="RetriesExhausted")
+    await queue.dead_letter(ids[3], error="e", condition="RetriesExhausted")
     assert await queue.flow() == {"f": Flow(accepted=4, done=1, retried=1, buried=1)}
-    await queue.bury_older("f", 101.0, error="e", condition="EventAgeExceeded")
+    await queue.dead_letter_older("f", 101.0, error="e", condition="EventAgeExceeded")
     assert await queue.flow() == {"f": Flow(accepted=4, done=1, retried=1, buried=3)}
 
 
@@ -240,3 +242,39 @@ def test_after_a_restart_a_retry_that_is_due_soon_keeps_its_time(tmp_path: Path)
             asyncio.run(part(EventQueue(database)))
         finally:
             database.close()
+
+
+# Leases by themselves.
+
+
+def test_while_one_of_two_readings_is_over_an_event_is_still_not_taken_unread() -> None:
+    leases = Leases()
+    with leases.reading("f"):
+        with leases.reading("f"):
+            assert not leases.take(1, "f")
+        assert not leases.take(1, "f")
+        assert leases.take(1, "g")
+    assert leases.take(2, "f")
+
+
+def test_a_function_that_never_leased_anything_is_forgotten_as_any_other() -> None:
+    leases = Leases()
+    leases.forget("f")
+    assert (leases.held("f"), leases.count("f")) == (set(), 0)
+
+
+def test_an_event_that_ended_before_the_process_died_is_not_taken_for_one_that_ran(tmp_path: Path) -> None:
+    marks = Marks(tmp_path / "marks")
+    for event_id in (5, 7):
+        marks.set(event_id)
+    marks.unset(5)
+    marks.unset(5)
+    marks.unset(99)
+    marks.close()
+    again = Marks(tmp_path / "marks")
+    assert again.left_over == [7]
+    again.clear()
+    again.close()
+    last = Marks(tmp_path / "marks")
+    assert last.left_over == []
+    last.close()

@@ -122,3 +122,26 @@ def test_a_taker_that_gives_up_harms_nobody() -> None:
         assert await stream.take() == b"x"
 
     run(scenario)
+
+
+def test_a_source_that_is_too_fast_again_is_paused_again() -> None:
+    calls: list[str] = []
+
+    class Source:
+        def pause(self) -> None:
+            calls.append("pause")
+
+        def resume(self) -> None:
+            calls.append("resume")
+
+    async def main() -> None:
+        stream = ResponseStream()
+        stream.attach(Source())
+        for _ in range(2):
+            assert stream.put("text/plain", bytes(HIGH_BYTES))
+            assert stream.put("text/plain", b"xy")
+            assert stream.put("text/plain", b"z")
+            assert await stream.take() == bytes(HIGH_BYTES) + b"xyz"
+        assert calls == ["pause", "resume"] * 2
+
+    asyncio.run(main())

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
 from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, version_of, within
-from tests.unit.test_pool import environment_of, scenario, warm
+from tests.unit.test_pool import environment_of, warm
 from thawd.environments.init_phase import InitError
 from thawd.errors import ResourceNotFoundException, ThawdError, TooManyRequestsException
 from thawd.invocation import Result
@@ -22,7 +22,6 @@ from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
 from thawd.telemetry.metrics import Metrics
 
 
-@scenario
 async def test_no_more_environments_than_the_machine_carries_by_count_and_by_memory() -> None:
     house = House(max_environments=3, memory_mb=1024, immediate=True)
     small, large = house.pool("small"), house.pool("large", memory_mb=512)
@@ -37,7 +36,6 @@ async def test_no_more_environments_than_the_machine_carries_by_count_and_by_mem
     await within(tasks[3])
 
 
-@scenario
 async def test_a_function_larger_than_the_machine_still_runs_alone() -> None:
     house = House(memory_mb=256, immediate=True)
     pool = house.pool(memory_mb=1024)
@@ -50,7 +48,6 @@ async def test_a_function_larger_than_the_machine_still_runs_alone() -> None:
     await turns()
 
 
-@scenario
 async def test_on_a_full_machine_the_longest_idle_environment_of_another_function_makes_room() -> None:
     house = House(max_environments=2)
     first, second, third = house.pool("a"), house.pool("b"), house.pool("c")
@@ -64,7 +61,6 @@ async def test_on_a_full_machine_the_longest_idle_environment_of_another_functio
     await within(task)
 
 
-@scenario
 async def test_the_start_that_room_is_made_for_is_begun_before_the_other_is_killed() -> None:
     """While the kernel takes a process down, one that starts at the same time waits for a processor."""
     house = House(max_environments=1)
@@ -80,7 +76,6 @@ async def test_the_start_that_room_is_made_for_is_begun_before_the_other_is_kill
     await within(task)
 
 
-@scenario
 async def test_provisioned_environments_are_not_ended_for_others() -> None:
     house = House(max_environments=1, immediate=True)
     kept, other = house.pool("a", provisioned_concurrency=1), house.pool("b")
@@ -93,7 +88,6 @@ async def test_provisioned_environments_are_not_ended_for_others() -> None:
     await turns()
 
 
-@scenario
 async def test_a_function_without_room_gets_it_when_an_environment_of_another_becomes_idle() -> None:
     house = House(max_environments=1)
     first, second = house.pool("a"), house.pool("b")
@@ -109,7 +103,6 @@ async def test_a_function_without_room_gets_it_when_an_environment_of_another_be
     await within(task)
 
 
-@scenario
 async def test_a_function_without_any_environment_is_not_starved_by_another_that_always_has_waiters() -> None:
     house = House(max_environments=2, immediate=True, patience_s=0.0)
     greedy, starving = house.pool("greedy"), house.pool("starving")
@@ -130,7 +123,6 @@ async def test_a_function_without_any_environment_is_not_starved_by_another_that
     await turns()
 
 
-@scenario
 async def test_an_idle_environment_is_kept_when_nobody_waits_for_room_any_more() -> None:
     # Given a function that asked for room in vain and whose request has gone since
     house = House(max_environments=1)
@@ -148,7 +140,6 @@ async def test_an_idle_environment_is_kept_when_nobody_waits_for_room_any_more()
     assert not environment.was_killed.is_set()
 
 
-@scenario
 async def test_an_idle_environment_of_a_reserved_function_is_kept_when_ending_it_would_help_nobody() -> None:
     """Its place is set aside: an unreserved function that waits for a place could not have it anyway."""
     house = House(max_environments=2)
@@ -168,7 +159,6 @@ async def test_an_idle_environment_of_a_reserved_function_is_kept_when_ending_it
     await within(waiting)
 
 
-@scenario
 async def test_reserved_concurrency_is_set_aside_and_is_a_limit() -> None:
     house = House(max_environments=3, immediate=True)
     shared, reserved = house.pool("s"), house.pool("r", reserved_concurrency=2)
@@ -183,7 +173,6 @@ async def test_reserved_concurrency_is_set_aside_and_is_a_limit() -> None:
     await turns()
 
 
-@scenario
 async def test_two_functions_that_wait_are_both_offered_room_that_comes_free() -> None:
     """An offer to the first can itself free room and offer it to the second; nobody may trip over that."""
     # Given: a place for one unreserved function, held by x; r idle in a place of its own; large and small wait
@@ -209,7 +198,6 @@ async def test_two_functions_that_wait_are_both_offered_room_that_comes_free() -
     await within(tasks[second])
 
 
-@scenario
 async def test_room_is_not_given_twice_when_ending_an_idle_environment_offers_it_to_another() -> None:
     house = House(max_environments=2, immediate=True)
     a, b, c = house.pool("a"), house.pool("b"), house.pool("c")
@@ -286,7 +274,6 @@ def test_removing_a_function_whose_requests_wait_answers_them_and_does_not_freez
         signal.signal(signal.SIGALRM, before)
 
 
-@scenario
 async def test_a_function_that_is_declared_anew_serves_those_who_waited_for_the_one_before() -> None:
     """As when a reload takes it from the configuration and gives it back to the Lambda API, which made it."""
     machine = Machine(max_environments=3)
@@ -315,7 +302,6 @@ async def test_a_function_that_is_declared_anew_serves_those_who_waited_for_the_
         assert (await within(waiting)).payload == b"anew"
 
 
-@scenario
 async def test_a_new_version_serves_those_who_waited_for_the_old_one() -> None:
     machine = Machine(max_environments=3, immediate=True)
     await machine.serve("f")
@@ -337,7 +323,6 @@ async def test_a_new_version_serves_those_who_waited_for_the_old_one() -> None:
     await within(old.ended.wait())
 
 
-@scenario
 async def test_reserved_concurrency_throttles_what_comes_beyond_with_its_own_reason() -> None:
     machine = Machine(immediate=True)
     await machine.serve("f", reserved_concurrency=1)
@@ -351,7 +336,6 @@ async def test_reserved_concurrency_throttles_what_comes_beyond_with_its_own_rea
     await within(first)
 
 
-@scenario
 async def test_zero_reserved_concurrency_throttles_everything() -> None:
     machine = Machine(immediate=True)
     await machine.serve("f", reserved_concurrency=0)
@@ -360,14 +344,12 @@ async def test_zero_reserved_concurrency_throttles_everything() -> None:
     assert machine.spawner.begun == []
 
 
-@scenario
 async def test_an_unknown_function_is_not_found() -> None:
     machine = Machine()
     with pytest.raises(ResourceNotFoundException, match=r"Function not found: arn:aws:lambda:.*:function:g:\$LATEST"):
         await machine.ask("g")
 
 
-@scenario
 async def test_a_failed_init_is_an_answer_with_its_error_document() -> None:
     machine = Machine()
     await machine.serve("f")
@@ -378,7 +360,6 @@ async def test_a_failed_init_is_an_answer_with_its_error_document() -> None:
     assert (result.payload, result.function_error) == (b'{"errorType":"Broken"}', "Unhandled")
 
 
-@scenario
 async def test_an_invocation_that_is_cancelled_harms_no_other() -> None:
     machine = Machine(max_environments=1, immediate=True)
     machine.spawner.slow_to_die = True
@@ -400,7 +381,6 @@ async def test_an_invocation_that_is_cancelled_harms_no_other() -> None:
     assert await machine.dispatcher.drain(0.1) == 0
 
 
-@scenario
 async def test_everything_declared_away_ends_and_is_buried() -> None:
     machine = Machine(immediate=True)
     await machine.serve("a", "b")
@@ -617,7 +597,6 @@ TestAnyOrder.settings = settings(
 )
 
 
-@scenario
 async def test_a_synchronous_request_does_not_wait_for_a_flood_of_asynchronous_ones() -> None:
     """Not for a moment of patience either, which is an hour here."""
     house = House(max_environments=1, immediate=True, patience_s=3600.0)
@@ -637,7 +616,6 @@ async def test_a_synchronous_request_does_not_wait_for_a_flood_of_asynchronous_o
     await turns()
 
 
-@scenario
 async def test_a_synchronous_request_goes_before_asynchronous_ones_that_have_waited_longer_for_room() -> None:
     house = House(max_environments=1, immediate=True, patience_s=3600.0)
     busy, first, second = house.pool("busy"), house.pool("first"), house.pool("second")
@@ -653,7 +631,6 @@ async def test_a_synchronous_request_goes_before_asynchronous_ones_that_have_wai
     await within(patient)
 
 
-@scenario
 async def test_synchronous_requests_keep_their_environment_while_asynchronous_ones_of_another_function_wait() -> None:
     house = House(max_environments=1, immediate=True, patience_s=0.0)
     flooded, other = house.pool("flooded"), house.pool("other")

@@ -1,37 +1,32 @@
-"""Claims about `Room`, asked directly: who overtakes whom, who must give way, what it may hold."""
+"""Claims about the room of a `Room`, asked directly: who overtakes whom, who must give way, what it may hold."""
 
 from __future__ import annotations
 
 import asyncio
-import os
 from collections.abc import Callable, Coroutine
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
-from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, House, turns, version_of
-from thawd.environments.starts.origin import Obstacle, Origin, Reason
-from thawd.invocation import StartKind
+from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, turns, version_of
+from thawd.errors import NoRoomError
 from thawd.scheduling import room as module
-from thawd.scheduling.dispatcher import Dispatcher
-from thawd.scheduling.entries import FunctionEntry
-from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
-from thawd.scheduling.status import document
-from thawd.telemetry.metrics import Metrics
+from thawd.scheduling.room import Room
 
 NOW_S = 1000.0
 
 
 class Tenant:
-    """A function that wants room, urgently or not, and has none that is idle."""
+    """A function that wants room, urgently or not; `idle` has since when each of its idle environments is."""
 
     def __init__(self, name: str, *, urgent: bool = False, **function: Any) -> None:
         self.version = version_of(name, **function)
         self.urgent = urgent
         self.wants = True
-        self.grown = 0
+        self.idle: list[float] = []
+        self.on_grow: Callable[[], None] = lambda: None
+        self.on_end: Callable[[], None] = lambda: None
 
     def wants_room(self) -> bool:
         return self.wants
@@ -40,13 +35,14 @@ class Tenant:
         return self.urgent
 
     def oldest_idle_s(self) -> float | None:
-        return None
+        return min(self.idle, default=None)
 
     def end_oldest_idle(self) -> None:
-        raise AssertionError("nothing is idle here")
+        self.idle.remove(min(self.idle))
+        self.on_end()
 
     def grow(self) -> None:
-        self.grown += 1
+        self.on_grow()
 
 
 def a_room(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000, patience_s: float = 1.0) -> Room:
@@ -170,6 +166,141 @@ async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_late
     assert room.reserve(urgent)
 
 
+@claim
+async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_came_later() -> None:
+    whole, first, second = Tenant("whole", memory_mb=1000), Tenant("a", memory_mb=600), Tenant("b", memory_mb=600)
+    room = a_room(whole, first, second, memory_mb=1000)
+    assert room.reserve(whole)
+    assert not room.reserve(first)
+    assert not room.reserve(second)
+    room.release(whole)
+    assert not room.reserve(second)
+    assert room.reserve(first)
+
+
+@claim
+async def test_a_functions_own_wish_for_room_is_no_reason_to_end_its_idle_environment() -> None:
+    tenant, other = Tenant("a"), Tenant("b")
+    room = a_room(tenant, other, max_environments=1)
+    assert room.reserve(tenant)
+    assert not room.reserve(tenant)
+    assert not room.should_yield(tenant)
+    assert not room.reserve(other)
+    assert room.should_yield(tenant)
+
+
+@claim
+async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -> None:
+    whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p"), Tenant("u", urgent=True)
+    room = a_room(whole, patient, urgent, memory_mb=1000)
+    offered: list[str] = []
+    patient.on_grow, urgent.on_grow = (lambda name=name: offered.append(name) for name in ("p", "u"))
+    assert room.reserve(whole)
+    assert not room.reserve(patient)
+    assert not room.reserve(urgent)
+    room.release(whole)
+    assert offered == []  # not before what is being done is done
+    await turns()
+    assert offered == ["u", "p"]
+
+
+# Making room by ending what is idle.
+
+
+def with_idle(room: Room, tenant: Tenant, *since_s: float) -> None:
+    """Given: so many environments of `tenant` that are idle, each since that time."""
+    for at_s in since_s:
+        assert room.reserve(tenant)
+        tenant.idle.append(at_s)
+    tenant.on_end = lambda: room.release(tenant)
+
+
+def test_a_place_is_made_by_ending_what_has_been_idle_longest_but_nothing_of_a_reserved_function() -> None:
+    reserved, a, b, asking = Tenant("r", reserved_concurrency=1), Tenant("a"), Tenant("b"), Tenant("asking")
+    room = a_room(reserved, a, b, asking, max_environments=3)
+    with_idle(room, reserved, 1.0)
+    with_idle(room, a, 3.0)
+    with_idle(room, b, 2.0)
+    assert room.reserve(asking)
+    assert (reserved.idle, a.idle, b.idle) == ([1.0], [3.0], [])
+    assert room.reserve(asking)
+    assert not room.reserve(asking)
+    assert reserved.idle == [1.0]
+
+
+def test_memory_is_made_by_ending_idle_environments_of_reserved_functions_too_as_many_as_it_takes() -> None:
+    reserved, a, asking = Tenant("r", reserved_concurrency=2), Tenant("a"), Tenant("asking", memory_mb=300)
+    room = a_room(reserved, a, asking, memory_mb=512)
+    with_idle(room, a, 2.0, 4.0)
+    with_idle(room, reserved, 1.0, 3.0)
+    assert room.reserve(asking)
+    assert (reserved.idle, a.idle) == ([], [4.0])  # 1.0, 2.0 and 3.0 went: 128 + 300 MiB fit into 512
+
+
+def test_no_function_ends_its_own_idle_environment_to_make_room_for_itself() -> None:
+    by_count, by_memory = Tenant("a"), Tenant("b", memory_mb=600)
+    room = a_room(by_count, max_environments=1)
+    with_idle(room, by_count, 1.0)
+    assert not room.reserve(by_count)
+    room = a_room(by_memory, memory_mb=1000)
+    with_idle(room, by_memory, 1.0)
+    assert not room.reserve(by_memory)
+    assert (by_count.idle, by_memory.idle) == ([1.0], [1.0])
+
+
+class Crowded(FakeSpawner):
+    """A machine without a process left, until so many tries were made."""
+
+    def __init__(self, free_after: int) -> None:
+        super().__init__(immediate=True)
+        self.free_after = free_after
+        self.tries: list[bool] = []
+
+    async def start(self, version: Any, *, provisioned: bool = False) -> FakeEnvironment:
+        self.tries.append(provisioned)
+        if len(self.tries) <= self.free_after:
+            raise NoRoomError("Resource temporarily unavailable")
+        return await super().start(version, provisioned=provisioned)
+
+
+@pytest.mark.parametrize(
+    ("idle", "free_after", "tries", "left"),
+    [
+        (9, 0, 1, 9),
+        (9, 1, 2, 8),  # one gave its process
+        (9, 5, 6, 8),
+        (9, 6, 7, 7),  # another after five tries, as the kernel may still be taking the first down
+        (9, 19, 20, 5),
+        (1, 19, 20, 0),  # and it goes on trying once one has been ended
+    ],
+)
+def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
+    monkeypatch: pytest.MonkeyPatch, idle: int, free_after: int, tries: int, left: int
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0)
+    holder, asking = Tenant("a"), Tenant("b")
+    room = a_room(holder, asking, max_environments=20)
+    with_idle(room, holder, *map(float, range(idle)))
+    room._spawner = spawner = Crowded(free_after)  # type: ignore[assignment]
+    asyncio.run(room.start(asking.version, provisioned=True))
+    assert spawner.tries == [True] * tries
+    assert len(holder.idle) == left
+
+
+@pytest.mark.parametrize(("idle", "tries"), [(0, 1), (1, 20), (9, 20)])
+def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try_or_the_first_with_nothing_idle(
+    monkeypatch: pytest.MonkeyPatch, idle: int, tries: int
+) -> None:
+    monkeypatch.setattr(module, "_RETRY_S", 0)
+    holder, asking = Tenant("a"), Tenant("b")
+    room = a_room(holder, asking, max_environments=20)
+    with_idle(room, holder, *map(float, range(idle)))
+    room._spawner = spawner = Crowded(99)  # type: ignore[assignment]
+    with pytest.raises(NoRoomError):
+        asyncio.run(room.start(asking.version))
+    assert spawner.tries == [False] * tries
+
+
 # Giving way between two requests.
 
 
@@ -214,149 +345,36 @@ def test_synchronous_requests_get_an_environment_from_asynchronous_ones_without_
     assert must_yield(clock, running=False, waiting=True, waited_s=waited_s, has_one=has_one) is gives_way
 
 
+def test_who_has_just_given_way_goes_to_the_end_of_the_line(clock: SimpleNamespace) -> None:
+    tenant, other, third = Tenant("a"), Tenant("b"), Tenant("c")
+    room = a_room(tenant, other, third, max_environments=1, patience_s=5.0)
+
+    async def main() -> None:
+        assert room.reserve(tenant)
+        for waiting in (tenant, other, third):
+            assert not room.reserve(waiting)
+        clock.now_s += 5
+        assert room.must_yield(tenant)
+        assert list(room._line) == [other, third, tenant]
+        assert room._line[tenant] == clock.now_s
+
+    asyncio.run(main())
+
+
+def test_who_need_not_give_way_keeps_its_place_in_the_line(clock: SimpleNamespace) -> None:
+    tenant, other = Tenant("a"), Tenant("b")
+    room = a_room(tenant, other, max_environments=1, patience_s=5.0)
+
+    async def main() -> None:
+        assert room.reserve(tenant)
+        assert not room.reserve(tenant)
+        assert not room.reserve(other)
+        clock.now_s += 1
+        assert not room.must_yield(tenant)
+        assert list(room._line) == [tenant, other]
+
+    asyncio.run(main())
+
+
 def test_synchronous_requests_never_give_way_to_asynchronous_ones(clock: SimpleNamespace) -> None:
     assert not must_yield(clock, running=True, waiting=False, waited_s=1e6, has_one=False)
-
-
-# What the machine may hold.
-
-
-def test_a_reserved_function_can_have_its_share_and_an_unreserved_one_what_is_left() -> None:
-    reserved, shared = Tenant("r", reserved_concurrency=3), Tenant("s")
-    room = a_room(reserved, shared, max_environments=8)
-    assert room.most_at_once(reserved.version.function) == 3
-    assert room.most_at_once(shared.version.function) == 5
-
-
-def test_a_tenant_that_left_is_asked_for_nothing_and_may_leave_twice() -> None:
-    tenant = Tenant("a")
-    room = a_room(tenant)
-    room.leave(tenant)
-    room.leave(tenant)
-    assert room._tenants == []
-
-
-@pytest.mark.parametrize(
-    ("limits", "mb"),
-    [
-        ({}, 8000),
-        ({"/sys/fs/cgroup/memory.max": "max\n"}, 8000),
-        ({"/sys/fs/cgroup/memory.max": str(5000 << 20)}, 4000),
-        ({"/sys/fs/cgroup/memory/memory.limit_in_bytes": str(2500 << 20)}, 2000),
-        ({"/sys/fs/cgroup/memory.max": "max\n", "/sys/fs/cgroup/memory/memory.limit_in_bytes": str(2500 << 20)}, 2000),
-        ({"/sys/fs/cgroup/memory.max": str(1 << 62)}, 8000),
-    ],
-)
-def test_environments_may_have_four_fifths_of_the_machines_memory_or_of_the_cgroups(
-    monkeypatch: pytest.MonkeyPatch, limits: dict[str, str], mb: int
-) -> None:
-    sizes = {"SC_PHYS_PAGES": 10_000 * 256, "SC_PAGE_SIZE": 4096}
-
-    def read_text(path: Path) -> str:
-        if str(path) not in limits:
-            raise FileNotFoundError(path)
-        return limits[str(path)]
-
-    monkeypatch.setattr(module.os, "sysconf", sizes.__getitem__)
-    monkeypatch.setattr(module.Path, "read_text", read_text)
-    assert default_memory_mb() == mb
-
-
-def test_sixteen_environments_may_be_for_each_core_this_process_may_use(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 3, 7} if pid == 0 else set(), raising=False)
-    assert default_max_environments() == 48
-    monkeypatch.delattr(os, "sched_getaffinity")
-    assert default_max_environments() == 32
-
-
-# What it reports, and what it watches.
-
-
-@pytest.mark.parametrize(
-    ("unfrozen", "unforked", "why"),
-    [
-        ("no freezing here", None, "no freezing here"),
-        ("no freezing here", "no freezing here", "no freezing here"),
-        ("a thread", "off", "not thawed: a thread; not forked: off"),
-    ],
-)
-def test_why_a_start_is_slow_is_one_reason_where_all_agree_else_each_with_what_it_hindered(
-    unfrozen: str, unforked: str | None, why: str
-) -> None:
-    origin = Origin(version_of())
-    assert origin.why is None
-    origin.unfrozen = Reason(unfrozen)
-    origin.unforked = None if unforked is None else Reason(unforked)
-    assert origin.why == why
-
-
-@pytest.mark.parametrize(("init_ms", "reported"), [(None, None), (12.345678, 12.346)])
-def test_how_a_version_starts_is_what_its_origin_says(init_ms: float | None, reported: float | None) -> None:
-    asked: list[object] = []
-    obstacle = Obstacle(StartKind.THAW, "r")
-    origin = SimpleNamespace(
-        start="fork", obstacles=(obstacle,), why="r", init_ms=init_ms, describe=lambda: {"OptimizationStatus": "Off"}
-    )
-    spawner: Any = SimpleNamespace(origin=lambda version: asked.append(version) or origin)
-    family = FunctionEntry(version_of().function, Metrics().function("f"))
-    assert document(family, spawner)["start"] is None
-    family.latest.pool = pool = House().pool()
-    shown = document(family, spawner)
-    assert asked == [pool.version]
-    assert (shown["start"], shown["start_reason"], shown["template_init_ms"]) == ("fork", "r", reported)
-    assert shown["start_reasons"] == [{"start": StartKind.THAW, "reason": "r"}]
-    assert shown["snapshot"] == {"OptimizationStatus": "Off", "restore_p50_ms": None}
-
-
-@pytest.mark.parametrize("stopping", [False, True])
-def test_a_version_is_retired_for_good_unless_the_server_stops(stopping: bool) -> None:
-    async def main() -> None:
-        house, said = House(), []
-        house.spawner.retire = lambda version, *, for_good: said.append(for_good)  # type: ignore[method-assign]
-        dispatcher = Dispatcher(house.room, house.spawner, Metrics(), max_waiting=1, spawn_task=house.spawn_task)  # type: ignore[arg-type]
-        version = version_of()
-        dispatcher.declare({"f": version.function})
-        await dispatcher.publish(version)
-        dispatcher.stopping = stopping
-        dispatcher.declare({})
-        assert said == [not stopping]
-        await turns()
-
-    asyncio.run(main())
-
-
-def test_the_memory_of_environments_is_looked_at_while_they_are_busy_and_those_over_their_limit_are_killed(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    looked: list[str] = []
-
-    class Limit:
-        def __init__(self, name: str, within: bool) -> None:
-            self.name, self.within = name, within
-
-        def check(self) -> bool:
-            looked.append(self.name)
-            return self.within
-
-    async def main() -> None:
-        monkeypatch.setattr(module, "_WATCH_S", 0)
-        room = a_room()
-        unlimited, modest, greedy, idle = (FakeEnvironment(version_of()) for _ in range(4))
-        modest.memory_limit, greedy.memory_limit = Limit("modest", True), Limit("greedy", False)
-        idle.memory_limit = Limit("idle", False)
-        watching = asyncio.get_running_loop().create_task(room.watch_memory())
-        await turns()
-        assert looked == []
-        for environment in (unlimited, modest, greedy, idle):
-            room.began(environment)
-        room.finished(idle)
-        await asyncio.wait_for(greedy.was_killed.wait(), 60)
-        assert not any(environment.was_killed.is_set() for environment in (unlimited, modest, idle))
-        assert set(looked) == {"modest", "greedy"}
-        for environment in (unlimited, modest, greedy):
-            room.finished(environment)
-        await turns()
-        assert not room._any_busy.is_set()
-        watching.cancel()
-
-    asyncio.run(main())

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+import time
 from urllib.parse import unquote_plus, unquote_to_bytes
 
 import pytest
@@ -49,7 +50,7 @@ def test_a_created_object_is_told_in_lambdas_json() -> None:
     assert record["eventTime"] == "2026-09-21T14:13:20.123Z"
     assert record["eventName"] == "ObjectCreated:Put"
     assert record["userIdentity"]["principalId"]
-    assert record["requestParameters"]["sourceIPAddress"]
+    assert record["requestParameters"]["sourceIPAddress"] == "127.0.0.1"
     assert re.fullmatch("[0-9A-F]{16}", record["responseElements"]["x-amz-request-id"])
     assert record["responseElements"]["x-amz-id-2"]
     assert record["s3"] == {
@@ -75,8 +76,12 @@ def test_a_removed_object_has_neither_size_nor_etag() -> None:
     assert record["s3"]["object"] == {"key": "cats/a+b%2Bc.png", "sequencer": "18D30000000000AB"}
 
 
-def test_the_milliseconds_are_there_on_a_whole_second() -> None:
-    (record,) = json.loads(encode(event(at_s=1_790_000_000.0), configuration_id="f"))["Records"]
+def test_the_milliseconds_are_there_on_a_whole_second_and_the_time_is_in_utc(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Asia/Tokyo")
+        time.tzset()
+        (record,) = json.loads(encode(event(at_s=1_790_000_000.0), configuration_id="f"))["Records"]
+    time.tzset()
     assert record["eventTime"] == "2026-09-21T14:13:20.000Z"
 
 

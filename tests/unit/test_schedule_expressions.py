@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from itertools import pairwise
 from zoneinfo import ZoneInfo
@@ -10,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from thawd.grammar.schedule_expressions import ScheduleError, parse
+from thawd.grammar.schedule_expressions import ScheduleError, parse, utc_text
 
 
 def times(expression: str, start: str, *, zone: str = "UTC", count: int = 3) -> list[str]:
@@ -52,7 +54,15 @@ def times(expression: str, start: str, *, zone: str = "UTC", count: int = 3) -> 
         ("cron(0 0 29 2 ? *)", "2026-01-01", ["2028-02-29 00:00", "2032-02-29 00:00", "2036-02-29 00:00"]),
         ("cron(0 0 1 JAN,jul ? *)", "2026-01-01", ["2026-07-01 00:00", "2027-01-01 00:00", "2027-07-01 00:00"]),
         ("cron(0 0 ? * FRI-MON *)", "2026-01-01", ["2026-01-02 00:00", "2026-01-03 00:00", "2026-01-04 00:00"]),
+        ("cron(0 0 ? * FRI-MON/2 *)", "2026-01-01", ["2026-01-02 00:00", "2026-01-04 00:00", "2026-01-09 00:00"]),
+        ("cron(0 0 1 NOV-FEB ? *)", "2026-10-01", ["2026-11-01 00:00", "2026-12-01 00:00", "2027-01-01 00:00"]),
+        ("cron(0 0 1 NOV-FEB ? *)", "2027-01-01", ["2027-02-01 00:00", "2027-11-01 00:00", "2027-12-01 00:00"]),
+        # the first and the last day of a month; a month that ends on a Sunday; one whose next month begins on a Friday
+        ("cron(0 0 ? * THU,FRI *)", "2026-12-25", ["2026-12-31 00:00", "2027-01-01 00:00", "2027-01-07 00:00"]),
+        ("cron(0 0 LW * ? *)", "2026-05-15", ["2026-05-29 00:00", "2026-06-30 00:00", "2026-07-31 00:00"]),
+        ("cron(0 0 ? * FRIL *)", "2026-04-10", ["2026-04-24 00:00", "2026-05-29 00:00", "2026-06-26 00:00"]),
         ("cron(0 0 1 1 ? 2027)", "2026-01-01", ["2027-01-01 00:00"]),
+        ("rate(36500 days)", "2026-01-01", ["2125-12-08 00:00", "2225-11-14 00:00", "2325-10-21 00:00"]),
         ("rate(1 minute)", "2026-01-01", ["2026-01-01 00:01", "2026-01-01 00:02", "2026-01-01 00:03"]),
         ("rate(12 hours)", "2026-01-01T01:00", ["2026-01-01 13:00", "2026-01-02 01:00", "2026-01-02 13:00"]),
         ("at(2026-12-01T09:00:00)", "2026-01-01", ["2026-12-01 09:00"]),
@@ -71,6 +81,7 @@ def test_an_expression_stands_for_its_times(expression: str, start: str, expecte
         ("cron(30 2 * * ? *)", "Europe/Berlin", "2026-10-24T12:00", ["2026-10-25 02:30", "2026-10-26 02:30"]),
         ("cron(0 * * * ? *)", "Europe/Berlin", "2026-03-29T01:00", ["2026-03-29 03:00", "2026-03-29 04:00"]),
         ("cron(0 2 ? * SUN#2 *)", "America/New_York", "2026-03-01", ["2026-04-12 02:00", "2026-05-10 02:00"]),
+        ("cron(0 0 1 1 ? 2027)", "Pacific/Auckland", "2026-06-01", ["2027-01-01 00:00"]),
         ("at(2026-07-01T09:00:00)", "America/New_York", "2026-01-01", ["2026-07-01 09:00"]),
     ],
 )
@@ -137,6 +148,61 @@ def test_what_is_no_expression_is_refused(expression: str) -> None:
         parse(expression, zone=ZoneInfo("UTC"))
 
 
+MONTHS = "JAN, FEB, MAR, APR, MAY, JUN, JUL, AUG, SEP, OCT, NOV, DEC"
+DAYS = "SUN, MON, TUE, WED, THU, FRI, SAT"
+
+
+@pytest.mark.parametrize(
+    ("expression", "field", "said"),
+    [
+        ("cron(60 0 * * ? *)", "minutes", ["'60'", "from 0 to 59"]),
+        ("cron(0 24 * * ? *)", "hours", ["'24'", "from 0 to 23"]),
+        ("cron(0 0 32 * ? *)", "day-of-month", ["'32'", "from 1 to 31"]),
+        ("cron(0 0 32W * ? *)", "day-of-month", ["'32'", "from 1 to 31"]),
+        ("cron(0 0 1 13 ? *)", "month", ["'13'", "from 1 to 12", MONTHS]),
+        ("cron(0 0 ? * 8 *)", "day-of-week", ["'8'", "from 1 to 7", DAYS]),
+        ("cron(0 0 ? * 8L *)", "day-of-week", ["'8'", "from 1 to 7", DAYS]),
+        ("cron(0 0 ? * 8#1 *)", "day-of-week", ["'8'", "from 1 to 7", DAYS]),
+        ("cron(0 0 1 1 ? 2200)", "year", ["'2200'", "from 1970 to 2199"]),
+        ("cron(0 0 5-1 * ? *)", "day-of-month", ["'5-1'"]),
+        ("cron(0/x 0 * * ? *)", "minutes", ["'0/X'"]),
+    ],
+)
+def test_what_is_wrong_is_told_with_its_field_and_its_bounds(expression: str, field: str, said: list[str]) -> None:
+    with pytest.raises(ScheduleError) as error:
+        parse(expression, zone=ZoneInfo("UTC"))
+    assert str(error.value).startswith(f"{field}: ")
+    assert all(part in str(error.value) for part in said)
+    assert ", or " in str(error.value) or field not in ("month", "day-of-week")
+
+
+def test_cron_is_told_to_have_six_fields_by_their_names() -> None:
+    with pytest.raises(ScheduleError, match=r"minutes hours day-of-month month day-of-week year.* 2$"):
+        parse("cron(0 0)", zone=ZoneInfo("UTC"))
+
+
+def test_a_time_in_an_event_is_in_utc_to_the_second() -> None:
+    assert utc_text(1_795_000_000.9) == "2026-11-18T11:06:40Z"
+
+
+@pytest.fixture
+def far_east(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """The machine itself stands on Kiritimati, 14 hours before UTC and 25 before Pago Pago."""
+    with monkeypatch.context() as patched:
+        patched.setenv("TZ", "Pacific/Kiritimati")
+        time.tzset()
+        yield
+    time.tzset()
+
+
+@pytest.mark.usefixtures("far_east")
+def test_the_machines_own_time_zone_plays_no_part() -> None:
+    assert utc_text(1_795_000_000) == "2026-11-18T11:06:40Z"
+    found = times("cron(30 23 * * ? *)", "2026-11-18T23:15", zone="Pacific/Pago_Pago", count=2)
+    assert found == ["2026-11-18 23:30", "2026-11-19 23:30"]
+    assert times("at(2026-12-01T09:00:00)", "2026-01-01") == ["2026-12-01 09:00"]
+
+
 @settings(deadline=None)
 @given(
     st.sampled_from(["UTC", "Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"]),
@@ -160,5 +226,5 @@ def test_times_follow_each_other_and_none_is_shown_twice(zone: str, expression: 
 
 
 def test_a_time_that_its_only_day_skips_is_refused() -> None:
-    with pytest.raises(ScheduleError, match="never comes"):
+    with pytest.raises(ScheduleError, match="has no times"):
         parse("cron(30 2 29 3 ? 2026)", zone=ZoneInfo("Europe/Berlin"))

@@ -78,6 +78,7 @@ def code_of(
         ("/a/b/", "x=1"),
         ("/a%20b/%C3%BC", "b=2&a=1&a=0"),
         ("/a//b/../c/./d", "x=%20&y=a%2Bb&z"),
+        ("/a/b/c/../d", ""),
         ("/a/b/c/../../d", ""),
         ("/a//b/", ""),
         ("/2015-03-31/functions/f%3A1/invocations", "Qualifier=%24LATEST"),

@@ -22,7 +22,7 @@ from tests.unit.interpreters_here import INTERPRETERS
 from thawd.snapshot.lint import search as lint
 
 ROOT = Path(__file__).parents[2]
-PAGE = ROOT / "docs" / "uniqueness.md"
+PAGE = ROOT / "docs" / "reference" / "snapshot-lint.md"
 SECRET = "AbCdEf0123456789"
 
 
@@ -585,7 +585,7 @@ def test_the_text_for_people_has_a_paragraph_for_each_finding() -> None:
 @pytest.mark.parametrize("rule", sorted(lint.RULES))
 def test_every_rule_is_documented_by_its_title_and_with_an_example(rule: str) -> None:
     page = PAGE.read_text()
-    section = re.search(rf"^### {rule}: (.+?)$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
+    section = re.search(rf"^## {rule}: (.+?)$(.*?)(?=^##|\Z)", page, re.MULTILINE | re.DOTALL)
     assert section is not None
     assert section[1] == lint.RULES[rule].title
     if rule in CASES:
@@ -597,7 +597,7 @@ def test_the_documentation_knows_no_other_rules() -> None:
 
 
 def _examples() -> list[tuple[str, str]]:
-    sections = re.findall(r"^### (TS\d{3}): .+?$(.*?)(?=^##|\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
+    sections = re.findall(r"^## (TS\d{3}): .+?$(.*?)(?=^##|\Z)", PAGE.read_text(), re.MULTILINE | re.DOTALL)
     return [(rule, code) for rule, text in sections for code in re.findall(r"```python\n(.*?)```", text, re.DOTALL)]
 
 

@@ -484,4 +484,4 @@ def test_a_temporary_folder_of_the_system_gives_way_to_a_new_tmpdir(tmp_path: Pa
 
 @pytest.mark.parametrize("name", [*uniqueness.RENEWALS, "threading"])
 def test_every_renewal_is_documented(name: str) -> None:
-    assert f"`{name}`" in (ROOT / "docs" / "uniqueness.md").read_text()
+    assert f"`{name}`" in (ROOT / "docs" / "explanation" / "uniqueness.md").read_text()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
@@ -160,3 +161,92 @@ def test_a_queue_of_notifications_is_one_buckets(tmp_path: Path) -> None:
     problem = only_mistake(tmp_path, HELLO + text)
     assert (problem.key, problem.found) == ("buckets.two.notifications", "the queue of bucket one")
     assert bucket_at(tmp_path, "s3://there", f"notifications = '{QUEUE}'").notifications == QUEUE
+
+
+# What is secret.
+
+
+def test_a_password_is_concealed_as_it_is_written_as_it_is_meant_and_as_it_is_encoded(tmp_path: Path) -> None:
+    url = url_of(tmp_path, "postgresql://me:a%2Fb c@host/db?sslpassword=x/y")
+    for secret in ("a%2Fb c", "a/b c", "x/y", "x%2Fy"):
+        assert url.conceal(f"refused: {secret}!") == "refused: ***!"
+
+
+def test_what_comes_in_by_a_variable_is_concealed_wherever_it_stands_in_the_url(tmp_path: Path) -> None:
+    url = url_of(tmp_path, "postgresql://${WHO}:${PW}@host/db", WHO="ann@example", PW="p w")
+    for secret in ("ann@example", "ann%40example", "p w", "p%20w"):
+        assert url.conceal(f"no such role {secret}") == "no such role ***"
+
+
+def test_of_a_url_that_is_one_variable_the_password_is_concealed_and_the_rest_is_shown(tmp_path: Path) -> None:
+    whole = "postgresql://me:secret@host/db"
+    url = url_of(tmp_path, "${DATABASE_URL}", DATABASE_URL=whole)
+    assert url.conceal(f"cannot reach {whole}") == "cannot reach postgresql://me:***@host/db"
+
+
+def test_a_secret_that_is_within_a_longer_one_leaves_nothing_of_it(tmp_path: Path) -> None:
+    url = url_of(tmp_path, "postgresql://${SHORT}:${LONG}@host/db", SHORT="pass", LONG="zz-password-1")
+    assert url.conceal("zz-password-1 and pass") == "*** and ***"
+    assert [len(secret) for secret in url.secrets] == sorted((len(secret) for secret in url.secrets), reverse=True)
+
+
+# What just fits.
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "dynamodb://labels?region=eu-west-1&endpoint=http://127.0.0.1:8000&profile=mine",
+        "dynamodb://labels/",
+        f"postgresql://host/db?table={'x' * 63}&schema={'y' * 63}",
+        "postgresql://host/db?schema=s",
+    ],
+)
+def test_a_url_of_a_table_may_say_so_much(tmp_path: Path, text: str) -> None:
+    assert str(url_of(tmp_path, text)) == text
+
+
+@pytest.mark.parametrize(
+    ("text", "found", "allowed"),
+    [
+        ("postgresql://host/db?table=a%00b", "a table with a name of 3 bytes", "a name of 1 to 63 bytes"),
+        ("postgresql://host/db\t", '"postgresql://host/db\t"', "a URL; characters such as # / @"),
+        ("postgresql://[host/db", '"postgresql://[host/db"', "a URL; characters such as # / @"),
+        ("dynamodb://ab", '"dynamodb://ab"', 'a URL such as "dynamodb://TABLE?region=eu-west-1"'),
+        ("dynamodb://labels?table=x", 'the parameter "table"', "one of the parameters: region, endpoint, profile"),
+        ("mysql://host/db", 'the scheme "mysql"', "one of the schemes: postgresql, postgres, dynamodb"),
+    ],
+)
+def test_what_does_not_fit_is_told_with_what_does(tmp_path: Path, text: str, found: str, allowed: str) -> None:
+    problem = only_mistake(tmp_path, f"{HELLO}[tables.labels]\nurl = {json.dumps(text)}")
+    assert problem.found == found
+    assert problem.allowed.startswith(allowed)
+
+
+@pytest.mark.parametrize(
+    ("url", "found", "allowed"),
+    [
+        ("s3://there?anonymous=", 'anonymous=""', "true or false"),
+        ("s3://there?anonymous=yes", 'anonymous="yes"', "true or false"),
+        ("s3://there/./b", '"s3://there/./b"', 'a URL such as "s3://bucket/prefix"'),
+        ("az://there", '"az://there"', "a URL with ?account=NAME, or the variable AZURE_STORAGE_ACCOUNT_NAME"),
+    ],
+)
+def test_a_url_of_a_bucket_that_does_not_fit_is_told_with_what_does(
+    tmp_path: Path, url: str, found: str, allowed: str
+) -> None:
+    problem = only_mistake(tmp_path, f"{HELLO}[buckets.photos]\nurl = '{url}'")
+    assert (problem.found, problem.allowed) == (found, allowed)
+
+
+@pytest.mark.parametrize("value", ["true", "false"])
+def test_a_bucket_may_be_addressed_by_path_and_read_by_anybody_or_not(tmp_path: Path, value: str) -> None:
+    bucket = bucket_at(tmp_path, f"s3://there?anonymous={value}&path_style={value}")
+    assert bucket.parameters == {"anonymous": value, "path_style": value}
+    assert bucket.prefix == ""
+
+
+def test_the_default_region_of_the_environment_stands_behind_its_region(tmp_path: Path) -> None:
+    assert bucket_at(tmp_path, "s3://there", AWS_DEFAULT_REGION="eu-west-3").region == "eu-west-3"
+    both = bucket_at(tmp_path, "s3://there", AWS_REGION="eu-north-1", AWS_DEFAULT_REGION="eu-west-3")
+    assert both.region == "eu-north-1"

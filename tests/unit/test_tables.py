@@ -21,6 +21,8 @@ from thawd.stores.schema import open_state
 from thawd.stores.tables.access import Tables
 from thawd.stores.tables.sqlite import SqliteTable, read_file
 
+pytestmark = pytest.mark.in_memory
+
 SRC = Path(__file__).parents[2] / "src"
 
 

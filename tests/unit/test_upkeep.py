@@ -5,11 +5,15 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from thawd.queue.upkeep import Upkeep
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import NewEvent
 from thawd.stores.schema import open_state
+
+pytestmark = pytest.mark.in_memory
 
 
 def test_events_of_functions_that_a_stop_takes_away_are_not_given_up(tmp_path: Path) -> None:

@@ -114,3 +114,10 @@ def test_the_head_is_json_text_on_the_wire() -> None:
     head_bytes, body_bytes, kind = wire.sizes(data)
     assert (kind, body_bytes) == (wire.CALL, 2)
     assert json.loads(data[wire.HEADER.size : wire.HEADER.size + head_bytes]) == {"op": "table.put"}
+
+
+def test_a_frame_without_a_body_is_its_head_alone_as_json_without_spaces() -> None:
+    head = {"id": "1", "left_ms": [1, 2]}
+    frame = wire.encode(wire.READY, head)
+    assert frame == wire.encode(wire.READY, head, b"")
+    assert frame.endswith(b'{"id":"1","left_ms":[1,2]}')

@@ -1,5 +1,4 @@
-"""Load and what comes of it: ``thawd bench``.
+"""``thawd bench``: the load generator, the records of its requests, and reports about them.
 
-Owns the load generator, what it records, and its reports. Serves nothing and starts nothing but private servers, as
-programs; imports neither the server nor the command line.
+Serves nothing. It starts only private servers, as programs, and imports neither the server nor the command line.
 """

@@ -1,7 +1,7 @@
-"""When the requests of an open loop are meant to be sent. Pure: randomness comes from a seed.
+"""Times at which an open loop sends its requests. Randomness comes from a seed.
 
-An open loop sends at times that do not depend on the answers, as people do. Each function gives offsets from the
-beginning, in seconds, ascending.
+An open loop sends at times that do not depend on the answers, as people do. Each function returns offsets from the
+beginning of the load, in seconds, ascending.
 """
 
 from __future__ import annotations
@@ -23,13 +23,13 @@ def arrivals(
     """Offsets by a pattern.
 
     Args:
-        pattern: one of `PATTERNS`: at equal distances; with exponential distances, as independent callers have them; so
-            many at once at equal distances.
+        pattern: one of `PATTERNS`: ``constant`` has equal distances; ``poisson`` exponentially distributed ones, as
+            independent callers have; ``bursts`` sends groups of requests at equal distances.
         rate_per_s: requests a second on average, above 0.
-        requests: how many at most; None: no limit.
-        duration_s: until when; None: no limit.
-        burst: requests of a burst, 1 or more.
-        seed: of the random distances; the same one gives the same times.
+        requests: limit of requests; None: no limit.
+        duration_s: end of the load, seconds; None: no limit.
+        burst: requests in a burst, 1 or more.
+        seed: seed of the random distances; equal seeds make equal times.
     """
     if pattern == "poisson":
         offsets = _poisson(rate_per_s, seed)
@@ -52,16 +52,17 @@ def _poisson(rate_per_s: float, seed: int) -> Iterator[float]:
 
 
 def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
-    """Offsets from a file: a time in seconds on each line (the first field, where there are commas); ``#`` comments.
+    """Offsets from a file with a time in seconds on each line.
 
-    The times may be since anything, such as 1970: what counts is their distance from the earliest one.
+    Of a line with commas, the first field is the time; ``#`` begins a comment. The times may count from any moment,
+    such as 1970, because offsets count from the earliest one.
 
     Args:
-        path: of the file.
-        speed: the recording is played so many times as fast.
+        path: the file.
+        speed: factor by which the recording is replayed faster.
 
     Raises:
-        StoreError: it cannot be read, holds no times, or something else.
+        StoreError: the file cannot be read, holds no times, or holds other text.
     """
     times = []
     try:
@@ -74,12 +75,12 @@ def recorded(path: Path, *, speed: float = 1.0) -> list[float]:
                 if time_s is not None:
                     times.append(time_s)
                 elif number > 1:  # the first line may be a heading
-                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is no time in seconds")
+                    raise StoreError(f"{path}, line {number}: {field[:40]!r} is not a time in seconds")
     except (OSError, UnicodeDecodeError) as error:
         raise StoreError(f"the arrivals {path} cannot be read: {error}") from error
     times.sort()
     if not times:
-        raise StoreError(f"{path} holds no arrivals: give a time in seconds on each line")
+        raise StoreError(f"{path} holds no arrivals: write a time in seconds on each line")
     return [(time_s - times[0]) / speed for time_s in times]
 
 

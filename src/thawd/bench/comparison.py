@@ -1,9 +1,8 @@
-"""Two runs side by side: ratios, and between which bounds they lie by chance alone.
+"""Compares two runs: ratios of their figures, with 95 % bootstrap intervals.
 
-The bounds are those of a bootstrap: were the requests of each run drawn again and again from what was measured, 95 of
-100 ratios would lie within. A percentile of such a draw is an order statistic of uniform numbers, whose distribution is
-known (Beta), so no sample is drawn at all. The bounds say nothing of what differs from run to run: measure more than
-once.
+A bootstrap draws the requests of each run again and again from the measured ones; 95 of 100 ratios lie within the
+bounds. A percentile of such a draw is an order statistic of uniform numbers, whose distribution is known (Beta), so
+only that number is drawn and no sample. The bounds do not cover differences from run to run: measure more than once.
 
 Source: Efron, Tibshirani, "An Introduction to the Bootstrap", 13.3 (percentile intervals); David, Nagaraja, "Order
 Statistics", 2.1.
@@ -30,11 +29,11 @@ class Ratio(msgspec.Struct, frozen=True):
 
     Attributes:
         name: ``p50`` and so on, or ``requests/s``.
-        before: of the first run.
-        after: of the second.
-        ratio: of the second to the first.
-        low: the lower bound of the ratio, None: not known.
-        high: the upper bound.
+        before: value in the first run.
+        after: value in the second run.
+        ratio: second value divided by the first.
+        low: lower bound of the ratio; None: not known.
+        high: upper bound of the ratio; None: not known.
     """
 
     name: str
@@ -45,12 +44,12 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None = None
 
     def bounds(self) -> str:
-        """For people."""
+        """The bounds as text."""
         return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 
 def compare(before: Run, after: Run) -> list[Ratio]:
-    """Percentiles, maximum and rate of right answers; empty when a run has none."""
+    """Percentiles, maximum and rate of right answers; empty if a run has none."""
     first, second = _sorted(before), _sorted(after)
     if not first or not second:
         return []
@@ -62,12 +61,12 @@ def compare(before: Run, after: Run) -> list[Ratio]:
 
 
 def regressions(lines: Sequence[Ratio], *, above: float) -> list[Ratio]:
-    """Percentiles that are surely more than `above` times as high: their lower bound is."""
+    """Percentiles that rose by more than the factor `above` with certainty: their lower bound is higher."""
     return [line for line in lines if line.low is not None and line.low > above]
 
 
 def differences(before: Run, after: Run) -> list[str]:
-    """What else than the figures differs between two runs, in words: a ratio may be of that."""
+    """Differences between the conditions of two runs, in words; they may explain a ratio."""
     pairs = {
         "targets": (before.target, after.target),
         "loads": (before.load.in_words(), after.load.in_words()),
@@ -110,12 +109,12 @@ def _percentile(fraction: float, first: Sequence[float], second: Sequence[float]
 
 
 def _rank(fraction: float, count: int) -> int:
-    """Place, from 1, of the smallest value that at least `fraction` of `count` values do not exceed."""
+    """Rank, from 1, of the smallest value that at least `fraction` of `count` values do not exceed."""
     return max(1, math.ceil(fraction * count - 1e-9))
 
 
 def _drawn(fraction: float, values: Sequence[float], chance: random.Random) -> float:
-    """The percentile of as many values as there are, drawn from them with replacement."""
+    """A percentile of a bootstrap sample of `values`, without drawing the sample."""
     count = len(values)
     rank = _rank(fraction, count)
     return values[min(count - 1, int(count * chance.betavariate(rank, count - rank + 1)))]

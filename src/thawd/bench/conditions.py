@@ -1,4 +1,4 @@
-"""Under which conditions `thawd bench` measures a function."""
+"""Conditions under which `thawd bench` measures a function on a private server."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ import msgspec
 from thawd.bench.private_start import Place
 
 ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
-"""How environments start: as configured; each by its own init; by fork of a process that has run it; from the snapshot;
-ahead of the requests."""
+"""How environments start: as configured (auto), each with its own init (cold), forked from a process that has run init
+(fork), from the snapshot (thaw), or ahead of the requests (provisioned)."""
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """What the private server is told.
+    """Argument of the program `thawd.server.private.bench`.
 
     Attributes:
-        place: where it finds and puts what.
-        function: the one function that it serves.
+        place: files and folders of the server.
+        function: the function that it serves.
         engine: one of `ENGINES`.
-        environments: most at once.
+        environments: limit of environments.
         provisioned: environments kept initialised.
     """
 

@@ -1,6 +1,7 @@
-"""A connection of the load generator: bytes out, one parsed answer in, two clock readings. No HTTP library around it.
+"""A connection of the load generator: it sends bytes, parses one answer, and reads the clock twice.
 
-The request is bytes made beforehand. One request is under way at a time.
+Requests are encoded beforehand, and a connection has one request in flight. There is no HTTP library around it, whose
+own time would be measured.
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import Any, Protocol, cast
 
 import httptools
 
-# Of an answer's body so much is kept, to look into: what is expected in it, and what an error says.
+# Part of an answer's body that is kept, for expected text and for error messages.
 KEPT_BYTES = 65_536
 _SHOWN_BYTES = 40
 
@@ -19,17 +20,17 @@ clock_ns = time.perf_counter_ns
 
 
 class Answer:
-    """What came back, or what came in between.
+    """The answer to a request, or the reason why there is none.
 
     Attributes:
-        done_ns: when it was complete, or given up, by `clock_ns`.
-        status: of HTTP; 0: none came.
-        trouble: why none came: ``time-out`` or ``connection``; empty: it came.
-        function_error: ``X-Amz-Function-Error``, empty: none.
-        error_type: ``X-Amzn-ErrorType``, empty: none.
-        location: ``Location``, empty: none.
-        timing: ``Server-Timing``, empty: none.
-        body: the beginning of the body; where none came, what happened instead.
+        done_ns: time of its end, or of the failure, by `clock_ns`.
+        status: HTTP status; 0 without an answer.
+        trouble: ``time-out`` or ``connection`` without an answer; else empty.
+        function_error: header ``X-Amz-Function-Error``; empty without it.
+        error_type: header ``X-Amzn-ErrorType``; empty without it.
+        location: header ``Location``; empty without it.
+        timing: header ``Server-Timing``; empty without it.
+        body: beginning of the body; without an answer, what happened instead.
     """
 
     __slots__ = ("body", "done_ns", "error_type", "function_error", "location", "status", "timing", "trouble")
@@ -46,22 +47,22 @@ class Answer:
 
 
 class Owner(Protocol):
-    """Who uses connections."""
+    """User of connections, which calls these methods."""
 
     def answered(self, connection: Connection, answer: Answer) -> None:
-        """The request sent last on `connection` has come to its end; the connection may be lost."""
+        """The request on `connection` has ended, perhaps together with the connection."""
 
     def lost(self, connection: Connection) -> None:
-        """`connection` ended while nothing was under way."""
+        """`connection` ended without a request in flight."""
 
 
 class Connection(asyncio.Protocol):
-    """See the module.
+    """One connection; see the module.
 
     Attributes:
         alive: whether a request may be sent.
-        tag: the owner's own, such as the request under way.
-        idle_since_ns: since when it has had nothing to do, by `clock_ns`.
+        tag: data of the owner, such as the times of the request in flight.
+        idle_since_ns: when the connection became idle, by `clock_ns`.
     """
 
     def __init__(self, owner: Owner, *, timeout_s: float, whole: bool = False) -> None:
@@ -80,7 +81,7 @@ class Connection(asyncio.Protocol):
         self.idle_since_ns = clock_ns()
 
     def send(self, request: bytes) -> None:
-        """Send one request; `Owner.answered` tells its end."""
+        """Send one request; `Owner.answered` is called at its end."""
         assert self._answer is None
         assert self._transport is not None
         self._answer = Answer()
@@ -90,7 +91,7 @@ class Connection(asyncio.Protocol):
         self._transport.write(request)
 
     def close(self) -> None:
-        """End it; nothing more is told of it."""
+        """Close the connection without calling the owner."""
         self.alive = False
         if self._transport is not None:
             self._transport.abort()
@@ -109,7 +110,7 @@ class Connection(asyncio.Protocol):
         try:
             self._parser.feed_data(data)
         except httptools.HttpParserError as error:
-            self._give_up("connection", f"not HTTP: {error}; it began with {data[:_SHOWN_BYTES]!r}")
+            self._fail("connection", f"not HTTP: {error}; it began with {data[:_SHOWN_BYTES]!r}")
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by the event loop."""
@@ -118,7 +119,7 @@ class Connection(asyncio.Protocol):
             if exc is None and self._has_head and self._until_end:
                 self.on_message_complete()  # HTTP/1.0: the end of the connection is the end of the body
             else:
-                self._give_up("connection", self._how_it_ended(exc))
+                self._fail("connection", self._how_it_ended(exc))
         elif was_alive:
             self._owner.lost(self)
 
@@ -148,7 +149,7 @@ class Connection(asyncio.Protocol):
             self._answer.body += body[: self._kept_bytes]
 
     def on_message_complete(self) -> None:
-        """Called by the parser, once the answer is whole."""
+        """Called by the parser when the answer is complete."""
         answer = self._answer
         assert answer is not None
         status: int = self._parser.get_status_code()
@@ -161,7 +162,7 @@ class Connection(asyncio.Protocol):
         self._end(answer)
 
     def _timed_out(self) -> None:
-        self._give_up("time-out", f"not complete after {self._timeout_s:g} s")
+        self._fail("time-out", f"not complete after {self._timeout_s:g} s")
 
     def _how_it_ended(self, error: Exception | None) -> str:
         answer = self._answer
@@ -169,7 +170,7 @@ class Connection(asyncio.Protocol):
         how = "the connection ended" if error is None else str(error)
         return f"{how} after {len(answer.body):,} bytes of the body" if self._has_head else f"{how} before an answer"
 
-    def _give_up(self, trouble: str, what: str) -> None:
+    def _fail(self, trouble: str, what: str) -> None:
         answer = self._answer
         assert answer is not None
         answer.done_ns = clock_ns()

@@ -1,8 +1,8 @@
-"""The load: requests in a closed loop or an open one, from one process, by callbacks of one event loop.
+"""Sends the load, in a closed loop or an open one, from one process with callbacks of one event loop.
 
-A closed loop sends the next request when an answer has come: it measures a service time, and a server that stalls is
-asked less meanwhile. An open loop sends at its times whatever comes back, and counts latency from the time at which a
-request was meant to be sent, so that nobody who would have waited is forgotten (coordinated omission).
+A closed loop sends the next request when an answer has arrived: it measures service time, and sends less while a
+server stalls. An open loop sends at its times however slow the answers are. It counts latency from the time at which a
+request should have been sent, so that no waiting time is left out (coordinated omission).
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from thawd.bench.requests import Expected, Requests, Target
 from thawd.bench.samples import OK, Samples
 
 _SHOWN_BYTES = 300
-# Servers end connections that nobody uses, uvicorn after 5 s; a request that meets that end would be lost.
+# Servers close idle connections, uvicorn after 5 s; a request sent at that moment would be lost.
 _STALE_NS = 3_000_000_000
-# Far away each takes its time, and some servers take only so many at once.
+# Connections to distant servers take time, and some servers accept only a few at once.
 _OPENED_AT_ONCE = 64
-# Between two tries to reach somebody who takes no connections.
+# Pause between two attempts to connect to a server that refuses connections.
 _AGAIN_S = 0.05
 
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """What holds for each load.
+    """Limits of a load, and the answers that it expects.
 
     Attributes:
-        timeout_s: a request without an answer for so long is given up.
-        connections: most at once in an open loop; a closed one has as many as requests at a time.
-        expected: what counts as a right answer.
+        timeout_s: time after which a request without an answer has failed, seconds.
+        connections: limit of connections of an open loop; a closed loop has one for each request in flight.
+        expected: decides which answers are right.
     """
 
     timeout_s: float = 900.0
@@ -47,14 +47,14 @@ class Limits:
 
 
 class Load:
-    """What both loops share: connections, the record, the end.
+    """Base of both loops: connections, recording, and the end of the load.
 
     Attributes:
-        samples: of all requests that have come to their end.
-        begun_ns: when the load began, by `clock_ns`.
-        sent: requests begun.
-        waiting: requests whose time has come and that no connection could take yet.
-        stopped: whether no more are sent, as `stop` was called.
+        samples: record of all requests that have ended.
+        begun_ns: beginning of the load, by `clock_ns`.
+        sent: number of requests sent.
+        waiting: intended times of the requests that are due and wait for a connection.
+        stopped: whether `stop` was called.
     """
 
     def __init__(self, target: Target, requests: Requests, limits: Limits) -> None:
@@ -74,16 +74,19 @@ class Load:
         self.waiting: collections.deque[int] = collections.deque()
 
     async def run(self, connections: int) -> Samples:
-        """Open so many connections, send all requests, wait for the answers.
+        """Open connections, send all requests, and wait for the answers.
+
+        Args:
+            connections: number of connections that are opened before the load begins.
 
         Raises:
-            OSError: nobody takes connections at the target.
+            OSError: the target accepts no connections.
         """
         try:
             first = await self._open_first(connections)
             self._idle = [connection for connection in reversed(first) if connection.alive]
             gc.collect()
-            gc.freeze()  # nor is what is there by now looked through while times are taken
+            gc.freeze()  # the garbage collector skips existing objects, so that it disturbs the measurement less
             self.begun_ns = clock_ns()
             if not self.stopped:
                 self._begin()
@@ -98,7 +101,7 @@ class Load:
         return self.samples
 
     async def _open_first(self, count: int) -> list[Connection]:
-        """So many connections; none where the load is stopped meanwhile."""
+        """Open `count` connections; returns none if the load is stopped meanwhile."""
         gate = asyncio.Semaphore(_OPENED_AT_ONCE)
 
         async def one() -> Connection:
@@ -118,20 +121,20 @@ class Load:
             await asyncio.gather(opening, ended, return_exceptions=True)
 
     def stop(self) -> None:
-        """Send no more; the load ends when what is under way has."""
+        """Send no further requests; the load ends when the requests in flight have ended."""
         self.stopped = True
         self.waiting.clear()
         self._check_end()
 
-    def give_up(self) -> None:
-        """Send no more, and wait for nothing: what is under way is not counted."""
+    def abandon(self) -> None:
+        """End the load without waiting; requests in flight are not counted."""
         self.stop()
         self._is_finished = True
         self._done.set()
 
     @property
     def in_flight(self) -> int:
-        """Requests begun and not come to their end."""
+        """Number of requests sent whose answer is not complete."""
         return self.sent - len(self.samples)
 
     def answered(self, connection: Connection, answer: Answer) -> None:
@@ -166,10 +169,10 @@ class Load:
         connection.send(request)
 
     async def _open(self) -> Connection:
-        """One more connection.
+        """Open a connection.
 
         Raises:
-            OSError: none came about, or not in time.
+            OSError: the target refused it, or did not accept it in time.
         """
         connection = Connection(self, timeout_s=self._limits.timeout_s)
         try:
@@ -183,7 +186,7 @@ class Load:
         return connection
 
     def _open_soon(self) -> None:
-        """One more connection; a request that waits is its first."""
+        """Open a connection in the background; it then takes a waiting request."""
         task = asyncio.get_running_loop().create_task(self._opened())
         self._connecting.add(task)
         task.add_done_callback(self._connecting.discard)
@@ -198,7 +201,7 @@ class Load:
         self._check_end()
 
     def _refused(self, error: Exception) -> None:
-        """No connection came about: the request that it was for fails."""
+        """A connection could not be opened: the request that waited for it has failed."""
         if self.waiting:
             intended_ns = self.waiting.popleft()
             answer = Answer()
@@ -211,7 +214,7 @@ class Load:
         raise NotImplementedError
 
     def _free(self, connection: Connection | None) -> None:
-        """`connection` has nothing to do, or is lost; None: one could not be opened."""
+        """Use a connection that is idle or lost; None stands for one that could not be opened."""
         raise NotImplementedError
 
     def _is_over(self) -> bool:
@@ -223,7 +226,7 @@ class Load:
 
 
 def _said(answer: Answer) -> str:
-    """What an answer says that is not right."""
+    """The message in a wrong answer."""
     if 300 <= answer.status < 400 and answer.location:
         return f"to {answer.location[:_SHOWN_BYTES].decode('latin-1')}; redirects are not followed"
     if answer.function_error:
@@ -235,14 +238,14 @@ def _said(answer: Answer) -> str:
 
 
 class ClosedLoop(Load):
-    """So many requests at a time, the next one when an answer has come.
+    """A closed loop: each connection sends its next request when its answer has arrived.
 
     Args:
-        target: where requests go.
-        requests: they.
-        limits: of the load.
-        count: requests in all; None: until `duration_s` is over.
-        duration_s: seconds after which none is begun; None: until all are sent.
+        target: address of the requests.
+        requests: the encoded requests.
+        limits: limits of the load.
+        count: number of requests; None: as many as fit into `duration_s`.
+        duration_s: seconds after which no request is sent; None: until `count` requests are sent.
     """
 
     def __init__(
@@ -283,17 +286,17 @@ class ClosedLoop(Load):
 
 
 class OpenLoop(Load):
-    """Requests at given times.
+    """An open loop: requests are sent at given times.
 
     Args:
-        target: where requests go.
-        requests: they.
-        limits: of the load.
-        offsets: when each is to be sent, seconds after the beginning, ascending.
+        target: address of the requests.
+        requests: the encoded requests.
+        limits: limits of the load.
+        offsets: intended time of each request, seconds after the beginning, ascending.
 
     Attributes:
-        late_ns: how late this client itself was with each request, for which a connection was free.
-        without_connection: requests that had to wait for one, as `Limits.connections` were busy.
+        late_ns: delay of this client itself with each request that had a free connection.
+        without_connection: number of requests that waited because all `Limits.connections` were busy.
     """
 
     def __init__(self, target: Target, requests: Requests, limits: Limits, *, offsets: Iterator[float]) -> None:

@@ -1,4 +1,4 @@
-"""One measurement from its plan to its run: conditions, the state to begin from, the load, what was seen meanwhile."""
+"""Carries out a measurement plan: brings the server into the wanted state, runs the load, and watches the server."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ _PROGRESS_S = 0.5
 _WARM_ROUNDS = 3
 
 Progress = Callable[[Load, float], None]
-"""Told from time to time how far the load is, and for how many seconds it has been running."""
+"""Called regularly with the load and the seconds for which it has been running."""
 
 
 @dataclass(frozen=True, slots=True)
 class Served:
-    """The thawd that is measured.
+    """The thawd server that is measured.
 
     Attributes:
-        url: of the server.
-        headers: what lets a request for the status in.
-        function: whose environments are looked at.
-        is_private: whether it runs for this measurement only.
+        url: URL of the server.
+        headers: headers with the key for a status request.
+        function: function whose environments are watched.
+        is_private: whether the server runs only for this measurement.
     """
 
     url: str
@@ -47,22 +47,23 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What is to be measured.
+    """Plan of one measurement.
 
     Attributes:
         label: name of the run.
-        target_name: what is asked, in words.
-        target: where requests go.
+        target_name: name of the target in reports.
+        target: address of the requests.
         payloads: bodies, sent in turn.
-        limits: of the load.
-        shape: how requests come.
+        limits: limits of the load.
+        shape: closed or open loop, with its figures.
         offsets: makes the times of an open loop; None: the loop is closed.
-        connections: opened beforehand.
-        served: the thawd that answers; None: it is somebody else.
-        engine: how environments are to start; None: not ours to choose.
-        begun_from: ``zero``, ``one``, ``warm``, or None: as it is.
-        provisioned: environments that must be ready before.
-        warm_up: requests before it begins, not counted.
+        connections: number of connections opened beforehand.
+        served: the thawd server that answers; None: another program answers.
+        engine: how environments start; None: as the running server starts them.
+        begun_from: environments at the beginning: ``zero``, ``one``, ``warm``; None: as they are.
+        provisioned: environments that must be ready before the load begins.
+        warm_up: number of requests before the load begins, not counted.
+        notes: notes for readers of the run.
     """
 
     label: str
@@ -82,8 +83,7 @@ class Plan:
 
 
 def measure(plan: Plan, *, progress: Progress) -> Run:
-    """Do what the plan says. Ctrl-C ends the load with its last answers, a second one at once; what was measured until
-    then is the run.
+    """Carry out a plan. Ctrl-C stops sending; a second Ctrl-C does not wait for answers. The run holds all until then.
 
     Raises:
         StoreError: the target cannot be reached, or the function cannot be run.
@@ -151,7 +151,7 @@ async def _measure(plan: Plan, progress: Progress) -> Run:
 
 
 async def _watched(load: Load, connections: int, watch: Watch | None, progress: Progress) -> bool:
-    """Run the load while others look on; whether it was ended by Ctrl-C."""
+    """Run the load beside the watch and the progress reports; returns whether Ctrl-C ended it."""
     loop = asyncio.get_running_loop()
     begun_s = loop.time()
     interrupted = False
@@ -160,20 +160,20 @@ async def _watched(load: Load, connections: int, watch: Watch | None, progress: 
         nonlocal interrupted
         if interrupted:
             loop.remove_signal_handler(signal.SIGINT)  # a third one ends the command
-            load.give_up()
+            load.abandon()
             return
         interrupted = True
         load.stop()
         progress(load, loop.time() - begun_s)
 
-    async def tell() -> None:
+    async def report() -> None:
         while True:
             await asyncio.sleep(_PROGRESS_S)
             progress(load, loop.time() - begun_s)
 
     with contextlib.suppress(ValueError, RuntimeError):  # not in the main thread
         loop.add_signal_handler(signal.SIGINT, interrupt)
-    others = [loop.create_task(tell())]
+    others = [loop.create_task(report())]
     running = loop.create_task(load.run(connections))
     try:
         if watch is not None:
@@ -203,10 +203,10 @@ def _load(plan: Plan, requests: Requests) -> Load:
 
 
 async def _some(plan: Plan, requests: Requests, count: int, *, at_once: int = 1) -> None:
-    """So many requests that are not counted.
+    """Send `count` requests that are not counted.
 
     Raises:
-        StoreError: one of them was not answered rightly.
+        StoreError: one of them got a wrong answer.
     """
     load = ClosedLoop(plan.target, requests, plan.limits, count=count, duration_s=None)
     samples = await load.run(min(count, at_once))
@@ -219,7 +219,7 @@ async def _function_ready(client: StatusClient, name: str) -> None:
     """Wait until the function can be invoked.
 
     Raises:
-        StoreError: there is none of that name, or it could not be published.
+        StoreError: there is no function of this name, or it could not be published.
     """
     while True:
         status = await client.read()
@@ -235,7 +235,7 @@ async def _function_ready(client: StatusClient, name: str) -> None:
 
 
 async def _bring_about(plan: Plan, client: StatusClient, requests: Requests) -> None:
-    """The state from which to begin."""
+    """Bring the server into the state from which the load begins."""
     assert plan.served is not None
     name = plan.served.function
 
@@ -258,7 +258,7 @@ async def _bring_about(plan: Plan, client: StatusClient, requests: Requests) -> 
 def _in_words(entry: Mapping[str, Any]) -> str:
     alive = {state: count for state, count in entry["environments"].items() if count}
     environments = ", ".join(f"{count} {state}" for state, count in alive.items()) or "none alive"
-    return f"environments: {environments}; new ones start by {entry['start'] or 'no way yet'}"
+    return f"environments: {environments}; new ones start by {entry['start'] or 'a way not known yet'}"
 
 
 def _notes(plan: Plan, entry: Mapping[str, Any], status: Mapping[str, Any]) -> list[str]:
@@ -271,7 +271,7 @@ def _notes(plan: Plan, entry: Mapping[str, Any], status: Mapping[str, Any]) -> l
     at_once = plan.shape.concurrency
     if at_once is not None and status["max_environments"] < at_once:
         notes.append(
-            f"at most {environments(status['max_environments'])} for {at_once} requests at a time: some wait for others"
+            f"at most {environments(status['max_environments'])} for {at_once} requests in flight: some wait for others"
         )
     return notes
 
@@ -281,7 +281,7 @@ def _notes_on_load(load: Load, *, interrupted: bool) -> list[str]:
     if isinstance(load, OpenLoop) and load.without_connection:
         notes.append(f"{load.without_connection:,} requests had to wait for a connection; see --connections")
     if interrupted and load.in_flight:
-        notes.append(f"{load.in_flight:,} requests were under way when it was ended, and are not counted")
+        notes.append(f"{load.in_flight:,} requests were in flight when it was ended, and are not counted")
     return notes
 
 
@@ -294,12 +294,12 @@ def _lateness(load: Load) -> dict[str, float]:
 
 
 def environments(count: int) -> str:
-    """So many of them, in words."""
+    """A number of environments, in words."""
     return f"{count} environment" if count == 1 else f"{count} environments"
 
 
 def this_machine() -> Machine:
-    """What this machine is."""
+    """Description of this machine."""
     processor = platform.processor() or platform.machine()
     with contextlib.suppress(OSError):
         for line in Path("/proc/cpuinfo").read_text().splitlines():

@@ -1,11 +1,13 @@
-"""Memory of a server and of all processes under it, over time. A program of its own, so that looking does not hold up
-the client that measures; the standard library only, so that it is there at once.
+"""A program that measures the memory of a server and of all processes under it, over time.
+
+It is a separate process, so that it does not delay the measuring client, and uses only the standard library, so that
+it starts fast.
 
     python -m thawd.bench.memory PID
 
-writes a line every quarter of a second, or as seldom as it takes to stay below a twentieth of a core: time in
-nanoseconds of the monotonic clock, MiB of the processes under PID, MiB of PID. Memory is PSS: each page is divided
-among the processes that share it. Ends with its standard input, or with PID.
+writes a line every quarter of a second, or less often to stay below a twentieth of a core: time in nanoseconds of the
+monotonic clock, MiB of the processes under PID, MiB of PID. Memory is PSS: each page is divided among the processes
+that share it. The program ends with its standard input, or with PID.
 
 Source: proc(5), smaps_rollup.
 """
@@ -22,7 +24,7 @@ _SHARE = 0.05
 
 
 def main() -> None:
-    """See the module."""
+    """Measure until standard input or the process ends."""
     pid = int(sys.argv[1])
     took_s = _look(pid)
     while took_s is not None:
@@ -33,7 +35,7 @@ def main() -> None:
 
 
 def _look(pid: int) -> float | None:
-    """Write a line, and tell how long that took, seconds; None: there is nothing to be seen any more."""
+    """Write a line; returns how long that took, seconds, or None when the process has ended."""
     begun_ns = time.perf_counter_ns()
     server_mib, below_mib = measure(pid)
     if server_mib is None:
@@ -43,12 +45,12 @@ def _look(pid: int) -> float | None:
 
 
 def measure(pid: int) -> tuple[float | None, float]:
-    """PSS of a process, None when it cannot be told, and of all under it, MiB."""
+    """PSS of a process (None if it cannot be read) and of all processes under it, MiB."""
     return pss_mib(pid), sum(pss_mib(child) or 0.0 for child in descendants(pid))
 
 
 def pss_mib(pid: int) -> float | None:
-    """PSS of one process, MiB; None when it has ended or may not be looked at."""
+    """PSS of one process, MiB; None if it has ended or may not be read."""
     try:
         for line in Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines():
             if line.startswith("Pss:"):
@@ -59,7 +61,7 @@ def pss_mib(pid: int) -> float | None:
 
 
 def descendants(pid: int) -> list[int]:
-    """Processes started by `pid`, theirs included."""
+    """Processes that `pid` started, and those that they started."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:

@@ -1,4 +1,4 @@
-"""A timer of the kernel that wakes an event loop to some microseconds; the loop's own timers keep to milliseconds.
+"""A kernel timer that wakes an event loop with a precision of microseconds; the loop's own timers have milliseconds.
 
 Source: timerfd_create(2).
 """
@@ -23,13 +23,13 @@ class _Setting(ctypes.Structure):
 
 
 class Timer:
-    """Readable once a time has come.
+    """A timer whose descriptor becomes readable at a given time.
 
     Attributes:
-        fd: to be watched for being readable.
+        fd: descriptor for the event loop to watch.
 
     Raises:
-        OSError: the kernel has none to give.
+        OSError: the kernel refuses a timer.
     """
 
     def __init__(self) -> None:
@@ -39,19 +39,19 @@ class Timer:
             raise OSError(ctypes.get_errno(), "timerfd_create")
 
     def wake_at(self, time_ns: int) -> None:
-        """Be readable at `time_ns` of the monotonic clock, `time.perf_counter_ns`'s; at once if that is past."""
+        """Become readable at `time_ns` of the monotonic clock (`time.perf_counter_ns`); immediately if that is past."""
         time_ns = max(1, time_ns)
         setting = _Setting(_Timespec(0, 0), _Timespec(time_ns // _NS, time_ns % _NS))
         if self._library.timerfd_settime(self.fd, _ABSOLUTE, ctypes.byref(setting), None) < 0:
             raise OSError(ctypes.get_errno(), "timerfd_settime")
 
     def clear(self) -> None:
-        """Take note of the wake-up."""
+        """Make the descriptor unreadable again after a wake-up."""
         try:
             os.read(self.fd, 8)
         except BlockingIOError:
             return
 
     def close(self) -> None:
-        """Give it back."""
+        """Close the descriptor."""
         os.close(self.fd)

@@ -1,4 +1,4 @@
-"""Plots as SVG text: scales, axes, dots, lines, steps, bars. No library; looks come from the page's style sheet.
+"""Plots as SVG: scales, axes, dots, lines, steps, bars. Looks come from the page's style sheet.
 
 A plot is drawn in a box of `WIDTH` units and grows with the page. Classes: ``k-NAME`` colours what is drawn, ``axis``,
 ``grid`` and ``label`` are the rest.
@@ -6,10 +6,15 @@ A plot is drawn in a box of `WIDTH` units and grows with the page. Classes: ``k-
 
 from __future__ import annotations
 
-import html
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from thawd.bench.pages import fragment
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 WIDTH = 860.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 14.0, 40.0
@@ -29,6 +34,36 @@ def number(value: float) -> str:
     digits = max(0, 2 - math.floor(math.log10(abs(value))))
     text = f"{value:.{min(digits, 4)}f}"
     return text.rstrip("0").rstrip(".") if "." in text else text
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """An element of a drawing.
+
+    Attributes:
+        tag: its name in SVG.
+        attributes: by name; those that are None are left out.
+        text: what it says.
+    """
+
+    tag: str
+    attributes: Mapping[str, object]
+    text: str = ""
+
+
+def drawing(shapes: Sequence[Shape], *, width: float, height: float, title: str) -> Markup:
+    """Shapes as SVG; `title` says what they show, for who cannot see it."""
+    return fragment("drawing.svg", shapes=shapes, width=f"{width:g}", height=f"{height:g}", title=title)
+
+
+def path(kind: str, d: str) -> Shape:
+    """A path of a class."""
+    return Shape("path", {"class": kind, "d": d})
+
+
+def text(kind: str, words: str, *, x: object, y: object, anchor: str | None = None, **more: object) -> Shape:
+    """Text of a class; `anchor` is the end of it that is at `x`, by default its start."""
+    return Shape("text", {"class": kind, **more, "x": x, "y": y, "text-anchor": anchor}, words)
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,80 +141,67 @@ class Plot:
     x_label: str = ""
     y_label: str = ""
     height: float = 280.0
-    _parts: list[str] = field(default_factory=list)
+    _parts: list[Shape] = field(default_factory=list)
 
     def dots(self, points: Iterable[Point], kind: str) -> None:
         """A dot for each point; those that would cover each other are drawn once."""
         places = dict.fromkeys((round(self._x(x), 1), round(self._y(y) * 2) / 2) for x, y in points)
-        path = "".join(f"M{x:g} {y:g}h0" for x, y in places)
-        if path:
+        if places:
             few = " few" if len(places) < _FEW else ""
-            self._parts.append(f'<path class="dots{few} k-{kind}" d="{path}"/>')
+            self._parts.append(path(f"dots{few} k-{kind}", "".join(f"M{x:g} {y:g}h0" for x, y in places)))
 
     def crosses(self, points: Iterable[Point], kind: str) -> None:
         """A cross for each point."""
         places = dict.fromkeys((round(self._x(x), 1), round(self._y(y))) for x, y in points)
-        path = "".join(f"M{x - 3:g} {y - 3:g}l6 6m-6 0l6 -6" for x, y in places)
-        if path:
-            self._parts.append(f'<path class="crosses k-{kind}" d="{path}"/>')
+        if places:
+            way = "".join(f"M{x - 3:g} {y - 3:g}l6 6m-6 0l6 -6" for x, y in places)
+            self._parts.append(path(f"crosses k-{kind}", way))
 
     def line(self, points: Sequence[Point], kind: str) -> None:
         """A line through the points."""
         if points:
-            path = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
-            self._parts.append(f'<path class="line k-{kind}" d="M{path}"/>')
+            way = "L".join(f"{self._x(x):.1f} {self._y(y):.1f}" for x, y in points)
+            self._parts.append(path(f"line k-{kind}", f"M{way}"))
 
     def steps(self, points: Sequence[Point], kind: str, *, filled: bool = False) -> None:
         """A line that stays where it is until the next point."""
         points = _highest(points, _MOST_STEPS)
         if not points:
             return
-        path = [f"M{self._x(points[0][0]):.1f} {self._y(points[0][1]):.1f}"]
+        way = [f"M{self._x(points[0][0]):.1f} {self._y(points[0][1]):.1f}"]
         for x, y in points[1:]:
-            path.append(f"H{self._x(x):.1f}V{self._y(y):.1f}")
+            way.append(f"H{self._x(x):.1f}V{self._y(y):.1f}")
         if filled:
-            path.append(f"V{self._y(0):.1f}H{self._x(points[0][0]):.1f}Z")
-        self._parts.append(f'<path class="{"area" if filled else "line"} k-{kind}" d="{"".join(path)}"/>')
+            way.append(f"V{self._y(0):.1f}H{self._x(points[0][0]):.1f}Z")
+        self._parts.append(path(f"{'area' if filled else 'line'} k-{kind}", "".join(way)))
 
-    def level(self, y: float, text: str) -> None:
+    def level(self, y: float, words: str) -> None:
         """A dashed horizontal line with a word on it."""
         at, right = self._y(y), WIDTH - _RIGHT
-        self._parts.append(
-            f'<path class="level" d="M{_LEFT} {at:.1f}H{right}"/>'
-            f'<text class="label" x="{right - 4}" y="{at - 4:.1f}" text-anchor="end">{html.escape(text)}</text>'
-        )
+        self._parts.append(path("level", f"M{_LEFT} {at:.1f}H{right}"))
+        self._parts.append(text("label", words, x=right - 4, y=f"{at - 4:.1f}", anchor="end"))
 
-    def svg(self) -> str:
+    def svg(self) -> Markup:
         """The drawing."""
-        return (
-            f'<svg viewBox="0 0 {WIDTH:g} {self.height:g}" role="img" aria-label="{html.escape(self.title)}">'
-            f"<title>{html.escape(self.title)}</title>{self._axes()}{''.join(self._parts)}</svg>"
-        )
+        return drawing([*self._axes(), *self._parts], width=WIDTH, height=self.height, title=self.title)
 
-    def _axes(self) -> str:
-        parts = []
+    def _axes(self) -> Iterator[Shape]:
         right, bottom = WIDTH - _RIGHT, self.height - _BOTTOM
-        for value, text in self.y.ticks:
+        for value, words in self.y.ticks:
             y = self._y(value)
-            parts.append(f'<path class="grid" d="M{_LEFT} {y:.1f}H{right}"/>')
-            parts.append(f'<text class="tick" x="{_LEFT - 6}" y="{y + 4:.1f}" text-anchor="end">{text}</text>')
-        for value, text in self.x.ticks:
+            yield path("grid", f"M{_LEFT} {y:.1f}H{right}")
+            yield text("tick", words, x=_LEFT - 6, y=f"{y + 4:.1f}", anchor="end")
+        for value, words in self.x.ticks:
             x = self._x(value)
             anchor = "start" if x < _LEFT + 12 else "end" if x > right - 12 else "middle"
-            parts.append(f'<path class="grid" d="M{x:.1f} {_TOP}V{bottom}"/>')
-            parts.append(f'<text class="tick" x="{x:.1f}" y="{bottom + 15}" text-anchor="{anchor}">{text}</text>')
-        parts.append(f'<path class="axis" d="M{_LEFT} {_TOP}V{bottom}H{right}"/>')
-        middle = (_LEFT + right) / 2
-        parts.append(
-            f'<text class="label" x="{middle}" y="{self.height - 6}" text-anchor="middle">{self.x_label}</text>'
-        )
+            yield path("grid", f"M{x:.1f} {_TOP}V{bottom}")
+            yield text("tick", words, x=f"{x:.1f}", y=bottom + 15, anchor=anchor)
+        yield path("axis", f"M{_LEFT} {_TOP}V{bottom}H{right}")
+        yield text("label", self.x_label, x=(_LEFT + right) / 2, y=self.height - 6, anchor="middle")
         if self.y_label:
-            across = (_TOP + bottom) / 2
-            parts.append(
-                f'<text class="label" transform="rotate(-90 13 {across:g})" x="13" y="{across:g}" '
-                f'text-anchor="middle">{self.y_label}</text>'
-            )
-        return "".join(parts)
+            across = f"{(_TOP + bottom) / 2:g}"
+            turned = f"rotate(-90 13 {across})"
+            yield text("label", self.y_label, x=13, y=across, anchor="middle", transform=turned)
 
     def _x(self, value: float) -> float:
         return _LEFT + min(1.0, max(0.0, self.x.place(value))) * (WIDTH - _RIGHT - _LEFT)
@@ -189,7 +211,7 @@ class Plot:
         return bottom - min(1.0, max(0.0, self.y.place(value))) * (bottom - _TOP)
 
 
-def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title: str, unit: str) -> str:
+def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title: str, unit: str) -> Markup:
     """Horizontal bars of several parts each: (name, parts as (length, kind), what stands behind it)."""
     left, tail, line = 210.0, 90.0, 30.0
     largest = max((sum(length for length, _ in parts) for _, parts, _ in rows), default=1.0) or 1.0
@@ -197,28 +219,23 @@ def bars(rows: Sequence[tuple[str, Sequence[tuple[float, str]], str]], *, title:
     room = WIDTH - left - tail
     height = line * len(rows) + 34
     drawn = []
-    for value, text in scale.ticks:
+    for value, words in scale.ticks:
         x = left + scale.place(value) * room
-        drawn.append(f'<path class="grid" d="M{x:.1f} 4V{height - 30:g}"/>')
-        drawn.append(f'<text class="tick" x="{x:.1f}" y="{height - 16:g}" text-anchor="middle">{text}</text>')
+        drawn.append(path("grid", f"M{x:.1f} 4V{height - 30:g}"))
+        drawn.append(text("tick", words, x=f"{x:.1f}", y=f"{height - 16:g}", anchor="middle"))
     for index, (name, parts, told) in enumerate(rows):
         y = index * line + 8
-        drawn.append(f'<text class="name" x="{left - 8}" y="{y + 14:g}" text-anchor="end">{html.escape(name)}</text>')
+        drawn.append(text("name", name, x=left - 8, y=f"{y + 14:g}", anchor="end"))
         x = left
         for length, kind in parts:
             width = scale.place(length) * room
             if width > 0:
-                drawn.append(f'<rect class="k-{kind}" x="{x:.1f}" y="{y}" width="{width:.1f}" height="18"/>')
+                where = {"x": f"{x:.1f}", "y": y, "width": f"{width:.1f}", "height": 18}
+                drawn.append(Shape("rect", {"class": f"k-{kind}", **where}))
             x += width
-        drawn.append(f'<text class="tick" x="{x + 6:.1f}" y="{y + 13:g}">{html.escape(told)}</text>')
-    drawn.append(
-        f'<text class="label" x="{left + room / 2:g}" y="{height - 2:g}" text-anchor="middle">'
-        f"{html.escape(unit)}</text>"
-    )
-    return (
-        f'<svg viewBox="0 0 {WIDTH:g} {height:g}" role="img" aria-label="{html.escape(title)}">'
-        f"<title>{html.escape(title)}</title>{''.join(drawn)}</svg>"
-    )
+        drawn.append(text("tick", told, x=f"{x + 6:.1f}", y=f"{y + 13:g}"))
+    drawn.append(text("label", unit, x=f"{left + room / 2:g}", y=f"{height - 2:g}", anchor="middle"))
+    return drawing(drawn, width=WIDTH, height=height, title=title)
 
 
 def _highest(points: Sequence[Point], most: int) -> Sequence[Point]:

@@ -1,4 +1,4 @@
-"""Starting a private server for a measurement: a process and a data folder of its own, of which nothing is left."""
+"""Starts a private server for a measurement, in its own process and data folder, and removes both afterwards."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ _TOLD_BYTES = 3000
 
 
 class Place(msgspec.Struct, frozen=True, kw_only=True):
-    """What every private server is told.
+    """Files of a private server, and the process that starts it.
 
     Attributes:
-        config: the configuration, absolute.
-        data: its data folder, absolute.
-        ready_file: written when it serves.
-        parent: process id of who starts it.
+        config: the configuration file, absolute.
+        data: data folder of the private server, absolute.
+        ready_file: file that it writes when it serves.
+        parent: process id of the process that starts it.
     """
 
     config: str
@@ -39,11 +39,11 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PrivateServer(msgspec.Struct, frozen=True):
-    """A server that runs.
+    """A running private server.
 
     Attributes:
-        url: of it.
-        pid: of its process.
+        url: URL of the server.
+        pid: process id of the server.
     """
 
     url: str
@@ -54,17 +54,17 @@ class PrivateServer(msgspec.Struct, frozen=True):
 def private_server(
     settings: Settings, *, purpose: str, conditions: Callable[[Place], msgspec.Struct]
 ) -> Iterator[PrivateServer]:
-    """A server in a data folder of its own, which is removed afterwards.
+    """A private server that runs inside the ``with`` block; its data folder is removed afterwards.
 
-    The folder lies in the configured data folder, so on the same disk; environments of requirements are shared.
+    The folder lies in the configured data folder, so it is on the same disk. Installed requirements are shared.
 
     Args:
         settings: the configuration.
-        purpose: ``bench`` or ``tune``; the program is ``thawd.PURPOSE_server``.
-        conditions: what the program is told.
+        purpose: ``bench`` or ``tune``; the program is ``thawd.server.private.PURPOSE``.
+        conditions: makes the argument of the program.
 
     Raises:
-        StoreError: it could not start, or the folder cannot be made.
+        StoreError: the server could not start, or the folder cannot be created.
     """
     with _own_folder(settings.server.data, purpose) as folder:
         yield from _serving(settings, folder, purpose, conditions)
@@ -72,14 +72,14 @@ def private_server(
 
 @contextlib.contextmanager
 def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
-    """A folder in `data` that is gone afterwards, whenever Ctrl-C comes."""
+    """A folder in `data` that is removed afterwards, also after Ctrl-C."""
     try:
         data.mkdir(parents=True, exist_ok=True)
         _clean(data, purpose)
         (data / "environments").mkdir(exist_ok=True)
         made = tempfile.TemporaryDirectory(prefix=f"{purpose}-{os.getpid()}-", dir=data, ignore_cleanup_errors=True)
     except OSError as error:
-        raise StoreError(f"a folder for the private server cannot be made in {data}: {error.strerror}") from error
+        raise StoreError(f"a folder for the private server cannot be created in {data}: {error.strerror}") from error
     with made as name:
         (Path(name) / "data").mkdir()
         (Path(name) / "data" / "environments").symlink_to(data / "environments")
@@ -89,18 +89,18 @@ def _own_folder(data: Path, purpose: str) -> Iterator[Path]:
 def _serving(
     settings: Settings, folder: Path, purpose: str, conditions: Callable[[Place], msgspec.Struct]
 ) -> Iterator[PrivateServer]:
-    """The server in its folder, while it is wanted."""
+    """Run the server in its folder."""
     place = Place(
         config=str(settings.path),
         data=str(folder / "data"),
         ready_file=str(folder / "ready.json"),
         parent=os.getpid(),
     )
-    told = msgspec.json.encode(conditions(place)).decode()
+    argument = msgspec.json.encode(conditions(place)).decode()
     with (folder / "server.log").open("wb") as log:
-        # In a session of its own: Ctrl-C is for this process, which may want its last answers, and ends it.
+        # In a session of its own: Ctrl-C goes to this process, which may wait for last answers before it ends it.
         process = subprocess.Popen(
-            [sys.executable, "-m", f"thawd.server.private.{purpose}", told],
+            [sys.executable, "-m", f"thawd.server.private.{purpose}", argument],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,
@@ -125,7 +125,7 @@ def _await_ready(process: subprocess.Popen[bytes], folder: Path) -> PrivateServe
 
 
 def _clean(data: Path, purpose: str) -> None:
-    """Remove folders that measurements left which were killed."""
+    """Remove the folders of measurements that were killed."""
     for folder in data.glob(f"{purpose}-*-*"):
         owner = folder.name.split("-")[1]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists():

@@ -1,22 +1,26 @@
 """Runs as one HTML page that needs nothing else: styles and drawings are in it, no script, light and dark.
 
-It is for people who have not read the documentation: each plot says what it shows and how to read it.
+It is for people who have not read the documentation: each plot says what it shows and how to read it. The words and the
+markup are in `templates/content.html`; here is what they are about.
 """
 
 from __future__ import annotations
 
-import html
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING
 
 import msgspec
 
 from thawd.bench.comparison import Ratio
+from thawd.bench.pages import document, fragment
 from thawd.bench.plots import Plot, bars, linear, logarithmic, number, of_percentiles
 from thawd.bench.runs import Run
 from thawd.bench.samples import STARTS
-from thawd.bench.style import STYLE
 from thawd.bench.summary import StartFigures, Summary, in_flight
 from thawd.bench.text import COLUMNS, shown
+
+if TYPE_CHECKING:
+    from markupsafe import Markup
 
 _KINDS = {
     "cold": "cold: a new process that ran the function's init",
@@ -32,6 +36,9 @@ _PARTS = (
     ("rest", "rest: waiting for an environment, and the way there and back"),
 )
 _PALETTE = ("run1", "run2", "run3", "run4", "run5", "run6")
+_SAID_CHARACTERS = 240
+Pairs = Sequence[tuple[Run, Summary]]
+Table = tuple[Sequence[str], Sequence[Sequence[str]]]
 
 
 class Against(msgspec.Struct, frozen=True):
@@ -50,56 +57,55 @@ class Against(msgspec.Struct, frozen=True):
     differences: Sequence[str]
 
 
+class _Drawn(msgspec.Struct, frozen=True):
+    """Plots of a section: what their colours mean, and each with its run's label."""
+
+    legend: Sequence[tuple[str, str]]
+    drawings: Sequence[tuple[str, object]]
+    watched: bool = False
+
+
+class _Starts(msgspec.Struct, frozen=True):
+    legend: Sequence[tuple[str, str]]
+    drawing: object
+    figures: Table
+
+
+class _Distribution(msgspec.Struct, frozen=True):
+    legend: Sequence[tuple[str, str]]
+    drawing: object
+
+
+class _Particulars(msgspec.Struct, frozen=True):
+    told: str
+    rows: Sequence[Sequence[str]]
+
+
 def page(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
     """The page for `runs`, which were measured together or are to be compared."""
-    return document(f"{runs[0].target}: {runs[0].load.in_words()}", content(runs, summaries, against))
+    title = f"{runs[0].target}: {runs[0].load.in_words()}"
+    return document("report.html", title=title, content=content(runs, summaries, against))
 
 
-def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> str:
+def content(runs: Sequence[Run], summaries: Sequence[Summary], against: Sequence[Against] = ()) -> Markup:
     """What is on the page of `runs`; reports of several workloads have one after the other."""
     pairs = list(zip(runs, summaries, strict=True))
-    sections = [
-        _head(runs),
-        _section("In short", "".join(f"<p>{_in_words(run, told)}</p>" for run, told in pairs)),
-        _comparison(against),
-        _latency_table(pairs),
-        _distribution(pairs),
-        _over_time(pairs),
-        _starts(pairs),
-        _concurrency(pairs),
-        _trouble(pairs),
-        _particulars(runs),
-    ]
-    return "".join(sections)
-
-
-def document(title: str, content: str) -> str:
-    """An HTML page that needs nothing else; `content` is HTML, `title` text."""
-    return (
-        '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">'
-        '<meta name="viewport" content="width=device-width, initial-scale=1">'
-        f'<meta name="color-scheme" content="light dark"><title>{html.escape(title)}</title>'
-        f"<style>{STYLE}</style></head><body><main>{content}</main></body></html>\n"
-    )
-
-
-def _section(title: str, content: str, told: str = "") -> str:
-    if not content:
-        return ""
-    explained = f'<p class="told">{told}</p>' if told else ""
-    return f"<section><h2>{title}</h2>{explained}{content}</section>"
-
-
-def _head(runs: Sequence[Run]) -> str:
-    first = runs[0]
-    loads = dict.fromkeys(_conditions(run) for run in runs)
-    machine = first.machine
-    return (
-        f"<header><h1>{html.escape(first.target)} under load</h1>"
-        f'<p class="load">{html.escape("; ".join(loads))}</p>'
-        f'<p class="told">{html.escape(first.begun.replace("T", " ").replace("+00:00", " UTC"))}, '
-        f"thawd {html.escape(machine.thawd)} on {machine.cores} cores of {html.escape(machine.processor)}, "
-        f"{number(machine.memory_mib / 1024)} GiB, {html.escape(machine.kernel)}</p></header>"
+    return fragment(
+        "content.html",
+        first=runs[0],
+        pairs=pairs,
+        conditions=list(dict.fromkeys(_conditions(run) for run in runs)),
+        against=against,
+        comparisons=[_comparison(pair) for pair in against],
+        # How to read the table, by the first figure in it.
+        p90_ms=next((told.percentiles_ms["p90"] for told in summaries if told.percentiles_ms), None),
+        latency=_latency_table(pairs),
+        distribution=_distribution(pairs),
+        over_time=_over_time(pairs),
+        starts=_starts(pairs),
+        concurrency=_concurrency(pairs),
+        trouble=_trouble(pairs),
+        particulars=_particulars(runs),
     )
 
 
@@ -110,53 +116,13 @@ def _conditions(run: Run) -> str:
     return run.load.in_words() + alive.get(run.begun_from or "", ready)
 
 
-def _in_words(run: Run, told: Summary) -> str:
-    name = f"<b>{html.escape(run.label)}</b>: "
-    if not told.percentiles_ms:
-        return f"{name}none of {told.requests:,} requests was answered as expected."
-    at = told.percentiles_ms
-    text = (
-        f"{name}half of the answers were there within <b>{_time(at['p50'])}</b>, 99 of 100 within "
-        f"<b>{_time(at['p99'])}</b>; the slowest took <b>{_time(at['max'])}</b>, "
-        f"{number(at['max'] / at['p50'])} times the median. {number(told.rate_per_s)} answers a second. "
-    )
-    if told.errors:
-        return text + f'<span class="bad">{told.errors:,} of {told.requests:,} requests went wrong.</span>'
-    if told.requests == 1:
-        return text + "The one request was answered as expected."
-    return text + f"All {told.requests:,} requests were answered as expected."
+def _comparison(pair: Against) -> list[list[str]]:
+    return [
+        [line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", line.bounds()] for line in pair.ratios
+    ]
 
 
-def _comparison(against: Sequence[Against]) -> str:
-    tables = []
-    for pair in against:
-        rows = [
-            [line.name, number(line.before), number(line.after), f"{line.ratio:.3f}", line.bounds()]
-            for line in pair.ratios
-        ]
-        heads = ["ms", pair.before, pair.after, "ratio", "by chance alone"]
-        tables.append(_table(heads, rows) if rows else "<p>There is nothing to compare: one has no right answer.</p>")
-        tables += [f'<p class="bad">{html.escape(note)}</p>' for note in pair.differences]
-    return _section(
-        "One against the other",
-        "".join(tables),
-        "A ratio above 1 means that the second is slower (for requests a second: faster). By chance alone, 95 of 100 "
-        "such ratios lie between the bounds: where 1 is between them, the difference may be chance.",
-    )
-
-
-def _time(ms: float) -> str:
-    return f"{number(ms / 1000)}&nbsp;s" if ms >= 10_000 else f"{number(ms)}&nbsp;ms"
-
-
-def _table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    """Cells are text."""
-    head = "".join(f"<th>{html.escape(text)}</th>" for text in heads)
-    body = "".join(f"<tr>{''.join(f'<td>{html.escape(cell)}</td>' for cell in row)}</tr>" for row in rows)
-    return f'<div class="wide"><table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table></div>'
-
-
-def _latency_table(pairs: Sequence[tuple[Run, Summary]]) -> str:
+def _latency_table(pairs: Pairs) -> Table:
     heads = ["run", *COLUMNS, "answers a second", "wrong", "took", "environments", "their memory", "server"]
     rows = []
     for run, told in pairs:
@@ -166,20 +132,7 @@ def _latency_table(pairs: Sequence[tuple[Run, Summary]]) -> str:
             [run.label, *percentiles, number(told.rate_per_s), f"{told.errors:,}", f"{number(run.took_s)} s",
              environments, _mib(told.memory_mib), _mib(told.server_mib)]
         )  # fmt: skip
-    return _section(
-        "Latency in milliseconds",
-        _table(heads, rows),
-        f"{_example(pairs)}Environments and memory are the most there were at "
-        "once; memory is PSS, in which what processes share is counted once.",
-    )
-
-
-def _example(pairs: Sequence[tuple[Run, Summary]]) -> str:
-    """How to read the table, by the first figure in it."""
-    p90_ms = next((told.percentiles_ms["p90"] for _, told in pairs if told.percentiles_ms), None)
-    if p90_ms is None:
-        return ""
-    return f"p90 = {number(p90_ms)} means: 90 of 100 answers took at most {number(p90_ms)} ms. "
+    return heads, rows
 
 
 def _mib(value: float | None) -> str:
@@ -194,15 +147,10 @@ def _colour(run: Run, index: int, runs: Sequence[Run]) -> str:
     return _PALETTE[index % len(_PALETTE)]
 
 
-def _legend(entries: Iterable[tuple[str, str]]) -> str:
-    keys = "".join(f'<span><i class="k-{kind}"></i>{html.escape(text)}</span>' for kind, text in entries)
-    return f'<p class="legend">{keys}</p>'
-
-
-def _distribution(pairs: Sequence[tuple[Run, Summary]]) -> str:
+def _distribution(pairs: Pairs) -> _Distribution | None:
     with_curves = [(run, told) for run, told in pairs if told.curve_ms]
     if not with_curves:
-        return ""
+        return None
     runs = [run for run, _ in pairs]
     most = max(100 * (1 - 1 / max(2, told.requests - told.errors)) for _, told in with_curves)
     values = [value for _, told in with_curves for _, value in told.curve_ms]
@@ -219,19 +167,13 @@ def _distribution(pairs: Sequence[tuple[Run, Summary]]) -> str:
         colour = _colour(run, runs.index(run), runs)
         plot.line(told.curve_ms, colour)
         legend.append((colour, run.label))
-    return _section(
-        "How latency is distributed",
-        _legend(legend) + plot.svg(),
-        "From the fastest answer on the left to the slowest on the right; the right part is stretched, as that is "
-        "where slow answers are. A line that stays flat is a service on which one can rely; a step up is a group of "
-        "requests that had to wait for something, such as a start.",
-    )
+    return _Distribution(legend, plot.svg())
 
 
-def _over_time(pairs: Sequence[tuple[Run, Summary]]) -> str:
+def _over_time(pairs: Pairs) -> _Drawn | None:
     latencies = [value for run, _ in pairs for value in run.columns.latency_ms]
     if not latencies:
-        return ""
+        return None
     y = logarithmic(min(latencies), max(latencies))
     kinds: dict[str, None] = {}
     drawn = []
@@ -253,24 +195,14 @@ def _over_time(pairs: Sequence[tuple[Run, Summary]]) -> str:
             plot.crosses(((held.intended_ms[i] / 1000, held.latency_ms[i]) for i in wrong), "wrong")
         if "p50" in told.percentiles_ms:
             plot.level(told.percentiles_ms["p50"], f"median {number(told.percentiles_ms['p50'])} ms")
-        drawn.append(_named(run, pairs) + plot.svg())
+        drawn.append((run.label, plot.svg()))
     legend = [(kind, text) for kind, text in _KINDS.items() if kind in kinds]
     if any(told.errors for _, told in pairs):
         legend.append(("wrong", "went wrong"))
-    meant = "was meant to be sent" if pairs[0][0].load.loop == "open" else "was sent"
-    return _section(
-        "Latency over time",
-        _legend(legend) + "".join(drawn),
-        f"A dot is a request: when it {meant}, and how long it took until its answer was complete. Its colour is how "
-        "the environment came to be that answered it.",
-    )
+    return _Drawn(legend, drawn)
 
 
-def _named(run: Run, pairs: Sequence[object]) -> str:
-    return f"<h3>{html.escape(run.label)}</h3>" if len(pairs) > 1 else ""
-
-
-def _starts(pairs: Sequence[tuple[Run, Summary]]) -> str:
+def _starts(pairs: Pairs) -> _Starts | None:
     rows = []
     figures = []
     for run, told in pairs:
@@ -282,20 +214,11 @@ def _starts(pairs: Sequence[tuple[Run, Summary]]) -> str:
             medians = (start.ready_ms, start.spawn_ms, start.prepare_ms, start.handler_ms, start.latency_ms)
             figures.append([f"{prefix}{start.kind}", f"{start.count:,}", *map(shown, medians)])
     if not rows:
-        return ""
+        return None
     heads = ["environment", "answers", "ready", "of it spawn", "of it prepare", "handler", "answer"]
     legend = [(f"part-{kind}", text) for kind, text in _PARTS]
-    return _section(
-        "What a start is made of",
-        _legend(legend)
-        + bars(rows, title="Phases of a start, and of a warm answer; medians", unit="ms, median of each phase")
-        + "<details><summary>The same in figures (medians, ms)</summary>"
-        + _table(heads, figures)
-        + "</details>",
-        "An environment that is started is spawned, prepared, and then runs the function for the first time; a warm "
-        "one only runs it. A request waits less than a whole start where an environment becomes free, or was being "
-        "started before it came.",
-    )
+    drawing = bars(rows, title="Phases of a start, and of a warm answer; medians", unit="ms, median of each phase")
+    return _Starts(legend, drawing, (heads, figures))
 
 
 def _parts(start: StartFigures) -> Iterator[tuple[float, str]]:
@@ -306,7 +229,7 @@ def _parts(start: StartFigures) -> Iterator[tuple[float, str]]:
         yield max(0.0, (start.latency_ms or 0.0) - (start.handler_ms or 0.0)), "part-rest"
 
 
-def _concurrency(pairs: Sequence[tuple[Run, Summary]]) -> str:
+def _concurrency(pairs: Pairs) -> _Drawn:
     drawn = []
     seen = False
     most = max(max(told.most_in_flight, told.most_environments or 0) for _, told in pairs)
@@ -322,30 +245,22 @@ def _concurrency(pairs: Sequence[tuple[Run, Summary]]) -> str:
         plot.steps([(0.0, 0.0), *steps], "requests", filled=True)
         plot.steps(moments, "environments")
         seen = seen or bool(moments)
-        drawn.append(_named(run, pairs) + plot.svg())
+        drawn.append((run.label, plot.svg()))
     legend = [("requests", "requests under way")]
     if seen:
         legend.append(("environments", "environments alive or being started"))
-    return _section(
-        "How much at once",
-        _legend(legend) + "".join(drawn),
-        "How many requests were under way, and how many execution environments there were to serve them: each serves "
-        "one request at a time." if seen else "How many requests were under way.",
-    )  # fmt: skip
+    return _Drawn(legend, drawn, seen)
 
 
-def _trouble(pairs: Sequence[tuple[Run, Summary]]) -> str:
-    rows = [
-        [run.label, kind, f"{count:,}", " ".join(run.examples.get(kind, "").split())[:240]]
+def _trouble(pairs: Pairs) -> list[list[str]]:
+    return [
+        [run.label, kind, f"{count:,}", " ".join(run.examples.get(kind, "").split())[:_SAID_CHARACTERS]]
         for run, told in pairs
         for kind, count in told.errors_by_kind.items()
     ]
-    return _section(
-        "What went wrong", _table(["run", "kind", "times", "what the first one said"], rows) if rows else ""
-    )
 
 
-def _particulars(runs: Sequence[Run]) -> str:
+def _particulars(runs: Sequence[Run]) -> _Particulars:
     rows = []
     for run in runs:
         facts = [run.load.in_words(), run.url, f"began with {run.state}" if run.moments else ""]
@@ -370,4 +285,4 @@ def _particulars(runs: Sequence[Run]) -> str:
             "which one was meant to be sent, so a stall is felt by all who would have come meanwhile."
         )
     told.append("Latencies are those of answers that were as expected. Percentiles: HDR histogram, three digits.")
-    return _section("Particulars", _table(["run", "conditions"], rows), " ".join(told))
+    return _Particulars(" ".join(told), rows)

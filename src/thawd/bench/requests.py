@@ -1,4 +1,4 @@
-"""What is sent, as bytes, and what of an answer is right."""
+"""Encodes requests as bytes, and decides which answers are right."""
 
 from __future__ import annotations
 
@@ -11,26 +11,26 @@ from urllib.parse import quote, unquote, urlsplit
 from thawd.bench.connection import Answer
 from thawd.errors import StoreError
 
-# Signatures hold for five minutes at AWS and here; requests are made anew before.
+# Signatures are valid for five minutes, on AWS and here; requests are signed again earlier.
 _FRESH_S = 60.0
-# Source: RFC 3986, 2.2, and what is encoded already.
+# Source: RFC 3986, 2.2; the percent sign, because parts may be encoded already.
 _AS_IT_IS = "!#$&'()*+,/:;=?@[]%|"
 
 _SECRET_PARAMETERS = ("X-Amz-Signature", "X-Amz-Security-Token", "Signature")
 
 Credentials = Callable[[str, bytes, Mapping[str, str]], Mapping[str, str]]
-"""Headers that let a request in, from its path, body and other headers."""
+"""Makes the headers that authenticate a request from its path, body and other headers."""
 
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """Where requests go.
+    """Address of the requests.
 
     Attributes:
-        url: absolute, ``http`` or ``https``.
-        method: of HTTP.
-        headers: besides those that every request has.
-        credentials: what lets requests in; None: nothing is needed.
+        url: absolute URL, ``http`` or ``https``.
+        method: HTTP method.
+        headers: headers besides those that every request has.
+        credentials: makes headers that authenticate a request; None: none are needed.
     """
 
     url: str
@@ -40,32 +40,32 @@ class Target:
 
     @property
     def host(self) -> str:
-        """The host's name or address."""
+        """Name or address of the host."""
         return urlsplit(self.url).hostname or ""
 
     @property
     def port(self) -> int:
-        """The port."""
+        """TCP port."""
         parts = urlsplit(self.url)
         return parts.port or (443 if parts.scheme == "https" else 80)
 
     @property
     def is_encrypted(self) -> bool:
-        """Whether the connection is a TLS one."""
+        """Whether connections use TLS."""
         return urlsplit(self.url).scheme == "https"
 
     @property
     def path(self) -> str:
-        """What stands in the request line; what may not stand there, such as an umlaut, is percent-encoded."""
+        """Path and query for the request line; characters that are not allowed there are percent-encoded."""
         parts = urlsplit(self.url)
         return quote((parts.path or "/") + (f"?{parts.query}" if parts.query else ""), safe=_AS_IT_IS)
 
 
 def check_url(url: str) -> None:
-    """Let an address pass to which requests can be sent.
+    """Check that requests can be sent to a URL.
 
     Raises:
-        StoreError: it is none.
+        StoreError: they cannot.
     """
     try:
         parts = urlsplit(url)
@@ -74,11 +74,11 @@ def check_url(url: str) -> None:
     except ValueError:
         usable = False
     if not usable or any(c.isspace() or ord(c) < 32 for c in url):
-        raise StoreError(f"{url!r} is no address that begins with http:// or https:// and names a host")
+        raise StoreError(f"{url!r} is not a URL that begins with http:// or https:// and names a host")
 
 
 def without_credentials(url: str) -> tuple[str, dict[str, str]]:
-    """An address without the name and password in it, which are in nobody's report, and the header that says them."""
+    """A URL without name and password, so that no report shows them, and the header that carries them."""
     parts = urlsplit(url)
     credentials, at, place = parts.netloc.rpartition("@")
     if not at:
@@ -89,7 +89,7 @@ def without_credentials(url: str) -> tuple[str, dict[str, str]]:
 
 
 def shown(url: str) -> str:
-    """An address as reports show it: without what lets a request in that is presigned."""
+    """A URL as reports show it: without the signature of a presigned request."""
     start, question, query = url.partition("?")
     pairs = (pair.partition("=") for pair in query.split("&"))
     return (
@@ -103,27 +103,28 @@ def shown(url: str) -> str:
 
 
 class Requests:
-    """The requests of a run, ready to be sent.
+    """The encoded requests of a run.
 
     Args:
-        target: where they go.
-        payloads: bodies; they are sent in turn.
+        target: address of the requests.
+        payloads: bodies, sent in turn.
     """
 
     def __init__(self, target: Target, payloads: Sequence[bytes]) -> None:
         self._target = target
         self._payloads = list(payloads) or [b""]
-        self._made: list[bytes] = []
-        self._made_s = 0.0
+        self._encoded: list[bytes] = []
+        self._encoded_s = 0.0
 
     def __getitem__(self, index: int) -> bytes:
         """The bytes of the request number `index`, from 0."""
-        if not self._made or (self._target.credentials is not None and time.monotonic() - self._made_s > _FRESH_S):
-            self._made = [self._make(payload) for payload in self._payloads]
-            self._made_s = time.monotonic()
-        return self._made[index % len(self._made)]
+        is_stale = self._target.credentials is not None and time.monotonic() - self._encoded_s > _FRESH_S
+        if not self._encoded or is_stale:
+            self._encoded = [self._encode(payload) for payload in self._payloads]
+            self._encoded_s = time.monotonic()
+        return self._encoded[index % len(self._encoded)]
 
-    def _make(self, payload: bytes) -> bytes:
+    def _encode(self, payload: bytes) -> bytes:
         target = self._target
         headers = {"Host": urlsplit(target.url).netloc, "User-Agent": "thawd-bench"}
         if payload or target.method != "GET":
@@ -137,21 +138,21 @@ class Requests:
 
 @dataclass(frozen=True, slots=True)
 class Expected:
-    """What counts as a right answer.
+    """Properties of a right answer.
 
     Attributes:
-        statuses: of HTTP; empty: 200 to 299.
-        text: must occur in the first 64 KiB of the body; empty: anything is right.
+        statuses: HTTP statuses; empty: 200 to 299.
+        text: text in the first 64 KiB of the body; empty: any body is right.
     """
 
     statuses: frozenset[int] = frozenset()
     text: bytes = b""
 
     def outcome(self, answer: Answer) -> str:
-        """``ok``, or the kind of what is wrong.
+        """``ok``, or the kind of error.
 
-        The kinds: ``time-out``, ``connection`` (refused, broken, or no HTTP), ``throttle`` (429), ``HTTP`` and the
-        status, ``function`` and `X-Amz-Function-Error`, ``unexpected answer`` (the text is not in it).
+        The kinds are ``time-out``, ``connection`` (refused, broken, or not HTTP), ``throttle`` (429), ``HTTP`` with
+        the status, ``function`` with `X-Amz-Function-Error`, and ``unexpected answer`` (without the text).
         """
         if answer.trouble:
             return answer.trouble

@@ -1,4 +1,4 @@
-"""A run as it is kept: what was asked for, under which conditions, every request. Written as JSON and CSV."""
+"""The record of a run: its plan, its conditions and every request. Reads and writes JSON, and writes CSV."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ FORMAT = "thawd-bench-1"
 
 
 class Machine(msgspec.Struct, frozen=True):
-    """Where it was measured.
+    """The machine of a measurement.
 
     Attributes:
-        processor: the model's name.
-        cores: that this process may use.
-        memory_mib: in all.
-        kernel: name and release.
+        processor: name of the processor's model.
+        cores: number of cores that the client may use.
+        memory_mib: memory of the machine, MiB.
+        kernel: name and release of the kernel.
         python: version of the client's interpreter.
-        thawd: version.
+        thawd: version of thawd.
     """
 
     processor: str
@@ -37,18 +37,18 @@ class Machine(msgspec.Struct, frozen=True):
 
 
 class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
-    """How requests came.
+    """Shape of the load.
 
     Attributes:
         loop: ``closed`` or ``open``.
-        concurrency: of a closed loop, requests at a time.
-        requests: how many were wanted; None: no number.
-        duration_s: how long was wanted; None: no time.
-        pattern: of an open loop, one of `arrivals.PATTERNS` or ``recorded``.
-        rate_per_s: of an open loop by a pattern.
-        burst: requests of a burst.
-        seed: of the random distances.
-        file: of recorded arrivals.
+        concurrency: closed loop: requests in flight.
+        requests: planned number of requests; None: no limit.
+        duration_s: planned duration, seconds; None: no limit.
+        pattern: open loop: one of `arrivals.PATTERNS` or ``recorded``.
+        rate_per_s: open loop with a pattern: requests a second.
+        burst: requests in a burst.
+        seed: seed of the random distances.
+        file: file of recorded arrivals.
     """
 
     loop: str
@@ -62,7 +62,7 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
     file: str | None = None
 
     def in_words(self) -> str:
-        """For people."""
+        """The load in words."""
         many = "" if self.requests is None else f"{self.requests:,} request{'' if self.requests == 1 else 's'}"
         long = "" if self.duration_s is None else f"for {self.duration_s:g} s"
         amount = " ".join(filter(None, (many, long)))
@@ -76,17 +76,17 @@ class LoadShape(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class Columns(msgspec.Struct, frozen=True):
-    """Requests, one at each place of the lists, in the order in which they came to their end; times in milliseconds.
+    """The requests of a run in columns, in the order in which they ended; times in milliseconds.
 
     Attributes:
-        intended_ms: when each was meant to be sent, since the run's beginning.
-        waited_ms: how much later it was sent.
-        latency_ms: from when it was meant to be sent to the end of the answer.
-        outcome: ``ok``, or the kind of trouble, as an index into `outcomes`.
-        outcomes: their names.
-        start: how its environment came to be, as an index into `samples.STARTS`.
-        ready_ms: of those whose environment was started for them: from spawning it to its being ready.
-        prepare_ms: of that, init, fork or restore.
+        intended_ms: intended time of sending, since the beginning of the run.
+        waited_ms: delay between the intended and the actual time of sending.
+        latency_ms: time from the intended sending to the end of the answer.
+        outcome: index into `outcomes`.
+        outcomes: ``ok`` and the kinds of error.
+        start: how the environment was started, as an index into `samples.STARTS`.
+        ready_ms: time from spawning the environment until it was ready; None: no environment was started for it.
+        prepare_ms: part of `ready_ms` that init, fork or restore took.
         handler_ms: time in the handler; None: not known.
     """
 
@@ -104,7 +104,7 @@ class Columns(msgspec.Struct, frozen=True):
         return len(self.latency_ms)
 
     def right(self) -> Iterator[int]:
-        """Places of the requests that were answered rightly."""
+        """Indices of the requests with a right answer."""
         return (index for index, outcome in enumerate(self.outcome) if outcome == 0)
 
 
@@ -113,22 +113,22 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
     Attributes:
         label: name of the run in tables and plots.
-        target: what was asked: a function, a route or an address.
-        url: where the requests went.
-        engine: how environments were to start; None: it was not ours to choose.
-        begun_from: ``zero``, ``one``, ``warm``, or None.
-        state: what there was when the load began, in words.
-        load: how requests came.
+        target: the target: a function, a route or a URL.
+        url: URL of the requests.
+        engine: how environments were to start; None: as the running server starts them.
+        begun_from: environments at the beginning: ``zero``, ``one``, ``warm``; None: as they were.
+        state: environments when the load began, in words.
+        load: shape of the load.
         begun: date and time, ISO 8601.
-        took_s: from the first request to the last answer.
-        interrupted: whether it was ended before all was sent.
+        took_s: time from the first request to the last answer, seconds.
+        interrupted: whether the run was ended before all requests were sent.
         columns: the requests.
-        examples: what was said of the first of each kind of trouble.
-        moments: environments over time; empty: they cannot be seen.
-        memory: over time; empty: it cannot be seen.
-        late_ms: of an open loop: how late this client itself was, by percentile (``p50``, ``p99``, ``max``).
-        notes: what a reader should know.
-        machine: where it was measured.
+        examples: message of the first error of each kind.
+        moments: environments over time; empty: not known.
+        memory: memory over time; empty: not known.
+        late_ms: open loop: delay of this client itself, by percentile (``p50``, ``p99``, ``max``).
+        notes: notes for readers of the run.
+        machine: the machine of the measurement.
     """
 
     label: str
@@ -151,7 +151,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def columns_of(samples: Samples) -> Columns:
-    """From what was recorded."""
+    """The recorded samples as columns."""
     starts, ready, prepare, handler = [], [], [], []
     for value in samples.timings:
         timing = read_timing(value)
@@ -178,12 +178,12 @@ _START_CODES = {start: code for code, start in enumerate(STARTS)}
 
 
 def write_json(path: Path, runs: Sequence[Run], summaries: Sequence[dict[str, Any]]) -> None:
-    """Write runs with their summaries beside them.
+    """Write runs with their summaries as JSON.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
-    entries = [{**msgspec.to_builtins(run), "summary": told} for run, told in zip(runs, summaries, strict=True)]
+    entries = [{**msgspec.to_builtins(run), "summary": figures} for run, figures in zip(runs, summaries, strict=True)]
     path.write_bytes(msgspec.json.encode({"format": FORMAT, "runs": entries}))
 
 
@@ -193,10 +193,10 @@ class _Document(msgspec.Struct):
 
 
 def read_json(path: Path) -> list[Run]:
-    """The runs of a file that `write_json` wrote.
+    """The runs in a file that `write_json` wrote.
 
     Raises:
-        StoreError: it cannot be read, or is something else.
+        StoreError: the file cannot be read, or `write_json` did not write it.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -210,10 +210,10 @@ def read_json(path: Path) -> list[Run]:
 
 
 def write_csv(path: Path, runs: Sequence[Run]) -> None:
-    """A line for each request.
+    """Write runs as CSV, a line for each request.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     names = (
         "run",

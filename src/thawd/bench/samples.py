@@ -1,4 +1,4 @@
-"""What is recorded of each request, in columns: a million of them are 40 MB."""
+"""Records requests in columns; a million of them take 40 MB."""
 
 from __future__ import annotations
 
@@ -8,23 +8,23 @@ from dataclasses import dataclass, field
 
 OK = "ok"
 STARTS = ("", "cold", "fork", "thaw", "warm")
-"""How the environment came to be, by code; the first: not known."""
+"""How the environment was started, by code; the first one stands for not known."""
 
 _METRIC = re.compile(rb"(\w+)(?:;desc=(\w+))?(?:;dur=([0-9.]+))?")
 
 
 @dataclass(slots=True)
 class Samples:
-    """Requests in the order in which they came to their end. Times are nanoseconds since the run's beginning.
+    """Requests in the order in which they ended. Times are nanoseconds since the beginning of the run.
 
     Attributes:
-        intended_ns: when each was to be sent; in a closed loop, when it was.
-        sent_ns: when it was.
-        done_ns: when its answer was complete, or it was given up.
+        intended_ns: intended time of sending; in a closed loop, the actual time.
+        sent_ns: actual time of sending.
+        done_ns: time at which the answer was complete or the request had failed.
         outcomes: index into `kinds`.
-        kinds: ``ok`` and the kinds of what went wrong, in the order of their coming.
-        examples: what was said of the first of each kind of trouble.
-        timings: what the server told in ``Server-Timing``; the same object for equal ones is not sought.
+        kinds: ``ok`` and the kinds of error, in the order of their first occurrence.
+        examples: message of the first error of each kind.
+        timings: the server's ``Server-Timing`` headers; equal ones are not shared.
     """
 
     intended_ns: array[int] = field(default_factory=lambda: array("q"))
@@ -39,7 +39,7 @@ class Samples:
         return len(self.done_ns)
 
     def add(self, intended_ns: int, sent_ns: int, done_ns: int, outcome: str, timing: bytes) -> None:
-        """One more request has come to its end."""
+        """Record a request that has ended."""
         if outcome not in self.kinds:
             self.kinds.append(outcome)
         self.intended_ns.append(intended_ns)
@@ -49,18 +49,18 @@ class Samples:
         self.timings.append(timing)
 
     def errors(self) -> int:
-        """How many went wrong."""
+        """Number of requests without a right answer."""
         return len(self.outcomes) - self.outcomes.count(0)
 
 
 @dataclass(frozen=True, slots=True)
 class Timing:
-    """``Server-Timing``, read; durations in milliseconds, None where it does not tell.
+    """Contents of a ``Server-Timing`` header; durations in milliseconds, None where the header has none.
 
     Attributes:
         start: one of `STARTS`.
-        ready_ms: from spawning the environment to its being ready.
-        prepare_ms: of that, init, fork or restore inside the process.
+        ready_ms: time from spawning the environment until it was ready.
+        prepare_ms: part of it that init, fork or restore took inside the process.
         handler_ms: time in the handler.
     """
 
@@ -71,7 +71,7 @@ class Timing:
 
 
 def read_timing(value: bytes) -> Timing:
-    """What a header says; what is not thawd's is passed over."""
+    """Parse a header; metrics that are not thawd's are ignored."""
     start, durations = "", {}
     for name, description, duration in _METRIC.findall(value):
         if name == b"start" and description.decode() in STARTS:

@@ -1,6 +1,6 @@
-"""From the requests of a run to its figures. Percentiles are those of an HDR histogram: to three digits, any range.
+"""Computes the figures of a run. Percentiles come from an HDR histogram, with three digits over the whole range.
 
-Latencies are those of right answers; what went wrong is counted by kind beside them.
+Latencies are those of right answers; errors are counted by kind.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thawd.bench.samples import STARTS
 from thawd.errors import StoreError
 
 PERCENTILES = (50.0, 90.0, 95.0, 99.0)
-"""Those of the table; the maximum is the last column."""
+"""Percentiles in tables; the maximum is the last column."""
 
 _CURVE = (
     *(float(p) for p in range(0, 90, 2)),
@@ -33,16 +33,16 @@ _LARGEST_US = 3_600_000_000
 
 
 class StartFigures(msgspec.Struct, frozen=True, kw_only=True):
-    """Answers by how their environment came to be; medians, milliseconds; None: not known.
+    """Figures of the answers of one start kind; medians, milliseconds; None: not known.
 
     Attributes:
         kind: ``cold``, ``fork``, ``thaw`` or ``warm``.
-        count: answers.
-        latency_ms: of the answer.
-        ready_ms: from spawning the environment to its being ready.
-        spawn_ms: of that, until the process was there and connected.
-        prepare_ms: of that, init, fork or restore inside the process.
-        handler_ms: of the run in the handler; for those that are not warm, the environment's first.
+        count: number of answers.
+        latency_ms: latency of the answer.
+        ready_ms: time from spawning the environment until it was ready.
+        spawn_ms: part of `ready_ms` until the process ran and was connected.
+        prepare_ms: part of `ready_ms` that init, fork or restore took inside the process.
+        handler_ms: time in the handler; unless the kind is warm, in the environment's first invocation.
     """
 
     kind: str
@@ -58,18 +58,18 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
     """The figures of a run.
 
     Attributes:
-        requests: that came to their end.
-        errors: of these, that went wrong.
-        errors_by_kind: the same by kind.
+        requests: number of requests that ended.
+        errors: number of requests without a right answer.
+        errors_by_kind: errors by kind.
         percentiles_ms: latency by ``p50``, ``p90``, ``p95``, ``p99``, ``max`` and ``mean``; empty: no right answer.
         curve_ms: percentile and latency, for the plot.
         rate_per_s: right answers a second.
-        starts: by kind, those that occurred.
-        most_in_flight: requests at once at most.
-        most_environments: environments at once at most, as far as was seen; None: not known.
+        starts: figures of each start kind that occurred.
+        most_in_flight: highest number of requests in flight.
+        most_environments: highest number of environments seen; None: not known.
         memory_mib: peak PSS of all environments; None: not known.
         server_mib: peak PSS of the server; None: not known.
-        histogram: of latencies in microseconds, HDR's own form (V2, compressed, Base64).
+        histogram: histogram of latencies in microseconds, in HDR's own form (V2, compressed, Base64).
     """
 
     requests: int
@@ -87,7 +87,7 @@ class Summary(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def require_library() -> None:
-    """Find out at once whether histograms can be made.
+    """Check, before a measurement, that histograms can be made.
 
     Raises:
         StoreError: the library is not installed.
@@ -138,11 +138,11 @@ def _distribution(latencies_ms: Sequence[float]) -> tuple[dict[str, float], list
         rank = math.ceil(percentile * count / 100 - 1e-9)
         return min(largest_ms, float(histogram.get_value_at_percentile(100 * rank / count)) / 1000)
 
-    told = {f"p{p:g}": at(p) for p in PERCENTILES}
-    told |= {"max": largest_ms, "mean": round(statistics.fmean(latencies_ms), 4)}
+    percentiles = {f"p{p:g}": at(p) for p in PERCENTILES}
+    percentiles |= {"max": largest_ms, "mean": round(statistics.fmean(latencies_ms), 4)}
     last = 100 * (1 - 1 / count)
     curve = [(p, at(p)) for p in _CURVE if p <= last] + [(100.0, largest_ms)]
-    return told, curve, encoded
+    return percentiles, curve, encoded
 
 
 def _starts(held: Columns, right: Sequence[int]) -> Iterable[StartFigures]:
@@ -172,7 +172,7 @@ def _median(values: Iterable[float | None]) -> float | None:
 
 
 def in_flight(held: Columns) -> list[tuple[float, int]]:
-    """Requests under way over time: (ms since the beginning, how many from then on)."""
+    """Requests in flight over time: (ms since the beginning, number from then on)."""
     changes = []
     for intended, waited, latency in zip(held.intended_ms, held.waited_ms, held.latency_ms, strict=True):
         changes.append((intended + waited, 1))

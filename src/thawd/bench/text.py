@@ -1,4 +1,4 @@
-"""Runs and comparisons for the terminal."""
+"""Formats runs and comparisons for the terminal."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ COLUMNS = ("p50", "p90", "p95", "p99", "max")
 
 
 def table(heads: Sequence[str], rows: Sequence[Sequence[str]]) -> Iterator[str]:
-    """Lines with the first column to the left, the others to the right."""
+    """Lines of a table with the first column aligned left and the others right."""
     widths = [max(len(row[i]) for row in (heads, *rows)) for i in range(len(heads))]
     for row in (heads, *rows):
         first, *others = (
@@ -29,32 +29,32 @@ def shown(value: float | None) -> str:
 
 
 def lines_of(runs: Sequence[Run], summaries: Sequence[Summary]) -> Iterator[str]:
-    """What is printed of runs made in one command."""
+    """Lines about the runs of one command."""
     first = runs[0]
     begun = "" if first.begun_from is None else f", from {first.begun_from}"
     yield f"{first.target}: {first.load.in_words()}{begun}"
     yield ""
     heads = ["latency, ms", *COLUMNS, "answers/s", "wrong", "took, s"]
-    yield from table(heads, [_latencies(run, told) for run, told in zip(runs, summaries, strict=True)])
-    starts = [(run, start) for run, told in zip(runs, summaries, strict=True) for start in told.starts]
+    yield from table(heads, [_latencies(run, summary) for run, summary in zip(runs, summaries, strict=True)])
+    starts = [(run, start) for run, summary in zip(runs, summaries, strict=True) for start in summary.starts]
     if starts:
         yield ""
         heads = ["medians, ms", "answers", "ready", "= spawn", "+ prepare", "handler", "answer"]
         yield from table(heads, [_start(run, start, len(runs) > 1) for run, start in starts])
-        yield "  ready: from spawning an environment to its being ready; prepare: init, fork or restore; answer: as the"
-        yield "  caller sees it, less than ready where another environment became free or this one was on its way"
+        yield "  ready: from spawning an environment until it is ready; prepare: init, fork or restore; answer: latency"
+        yield "  of the caller, less than ready if another environment became free or this one was already starting"
     if any(run.moments for run in runs):
         yield ""
         heads = ["at most", "requests", "environments", "their PSS, MiB", "server, MiB"]
-        yield from table(heads, [_most(run, told) for run, told in zip(runs, summaries, strict=True)])
+        yield from table(heads, [_most(run, summary) for run, summary in zip(runs, summaries, strict=True)])
     yield ""
-    for run, told in zip(runs, summaries, strict=True):
-        yield from _remarks(run, told, prefix=f"{run.label}: " if len(runs) > 1 else "")
+    for run, summary in zip(runs, summaries, strict=True):
+        yield from _remarks(run, summary, prefix=f"{run.label}: " if len(runs) > 1 else "")
 
 
-def _latencies(run: Run, told: Summary) -> list[str]:
-    percentiles = [shown(told.percentiles_ms.get(column)) for column in COLUMNS]
-    return [run.label, *percentiles, number(told.rate_per_s), f"{told.errors:,}", number(run.took_s)]
+def _latencies(run: Run, summary: Summary) -> list[str]:
+    percentiles = [shown(summary.percentiles_ms.get(column)) for column in COLUMNS]
+    return [run.label, *percentiles, number(summary.rate_per_s), f"{summary.errors:,}", number(run.took_s)]
 
 
 def _start(run: Run, start: StartFigures, several: bool) -> list[str]:
@@ -63,15 +63,15 @@ def _start(run: Run, start: StartFigures, several: bool) -> list[str]:
     return [name, f"{start.count:,}", *map(shown, figures)]
 
 
-def _most(run: Run, told: Summary) -> list[str]:
-    environments = None if told.most_environments is None else float(told.most_environments)
-    figures = (float(told.most_in_flight), environments, told.memory_mib, told.server_mib)
+def _most(run: Run, summary: Summary) -> list[str]:
+    environments = None if summary.most_environments is None else float(summary.most_environments)
+    figures = (float(summary.most_in_flight), environments, summary.memory_mib, summary.server_mib)
     return [run.label, *map(shown, figures)]
 
 
-def _remarks(run: Run, told: Summary, *, prefix: str) -> Iterator[str]:
+def _remarks(run: Run, summary: Summary, *, prefix: str) -> Iterator[str]:
     yield f"  {prefix}began with {run.state}" if run.moments else f"  {prefix}{run.url}"
-    for kind, count in told.errors_by_kind.items():
+    for kind, count in summary.errors_by_kind.items():
         said = " ".join(run.examples.get(kind, "").split())[:160]
         yield f"  {prefix}wrong: {count:,} times {kind}" + (f", first: {said}" if said else "")
     if run.late_ms:
@@ -84,7 +84,7 @@ def _remarks(run: Run, told: Summary, *, prefix: str) -> Iterator[str]:
 
 
 def lines_of_comparison(before: Run, after: Run, lines: Sequence[Ratio], errors: tuple[int, int]) -> Iterator[str]:
-    """What is printed of two runs side by side."""
+    """Lines about two compared runs."""
     for name, run, wrong in (("before", before, errors[0]), ("after", after, errors[1])):
         begun = run.begun.replace("T", " ").replace("+00:00", " UTC")
         label = "" if run.label in run.target else f", {run.label}"

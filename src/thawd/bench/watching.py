@@ -1,7 +1,7 @@
-"""What the server and its environments do while they are measured: environments by state, memory, over time.
+"""Watches a server during a measurement: environments by state and memory, over time.
 
-Looking costs the machine that is measured: the status is asked for ten times a second, by the process that measures;
-memory is looked at by a process of its own (`memory`).
+Watching costs the measured machine something. The measuring process asks for the status ten times a second, and a
+separate process (`thawd.bench.memory`) measures memory.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ class Moment(msgspec.Struct, frozen=True):
     """Environments at one time.
 
     Attributes:
-        at_s: since the run's beginning.
+        at_s: time since the beginning of the run, seconds.
         idle: environments that wait for a request.
-        busy: that serve one.
-        starting: that are being started.
-        waiting: requests that wait for one.
+        busy: environments that serve a request.
+        starting: environments that are being started.
+        waiting: requests that wait for an environment.
     """
 
     at_s: float
@@ -44,9 +44,9 @@ class MemorySample(msgspec.Struct, frozen=True):
     """Memory at one time, MiB of PSS: each page is divided among the processes that share it.
 
     Attributes:
-        at_s: since the run's beginning.
-        environments_mib: of all processes under the server, the templates among them.
-        server_mib: of the server.
+        at_s: time since the beginning of the run, seconds.
+        environments_mib: memory of all processes under the server, including templates.
+        server_mib: memory of the server.
     """
 
     at_s: float
@@ -55,11 +55,11 @@ class MemorySample(msgspec.Struct, frozen=True):
 
 
 class StatusClient:
-    """Asks a running thawd for its status, over a connection kept.
+    """Asks a running thawd for its status, over one connection.
 
     Args:
-        url: of the server.
-        headers: what lets the request in.
+        url: URL of the server.
+        headers: headers with the server's key.
     """
 
     def __init__(self, url: str, headers: Mapping[str, str]) -> None:
@@ -73,7 +73,7 @@ class StatusClient:
         """The status document.
 
         Raises:
-            OSError: nobody answers, or not with a status.
+            OSError: no server answers, or the answer is an error.
         """
         async with self._turn:
             answer = await self._ask()
@@ -93,7 +93,7 @@ class StatusClient:
         try:
             return await self._answered
         except asyncio.CancelledError:
-            self.close()  # its answer is nobody's
+            self.close()  # no caller waits for its answer any more
             raise
 
     def answered(self, connection: Connection, answer: Answer) -> None:
@@ -112,11 +112,11 @@ class StatusClient:
 
 
 class Watch:
-    """Looks at a server while it is measured.
+    """Records the environments of a function during a measurement.
 
     Args:
         client: asks for the status.
-        function: whose environments are counted.
+        function: function whose environments are counted.
 
     Attributes:
         moments: environments over time.
@@ -128,32 +128,32 @@ class Watch:
         self.moments: list[Moment] = []
 
     async def run(self, begun_ns: int) -> None:
-        """Look again and again, until cancelled; times count from `begun_ns` of `clock_ns`."""
+        """Record regularly until cancelled; times count from `begun_ns` of `clock_ns`."""
         while True:
             await self.look(begun_ns)
             await asyncio.sleep(_STATUS_S)
 
     async def look(self, begun_ns: int) -> None:
-        """Look once."""
-        with contextlib.suppress(OSError, KeyError):  # a server that is too busy to tell, or ends
+        """Record once."""
+        with contextlib.suppress(OSError, KeyError):  # the server is too busy to answer, or ends
             entry = (await self._client.read())["functions"][self._function]
             self.note(entry, at_s=(clock_ns() - begun_ns) / 1e9)
 
     def note(self, entry: Mapping[str, Any], *, at_s: float) -> None:
-        """The function's part of a status document tells of the time `at_s` after the beginning."""
+        """Record the function's part of a status document, as of `at_s` seconds after the beginning."""
         counts = entry["environments"]
         self.moments.append(Moment(at_s, counts["idle"], counts["busy"], counts["starting"], entry["waiting"]))
 
 
 class MemoryWatch:
-    """A process that looks at memory; see `thawd.bench.memory`."""
+    """A process that measures memory; see `thawd.bench.memory`."""
 
     def __init__(self, process: asyncio.subprocess.Process) -> None:
         self._process = process
 
     @classmethod
     async def start(cls, pid: int) -> MemoryWatch:
-        """Watch the server `pid`; returns once its first look is done, so that its start disturbs nothing."""
+        """Watch the server `pid`; returns after the first measurement, so that the start disturbs no request."""
         process = await asyncio.create_subprocess_exec(
             sys.executable,
             "-m",
@@ -168,13 +168,13 @@ class MemoryWatch:
         return cls(process)
 
     async def stop(self, begun_ns: int) -> list[MemorySample]:
-        """What was seen since `begun_ns` of `clock_ns`; the process has ended."""
+        """End the process and return its measurements since `begun_ns` of `clock_ns`."""
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         with contextlib.suppress(OSError, RuntimeError):  # it has ended, because the server has
             self._process.stdin.close()
-        told = await self._process.stdout.read()
+        written = await self._process.stdout.read()
         await self._process.wait()
-        looks = (line.split() for line in told.decode().splitlines())
+        looks = (line.split() for line in written.decode().splitlines())
         seen = [(int(at_ns) - begun_ns, float(below), float(server)) for at_ns, below, server in looks]
         return [MemorySample(at_ns / 1e9, below, server) for at_ns, below, server in seen if at_ns >= 0]

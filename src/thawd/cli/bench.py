@@ -12,7 +12,7 @@ import click
 
 from thawd.cli import bench_plans
 from thawd.cli.exits import EXIT_FAILED, EXIT_INTERRUPTED, fail, warn
-from thawd.cli.options import Finite, check_writable, config_option, examples
+from thawd.cli.options import Finite, check_page, check_writable, config_option, examples
 from thawd.errors import ThawdError
 
 if TYPE_CHECKING:
@@ -178,7 +178,7 @@ def _compare(options: Mapping[str, Any]) -> None:
 
     paths = options["compared"]
     before, after = (runs.read_json(path) for path in paths)
-    check_writable(options["html_file"])
+    check_page(options["html_file"])
     pairs = _pairs(before, after)
     worse = False
     against = []
@@ -248,6 +248,7 @@ def _measure(options: Mapping[str, Any]) -> None:
         check_writable(path)
         if written.count(path) > 1:
             raise click.UsageError(f"two options name the same file {path}")
+    check_page(options["html_file"])
     bench_plans.check_files(options)
     measured, status = _runs(options, bench_plans.shape_of(options))
     summaries = [summarise(run) for run in measured]

@@ -164,7 +164,7 @@ def _document(given: CostOptions, prices: Prices) -> dict[str, Any]:
         raise CostError("--arrivals and --pattern exclude each other")
     if given.arrivals is not None or given.pattern is not None:
         arrivals = _arrivals(given, records, sizes[0])
-        ways = report.warmth(prices, sizes[0], asked, _warmth(given, settings, sizes[0], arrivals))
+        ways = report.policies(prices, sizes[0], asked, _keep_warm_question(given, settings, sizes[0], arrivals))
         document["keeping_warm"] = {
             "memory_mb": sizes[0].memory_mb,
             "arrivals": len(arrivals),
@@ -230,9 +230,9 @@ def _arrivals(given: CostOptions, records: Sequence[Record], size: Measured) -> 
     return read_arrivals(Path(given.arrivals or ""), duration_s=duration_s)
 
 
-def _warmth(given: CostOptions, settings: Settings | None, size: Measured, arrivals: list[Arrival]) -> Any:
+def _keep_warm_question(given: CostOptions, settings: Settings | None, size: Measured, arrivals: list[Arrival]) -> Any:
     from thawd.cost.arrivals import BEGIN_S
-    from thawd.cost.report import Warmth
+    from thawd.cost.report import KeepWarmQuestion
     from thawd.scheduling.provisioned import ProvisionedPlan
 
     declared = None if settings is None else settings.functions.get(given.function or "")
@@ -242,7 +242,7 @@ def _warmth(given: CostOptions, settings: Settings | None, size: Measured, arriv
         plan = ProvisionedPlan(entries, otherwise=declared.provisioned_concurrency)
     fixed_s = declared.idle_timeout_s if declared is not None else _KEEP_ALIVE_S
     first_ms = size.cold_ms if size.restored_ms is None else size.restored_ms
-    return Warmth(
+    return KeepWarmQuestion(
         arrivals=arrivals,
         keep_alive_s=fixed_s if given.keep_alive_s is None else given.keep_alive_s,
         start_s=max(0.0, (first_ms or size.warm_ms) - size.warm_ms) / 1000,

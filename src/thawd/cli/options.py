@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import fail
-from thawd.errors import ConfigurationError
+from thawd.errors import ConfigurationError, ThawdError
 
 if TYPE_CHECKING:
     from thawd.config import Settings
@@ -45,13 +45,25 @@ def load(path: Path, environ: Mapping[str, str] | None = None) -> Settings:
         count = len(error.problems)
         for problem in error.problems:
             click.echo(str(problem), err=True)
-        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/configuration.md")
+        fail(f"{count} mistake{'' if count == 1 else 's'} in the configuration; see docs/reference/configuration.md")
 
 
 def check_writable(path: Path | None) -> None:
     """End the command unless a file can be written at `path`, before a long measurement runs for nothing."""
     if path is not None and (path.is_dir() or not os.access(path.parent, os.W_OK)):
         fail(f"{path}: not a place where a file can be written")
+
+
+def check_page(path: Path | None) -> None:
+    """End the command unless an HTML page can be written at `path`: its library must be installed."""
+    from thawd.bench.pages import require_templates
+
+    check_writable(path)
+    if path is not None:
+        try:
+            require_templates()
+        except ThawdError as error:
+            fail(str(error))
 
 
 class Finite(click.FloatRange):

@@ -153,7 +153,7 @@ def lint(functions: tuple[str, ...], as_json: bool, config_path: Path) -> None:
 
     Each FUNCTION, or every one when none is named, is initialised in its own interpreter as for a snapshot; no server
     is needed. Lint finds seeded random generators, connections, threads, credentials and times captured at import,
-    and more; docs/uniqueness.md explains every rule. The exit status is 1 if there is a warning.
+    and more; docs/reference/snapshot-lint.md explains every rule. The exit status is 1 if there is a warning.
     """
     import asyncio
 

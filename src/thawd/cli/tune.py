@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from thawd.cli.exits import EXIT_INTERRUPTED, fail, warn
-from thawd.cli.options import Finite, check_writable, config_option, examples, load
+from thawd.cli.options import Finite, check_page, config_option, examples, load
 from thawd.cli.output import print_text
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ def tune(**options: Any) -> None:
     if function not in settings.functions:
         fail(f"there is no function {function!r}; {settings.path} has: {', '.join(settings.functions) or 'none'}")
     sizes_mb = _sizes(options["sizes_mb"]) or tuning.default_sizes()
-    check_writable(options["html_path"])
+    check_page(options["html_path"])
     trial = tuning.Trial(
         events=tuple(_event(text) for text in options["payloads"] or ("{}",)),
         runs=options["runs"],

@@ -1,1 +1,1 @@
-"""What functions cost on AWS Lambda, and how much memory suits them: ``thawd cost``, ``thawd tune``."""
+"""Estimates the cost of functions on AWS Lambda (``thawd cost``) and finds their best memory size (``thawd tune``)."""

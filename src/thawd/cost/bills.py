@@ -1,6 +1,6 @@
-"""What a function costs a month on AWS Lambda, and when something else costs less. Pure: numbers in, numbers out.
+"""Monthly bills of a function on AWS Lambda, and break-even points with alternatives. Pure: numbers in, numbers out.
 
-A month has 730 hours and a GB 1,024 MB, as in AWS's own calculator. Each formula names the sentence of AWS that it is.
+A month has 730 hours and a GB has 1,024 MB, as in AWS's own calculator. Each formula quotes AWS's sentence about it.
 
 Source, unless said otherwise: AWS Lambda pricing page.
 """
@@ -21,16 +21,16 @@ _MOST_INVOCATIONS = 10**15
 
 
 class Shape(msgspec.Struct, frozen=True, kw_only=True):
-    """A function as it would be configured.
+    """Configuration of a function on Lambda.
 
     Attributes:
-        memory_mb: 128-10,240.
+        memory_mb: memory size, MB, 128-10,240.
         architecture: ``x86_64`` or ``arm64``.
-        storage_mb: size of ``/tmp``, 512-10,240.
-        snapstart: whether environments are restored from a snapshot (Python: charged for).
+        storage_mb: size of ``/tmp``, MB, 512-10,240.
+        snapstart: whether environments are restored from a snapshot (which costs extra for Python).
         provisioned: environments kept initialised.
-        provisioned_s: how long of the month they are, seconds.
-        kept_s: with SnapStart: how long of the month the version with its snapshot is there, seconds.
+        provisioned_s: part of the month in which they are, seconds.
+        kept_s: with SnapStart: part of the month in which the version has a snapshot, seconds.
     """
 
     memory_mb: int
@@ -46,7 +46,7 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
         if self.snapstart and self.provisioned:
             raise CostError("SnapStart and provisioned concurrency exclude each other on Lambda; take one of them")
         if self.snapstart and self.storage_mb > 512:
-            raise CostError(f"SnapStart takes at most 512 MB of /tmp on Lambda, not {self.storage_mb}")
+            raise CostError(f"SnapStart allows at most 512 MB of /tmp on Lambda, not {self.storage_mb}")
 
     @property
     def memory_gb(self) -> float:
@@ -55,18 +55,18 @@ class Shape(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Times(msgspec.Struct, frozen=True, kw_only=True):
-    """What Lambda bills of an invocation, on average, in milliseconds.
+    """Average billed duration of an invocation, in milliseconds.
 
     Attributes:
-        warm_ms: in an environment that was there.
-        first_ms: in one that was started for it: its duration with init, or with the billed part of a restore.
+        warm_ms: billed duration in a warm environment.
+        first_ms: billed duration in an environment started for it, with init or with the billed part of a restore.
     """
 
     warm_ms: float
     first_ms: float
 
     def mean_ms(self, start_share: float) -> float:
-        """Over all invocations, when this share of them has an environment started."""
+        """Average over all invocations, if this share of them starts an environment."""
         return (1 - start_share) * self.warm_ms + start_share * self.first_ms
 
 
@@ -74,9 +74,9 @@ class MonthlyLoad(msgspec.Struct, frozen=True, kw_only=True):
     """A month's invocations.
 
     Attributes:
-        invocations: how many.
-        start_share: part of them for which an environment is started, 0-1.
-        provisioned_share: part of them that provisioned environments serve, 0-1; never with a start.
+        invocations: number of invocations.
+        start_share: share of invocations that start an environment, 0-1.
+        provisioned_share: share of invocations that provisioned environments serve, 0-1; these start none.
     """
 
     invocations: float
@@ -97,12 +97,12 @@ class Bill(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def total(self) -> float:
-        """All items."""
+        """Sum of all items."""
         return float(sum(msgspec.structs.astuple(self)))
 
 
 def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
-    """What is billed of an invocation.
+    """Billed duration of an invocation.
 
     "Duration is calculated from the time your code begins executing until it returns or otherwise terminates, rounded
     up to the nearest 1 ms"; the init phase counts with it. Source: also AWS Compute Blog, "AWS Lambda standardizes
@@ -112,10 +112,10 @@ def billed_ms(duration_ms: float, init_ms: float = 0.0) -> int:
 
 
 def billed_restored_ms(duration_ms: float, restore_ms: float) -> int:
-    """What is billed of an invocation in a restored environment.
+    """Billed duration of an invocation in a restored environment.
 
-    Source: Lambda developer guide, "Monitoring for Lambda SnapStart": of a restore, the time is billed that the runtime
-    and the after-restore hooks take (``Billed Restore Duration``).
+    Source: Lambda developer guide, "Monitoring for Lambda SnapStart": of a restore, Lambda bills the time of the
+    runtime and of the after-restore hooks (``Billed Restore Duration``).
     """
     return math.ceil(duration_ms) + math.ceil(restore_ms)
 
@@ -124,11 +124,11 @@ def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_
     """The month's bill.
 
     Args:
-        prices: what things cost.
-        shape: how the function is configured.
-        times: what is billed of its invocations.
-        load: its invocations.
-        free_tier: whether the account's monthly free tier is all for this function.
+        prices: prices of Lambda.
+        shape: configuration of the function.
+        times: billed durations.
+        load: invocations of the month.
+        free_tier: whether to subtract the account's whole monthly free tier.
     """
     compute = prices.compute(shape.architecture)
     in_provisioned = load.invocations * load.provisioned_share if shape.provisioned else 0.0
@@ -136,7 +136,7 @@ def bill(prices: Prices, shape: Shape, times: Times, load: MonthlyLoad, *, free_
     seconds = on_demand * times.mean_ms(min(1.0, _of(load.invocations * load.start_share, on_demand))) / 1000
     provisioned_seconds = in_provisioned * times.warm_ms / 1000
     # "The Lambda free tier does not apply to functions enabling Provisioned Concurrency"; in the page's examples it
-    # does to what runs on demand in the rest of the month.
+    # does apply to invocations on demand in the rest of the month.
     free = free_tier and not (shape.provisioned and shape.provisioned_s >= MONTH_S)
     requests = in_provisioned + max(0.0, on_demand - (prices.free_requests if free else 0))
     gb_s = seconds * shape.memory_gb - (prices.free_gb_s if free else 0)
@@ -174,18 +174,18 @@ def _storage_gb(prices: Prices, shape: Shape) -> float:
 
 
 def per_million(prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0) -> float:
-    """What a million invocations add to a bill: without free tier and what is fixed, at the first step of prices."""
+    """Price of a million invocations: without free tier and fixed items, at the first price step."""
     load = MonthlyLoad(invocations=1e6, start_share=start_share)
     bare = bill(prices, msgspec.structs.replace(shape, provisioned=0), times, load)
     return bare.total - bare.snapstart_cache
 
 
 def break_even(cost: Callable[[float], float], other: Callable[[float], float]) -> float | None:
-    """From how many invocations a month on `other` costs less than `cost`; None: never, or from the first.
+    """Number of invocations a month from which on `other` costs less than `cost`; None: never, or from the first.
 
     Args:
-        cost: of so many invocations a month.
-        other: the same of what it is compared with; the difference of the two may cross zero once.
+        cost: monthly cost by number of invocations.
+        other: the same for the alternative; the difference of the two may cross zero once.
     """
     if cost(0) > other(0):
         return None
@@ -206,7 +206,7 @@ def break_even(cost: Callable[[float], float], other: Callable[[float], float]) 
 def against_server(
     prices: Prices, shape: Shape, times: Times, monthly: float, *, start_share: float = 0.0, free_tier: bool = False
 ) -> float | None:
-    """From how many invocations a month on a server that is always on, at a monthly price, costs less; None: never."""
+    """Number of invocations a month from which on a server of a fixed monthly price costs less; None: never."""
 
     def cost(invocations: float) -> float:
         load = MonthlyLoad(invocations=invocations, start_share=start_share)
@@ -216,11 +216,11 @@ def against_server(
 
 
 class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
-    """When one environment that is kept initialised costs less than starting them on demand.
+    """Break-even point of one provisioned environment with environments on demand.
 
     Attributes:
-        invocations: a month, from which on it does; None: it never does.
-        busy_share: part of the time that it is then at work, 0-1; None: with `invocations`.
+        invocations: invocations a month from which on it costs less; None: never.
+        busy_share: part of the time in which it is busy then, 0-1; None if `invocations` is.
     """
 
     invocations: float | None
@@ -230,10 +230,11 @@ class ProvisionedBreakEven(msgspec.Struct, frozen=True, kw_only=True):
 def against_provisioned(
     prices: Prices, shape: Shape, times: Times, *, start_share: float = 0.0, free_tier: bool = False
 ) -> ProvisionedBreakEven:
-    """The break-even of one provisioned environment with an environment on demand, over a month.
+    """Break-even point of one provisioned environment with environments on demand, over a month.
 
-    Duration costs less in it, and it costs the more whatever it does: with warm invocations alone, it is cheaper once
-    it is busy for provisioned / (duration - provisioned duration) of the time, 60 % at the prices of 2026-09.
+    A provisioned environment has a fixed price, and duration costs less in it. With only warm invocations it is
+    cheaper once it is busy for provisioned / (duration - provisioned duration) of the time, 60 % at the prices of
+    2026-09.
     """
     provisioned = msgspec.structs.replace(shape, snapstart=False, provisioned=1, provisioned_s=MONTH_S)
 
@@ -246,6 +247,6 @@ def against_provisioned(
 
     found = break_even(on_demand, kept)
     busy = None if found is None else found * times.warm_ms / 1000 / MONTH_S
-    if found is None or busy is None or busy > 1:  # more than one environment can do
+    if found is None or busy is None or busy > 1:  # more work than one environment can do
         return ProvisionedBreakEven(invocations=None, busy_share=None)
     return ProvisionedBreakEven(invocations=found, busy_share=busy)

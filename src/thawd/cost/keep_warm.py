@@ -1,8 +1,8 @@
-"""What keeping environments warm would do: a function's arrivals run through the pool's own rules, without processes.
+"""Simulates policies of keeping environments warm: a function's arrivals with the pool's own rules, without processes.
 
-As in the pool, the environment used last is used first, every request that finds none free starts one, and a `Keeper`
-says how long idle ones are kept. What is left out: limits of the machine (each request gets its environment), and a
-request that waits for a start takes that start though another environment may become free sooner.
+As in the pool, the environment used last is used first, a request that finds no idle environment starts one, and a
+`Keeper` decides how long idle ones are kept. The simulation ignores limits of the machine: each request gets its
+environment. And a request that waits for a start keeps waiting for it even if another environment becomes free sooner.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from thawd.scheduling.keep_alive import Keeper, Policy
 
 
 class Arrival(msgspec.Struct, frozen=True):
-    """A request.
+    """Arrival of a request.
 
     Attributes:
-        at_s: when, seconds; since the epoch where schedules are simulated, too.
-        duration_s: how long it runs in an environment that is there, seconds.
+        at_s: time of arrival, seconds; since the epoch if schedules are simulated.
+        duration_s: duration in a warm environment, seconds.
     """
 
     at_s: float
@@ -31,17 +31,17 @@ class Arrival(msgspec.Struct, frozen=True):
 
 
 class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of it.
+    """Figures of a simulation.
 
     Attributes:
-        invocations: how many there were.
-        starts: those of them that had to wait for the start of an environment.
-        started_ahead: starts that nobody waited for.
+        invocations: number of invocations.
+        starts: invocations that waited for the start of an environment.
+        started_ahead: starts for which no invocation waited.
         in_provisioned: invocations that a provisioned environment served.
-        idle_s: environment-seconds in which environments were there and did nothing.
+        idle_s: environment-seconds of idle environments.
         busy_s: environment-seconds of starts and invocations.
-        most: environments at once.
-        spent_s: what was looked at, seconds: from the first arrival to the end of the last invocation unless more.
+        most: highest number of environments.
+        spent_s: simulated time, seconds: at least from the first arrival to the end of the last invocation.
     """
 
     invocations: int
@@ -55,32 +55,32 @@ class SimulationResult(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def start_share(self) -> float:
-        """Part of the invocations that waited for a start."""
+        """Share of the invocations that waited for a start."""
         return self.starts / self.invocations if self.invocations else 0.0
 
     @property
     def provisioned_share(self) -> float:
-        """Part of the invocations that provisioned environments served."""
+        """Share of the invocations that provisioned environments served."""
         return self.in_provisioned / self.invocations if self.invocations else 0.0
 
 
 @dataclass(slots=True, eq=False)
-class _Kept:
-    """An idle environment, and since when it is."""
+class _IdleEnvironment:
+    """An idle environment, with the time since which it is idle."""
 
     idle_since_s: float
 
 
 @dataclass(slots=True)
 class _Simulation:
-    """The state between two moments."""
+    """State of a simulation."""
 
     keeper: Keeper
     start_s: float
     provisioned: Callable[[float], int]
     now_s: float = -math.inf
-    idle: deque[_Kept] = field(default_factory=deque)  # in the order of their last use
-    running: list[tuple[float, bool]] = field(default_factory=list)  # when it is free again, whether provisioned
+    idle: deque[_IdleEnvironment] = field(default_factory=deque)  # in the order of their last use
+    running: list[tuple[float, bool]] = field(default_factory=list)  # end of the invocation, whether provisioned
     provisioned_busy: int = 0
     ahead_ready_s: float | None = None
     prewarmed_at_s: float | None = None
@@ -92,7 +92,7 @@ class _Simulation:
     most: int = 0
 
     def advance(self, until_s: float) -> None:
-        """Everything that happens before `until_s`, in order."""
+        """Process everything that happens before `until_s`, in order."""
         while True:
             free_s = self.running[0][0] if self.running else None
             moments = [at for at in (free_s, self._due_s(), self._prewarm_s(), self.ahead_ready_s) if at is not None]
@@ -103,14 +103,14 @@ class _Simulation:
                 self._free()
             elif at_s == self.ahead_ready_s:
                 self.ahead_ready_s = None
-                self.idle.append(_Kept(at_s))
+                self.idle.append(_IdleEnvironment(at_s))
             elif at_s == self._due_s():
                 self._end_due(at_s)
             else:
                 self._prewarm(at_s)
 
     def arrive(self, arrival: Arrival) -> None:
-        """A request comes; all before it has been dealt with."""
+        """Process an arrival; everything before it has been processed."""
         self.now_s = now_s = arrival.at_s
         self.keeper.asked(now_s)
         wait_s = 0.0
@@ -121,7 +121,7 @@ class _Simulation:
         elif self.idle:
             self.idle_s += now_s - self.idle.pop().idle_since_s
         elif self.ahead_ready_s is not None:
-            wait_s = self.ahead_ready_s - now_s  # it takes the start that is under way
+            wait_s = self.ahead_ready_s - now_s  # the request takes the environment that is being started
             self.ahead_ready_s = None
             self.starts += 1
         else:
@@ -133,7 +133,7 @@ class _Simulation:
         self.most = max(self.most, len(self.running) + len(self.idle))
 
     def finish(self, end_s: float) -> None:
-        """Count what is idle until the end of the time that is looked at."""
+        """Count the idle environments until the end of the simulated time."""
         for kept in self.idle:
             self.idle_s += max(0.0, end_s - kept.idle_since_s)
 
@@ -142,12 +142,12 @@ class _Simulation:
         if provisioned:
             self.provisioned_busy -= 1
         else:
-            self.idle.append(_Kept(now_s))
+            self.idle.append(_IdleEnvironment(now_s))
         if not self.running:
             self.keeper.at_rest(now_s)
 
     def _due_s(self) -> float | None:
-        """When the next idle environment ends; at once where its time had passed before the rule changed."""
+        """Time at which the next idle environment ends; now if its time had passed before the policy changed."""
         if not self.idle:
             return None
         first, last = self.idle[0], self.idle[-1]
@@ -183,15 +183,15 @@ def simulate(
     provisioned: Callable[[float], int] = lambda _now: 0,
     span: tuple[float, float] | None = None,
 ) -> SimulationResult:
-    """Run arrivals through a policy.
+    """Simulate a policy.
 
     Args:
-        arrivals: in the order of their times.
-        policy: how long an idle function's environment is kept; it learns, so it serves for one simulation.
+        arrivals: arrivals in the order of their times.
+        policy: decides how long an idle function's environment is kept; it learns, so use it for one simulation only.
         surplus_s: how long other idle environments are kept, seconds.
-        start_s: how long a start takes, seconds.
-        provisioned: how many environments are kept initialised at a time, besides.
-        span: the time that is looked at, where that is more than from the first arrival to the end of the last one.
+        start_s: duration of a start, seconds.
+        provisioned: number of provisioned environments at a time.
+        span: beginning and end of the simulated time, where they extend it.
     """
     state = _Simulation(Keeper(policy, surplus_s=surplus_s), start_s, provisioned)
     for arrival in arrivals:

@@ -1,4 +1,4 @@
-"""Measured invocations, from a file of ``thawd bench --json``."""
+"""Reads measured invocations from a file of ``thawd bench --json``."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _STARTS = ("", "cold", "fork", "thaw", "warm")
 
 
 class _Columns(msgspec.Struct):
-    """Those of the file's columns that tell what would be billed; see `thawd bench` for the others."""
+    """The columns of the file from which billed durations follow; see `thawd.bench.runs` for the others."""
 
     outcome: list[int]
     start: list[int]
@@ -34,17 +34,16 @@ class _Document(msgspec.Struct):
 
 
 def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
-    """The right answers of all runs of a file, as invocations.
+    """The right answers of all runs in a file, as invocations.
 
-    An environment that was forked waited for neither init nor restore as Lambda knows them, and its first invocation
-    counts as warm.
+    A forked environment has neither Lambda's init nor its restore, so its first invocation counts as warm.
 
     Args:
         path: the file.
-        memory_mb: of the function; the file does not tell.
+        memory_mb: memory size of the function, MB, which the file does not hold.
 
     Raises:
-        CostError: it cannot be read, or the times in the handler are not in it.
+        CostError: the file cannot be read, or holds no handler times.
     """
     try:
         document = msgspec.json.decode(path.read_bytes(), type=_Document)
@@ -61,7 +60,7 @@ def read_bench(path: Path, *, memory_mb: int) -> list[Record]:
         if (record := _record(run.columns, index, memory_mb)) is not None
     ]
     if not records:
-        raise CostError(f"{path} does not tell the time in the handler; bench a function of thawd, not another address")
+        raise CostError(f"{path} holds no handler times; bench a function of thawd, not another server")
     return records
 
 

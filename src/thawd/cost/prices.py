@@ -1,6 +1,6 @@
-"""Prices of AWS Lambda, from a dated file that says where they are from; nothing is fetched.
+"""Prices of AWS Lambda, from a dated file that names its source; nothing is fetched.
 
-Source: AWS Lambda pricing page; each number's unit stands in ``prices.toml`` beside it.
+Source: AWS Lambda pricing page; ``prices.toml`` names the unit of each number.
 """
 
 from __future__ import annotations
@@ -11,24 +11,25 @@ from typing import Annotated
 import msgspec
 
 PRICES_FILE = Path(__file__).with_name("prices.toml")
-"""The prices that come along."""
+"""The included prices."""
 ARCHITECTURES = ("x86_64", "arm64")
 
 
 class CostError(ValueError):
-    """What costs cannot be worked out from; the message says what it is and what to do."""
+    """The input does not allow an estimate; the message says why and what to do."""
 
 
 _Amount = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What depends on the processor.
+    """Prices that depend on the processor.
 
     Attributes:
-        duration_gb_s: steps: from so many GB-seconds a month on, the price of each; the first begins at 0.
+        duration_gb_s: price steps of duration: GB-seconds a month from which a step begins, and the price of a
+            GB-second in it; the first step begins at 0.
         provisioned_gb_s: price of a GB-second of provisioned concurrency, used or not.
-        provisioned_duration_gb_s: price of a GB-second of duration in it.
+        provisioned_duration_gb_s: price of a GB-second of duration in a provisioned environment.
     """
 
     duration_gb_s: tuple[tuple[_Amount, _Amount], ...]
@@ -41,9 +42,9 @@ class ComputePrices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
             raise ValueError("duration_gb_s must be steps [from, price] in rising order, the first from 0")
 
     def duration(self, gb_s: float) -> float:
-        """Price of so many GB-seconds of a month: each at the price of its step.
+        """Price of a month's GB-seconds, each at the price of its step.
 
-        Source: AWS Lambda pricing, "Tiered pricing": the price falls for what is above a step, not for all.
+        Source: AWS Lambda pricing, "Tiered pricing": a lower price applies only to the part above its step.
         """
         ends = [begin for begin, _ in self.duration_gb_s[1:]] + [float("inf")]
         steps = zip(self.duration_gb_s, ends, strict=True)
@@ -54,21 +55,21 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """All prices of a region at a date.
 
     Attributes:
-        source: where they are from.
-        date: of when they are.
+        source: source of the prices.
+        date: date of the prices.
         region: AWS region.
-        currency: of all of them.
-        million_requests: price of a million of requests.
+        currency: currency of all prices.
+        million_requests: price of a million requests.
         storage_gb_s: price of a GB-second of ``/tmp`` above `storage_free_mb`.
-        storage_free_mb: part of ``/tmp`` that costs nothing, MB.
+        storage_free_mb: free part of ``/tmp``, MB.
         snapstart_cache_gb_s: price of keeping a GB of snapshot for a second.
-        snapstart_cache_least_s: a snapshot is paid for so many seconds at least.
+        snapstart_cache_least_s: shortest billed time of a snapshot, seconds.
         snapstart_restore_gb: price of restoring a GB.
-        provisioned_step_s: provisioned concurrency is billed in steps of so many seconds.
-        free_requests: requests of a month that cost nothing.
-        free_gb_s: GB-seconds of duration of a month that cost nothing.
-        x86_64: what depends on the processor.
-        arm64: the same.
+        provisioned_step_s: billing step of provisioned concurrency, seconds.
+        free_requests: free requests a month.
+        free_gb_s: free GB-seconds of duration a month.
+        x86_64: prices of this processor.
+        arm64: prices of this processor.
     """
 
     source: str
@@ -88,15 +89,15 @@ class Prices(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     arm64: ComputePrices
 
     def compute(self, architecture: str) -> ComputePrices:
-        """Those of a processor, ``x86_64`` or ``arm64``."""
+        """Prices of a processor, ``x86_64`` or ``arm64``."""
         return self.arm64 if architecture == "arm64" else self.x86_64
 
 
 def load_prices(path: Path | None = None) -> Prices:
-    """The prices in a file; None: those that come along.
+    """The prices in a file; None: the included ones.
 
     Raises:
-        CostError: the file cannot be read or is no such file.
+        CostError: the file cannot be read or is not a price file.
     """
     file = PRICES_FILE if path is None else path
     try:
@@ -104,4 +105,4 @@ def load_prices(path: Path | None = None) -> Prices:
     except OSError as error:
         raise CostError(f"the prices {file} cannot be read: {error.strerror}") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise CostError(f"{file} is no file of prices: {error}; take {PRICES_FILE} for a pattern") from error
+        raise CostError(f"{file} is not a price file: {error}; see {PRICES_FILE} for an example") from error

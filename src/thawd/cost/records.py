@@ -1,4 +1,4 @@
-"""Measured invocations, from the REPORT lines of a log: thawd's or Lambda's own, as text or as JSON.
+"""Reads measured invocations from the REPORT lines of a log, thawd's or Lambda's own, in text or JSON.
 
 Source: AWS Lambda developer guide, "Viewing CloudWatch logs for Lambda functions" and "Telemetry API Event schema
 reference", ``platform.report``.
@@ -26,7 +26,7 @@ _TIME = re.compile(r"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?:\.\d+)?Z")
 
 
 class _Metrics(msgspec.Struct, rename="camel"):
-    """What ``platform.report`` tells; times in milliseconds, memory in MB."""
+    """Metrics of a ``platform.report`` record; times in milliseconds, memory in MB."""
 
     duration_ms: _Time
     memory_size: _Time = msgspec.field(name="memorySizeMB")
@@ -45,16 +45,16 @@ class _PlatformReport(msgspec.Struct):
 
 
 class Record(msgspec.Struct, frozen=True, kw_only=True):
-    """An invocation that was measured.
+    """A measured invocation.
 
     Attributes:
-        memory_mb: of its function, then.
-        duration_ms: in the handler.
-        init_ms: init that it waited for; None: it did not.
-        restore_ms: restore that it waited for, all of it; None: it did not.
-        billed_restore_ms: what is billed of that.
-        used_mb: most memory that its environment used so far, MB; None: the line does not tell.
-        ended_s: when it was reported, seconds since the epoch; None: the line does not tell.
+        memory_mb: memory size of the function at that time, MB.
+        duration_ms: time in the handler, milliseconds.
+        init_ms: duration of the init that it waited for, milliseconds; None: it waited for none.
+        restore_ms: duration of the restore that it waited for, milliseconds; None: it waited for none.
+        billed_restore_ms: billed part of `restore_ms`.
+        used_mb: peak memory of its environment so far, MB; None: the line has no figure.
+        ended_s: time of the report, seconds since the epoch; None: the line has no time.
     """
 
     memory_mb: int
@@ -67,27 +67,27 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def billed_ms(self) -> int:
-        """What Lambda bills of it."""
+        """Duration that Lambda bills, milliseconds."""
         if self.restore_ms is not None:
             return billed_restored_ms(self.duration_ms, self.billed_restore_ms)
         return billed_ms(self.duration_ms, self.init_ms or 0.0)
 
     @property
     def is_first(self) -> bool:
-        """Whether an environment was started for it."""
+        """Whether an environment was started for the invocation."""
         return self.init_ms is not None or self.restore_ms is not None
 
 
 class Measured(msgspec.Struct, frozen=True, kw_only=True):
-    """A function at one memory size, measured.
+    """Average billed durations of a function at one memory size.
 
     Attributes:
-        memory_mb: the size.
-        warm_ms: billed on average where no start was waited for.
-        cold_ms: billed on average with init; None: not measured.
-        restored_ms: billed on average with a restore; None: not measured.
-        start_share: part of the invocations that waited for a start; None: given by hand.
-        count: invocations measured; 0: given by hand.
+        memory_mb: memory size, MB.
+        warm_ms: average billed duration without a start.
+        cold_ms: average billed duration with init; None: not measured.
+        restored_ms: average billed duration with a restore; None: not measured.
+        start_share: share of the invocations that waited for a start; None: entered by hand.
+        count: number of measured invocations; 0: entered by hand.
     """
 
     memory_mb: int
@@ -98,13 +98,13 @@ class Measured(msgspec.Struct, frozen=True, kw_only=True):
     count: int = 0
 
     def times(self, *, snapstart: bool) -> Times:
-        """What is billed; starts that were not measured count as warm invocations."""
+        """Billed durations; starts that were not measured count as warm invocations."""
         first_ms = self.restored_ms if snapstart else self.cold_ms
         return Times(warm_ms=self.warm_ms, first_ms=self.warm_ms if first_ms is None else first_ms)
 
 
 def read_records(lines: Iterable[str]) -> list[Record]:
-    """The invocations that these lines report; other lines are passed over."""
+    """The invocations in REPORT lines; other lines are ignored."""
     return [record for line in lines if (record := _record(line)) is not None]
 
 
@@ -150,10 +150,10 @@ def measure(records: Sequence[Record]) -> list[Measured]:
     """Averages by memory size, the smallest first.
 
     Raises:
-        CostError: there is nothing to average.
+        CostError: there are no records.
     """
     if not records:
-        raise CostError("there are no REPORT lines to work from; invoke the function first, or give --size")
+        raise CostError("there are no REPORT lines; invoke the function first, or use --size")
     return [_measured(size, records) for size in sorted({record.memory_mb for record in records})]
 
 
@@ -174,10 +174,10 @@ def _measured(memory_mb: int, records: Sequence[Record]) -> Measured:
 
 
 def by_hand(text: str) -> Measured:
-    """What ``MEMORY:DURATION[:INIT[:RESTORE]]`` says, in MB and ms; INIT and RESTORE come before the duration.
+    """Durations from a text ``MEMORY:DURATION[:INIT[:RESTORE]]``, in MB and ms, where DURATION excludes the others.
 
     Raises:
-        CostError: it says nothing of the kind.
+        CostError: the text has another form.
     """
     parts = text.split(":")
     try:
@@ -200,7 +200,7 @@ def by_hand(text: str) -> Measured:
 
 
 def arrivals_of(records: Sequence[Record]) -> list[Arrival]:
-    """When these invocations came, in order; those without a time are left out."""
+    """Arrivals of these invocations, in order; those without a time are left out."""
     found = []
     for record in records:
         if record.ended_s is not None:

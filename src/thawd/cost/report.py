@@ -1,4 +1,4 @@
-"""Puts together what `thawd cost` tells: bills of sizes and processors, break-evens, what keeping warm would do."""
+"""Computes the tables of `thawd cost`: bills by size and processor, break-even points, keep-warm policies."""
 
 from __future__ import annotations
 
@@ -19,16 +19,16 @@ ON_DEMAND, SNAPSTART, PROVISIONED = "on demand", "SnapStart", "provisioned"
 
 
 class Question(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked.
+    """The question that `thawd cost` answers.
 
     Attributes:
         architectures: processors to compare.
-        invocations: a month.
-        start_share: part of them that waits for a start, 0-1; None: as measured, else none.
-        storage_mb: size of ``/tmp``.
-        provisioned: environments kept initialised, in rows of their own; 0: no such rows.
-        free_tier: whether the account's free tier is all for this function.
-        server_monthly: price a month of a server to compare with; None: none.
+        invocations: invocations a month.
+        start_share: share of them that waits for a start, 0-1; None: the measured share, or 0 without one.
+        storage_mb: size of ``/tmp``, MB.
+        provisioned: provisioned environments, shown in rows of their own; 0: no such rows.
+        free_tier: whether to subtract the account's whole free tier.
+        server_monthly: monthly price of a server to compare with; None: no comparison.
     """
 
     architectures: tuple[str, ...] = ("x86_64",)
@@ -40,16 +40,16 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
     server_monthly: float | None = None
 
 
-class Warmth(msgspec.Struct, frozen=True, kw_only=True):
-    """What is asked of keeping warm.
+class KeepWarmQuestion(msgspec.Struct, frozen=True, kw_only=True):
+    """The question about keep-warm policies.
 
     Attributes:
-        arrivals: of the function, in order.
-        keep_alive_s: the fixed time, seconds.
-        start_s: how long a start takes here, seconds.
-        plan: schedule of provisioned concurrency; None: none.
-        provisioned: environments kept initialised all the time; 0: not asked.
-        span: the time that the arrivals are of; None: from the first to the end of the last.
+        arrivals: arrivals of the function, in order.
+        keep_alive_s: time of the fixed keep-alive policy, seconds.
+        start_s: duration of a start on this machine, seconds.
+        plan: schedule of provisioned concurrency; None: no row for it.
+        provisioned: environments kept initialised all the time; 0: no row for them.
+        span: beginning and end of the simulated time; None: from the first arrival to the end of the last invocation.
     """
 
     arrivals: Sequence[Arrival]
@@ -64,7 +64,7 @@ def rows(prices: Prices, sizes: Sequence[Measured], asked: Question) -> list[dic
     """A row for each size, processor and kind of start.
 
     Raises:
-        CostError: Lambda has no such configuration.
+        CostError: Lambda does not offer such a configuration.
     """
     return [
         _row(prices, size, asked, architecture=architecture, kind=kind)
@@ -92,8 +92,8 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
         snapstart=is_snapstart,
         provisioned=asked.provisioned if is_provisioned else 0,
     )
-    given = size.start_share if asked.start_share is None else asked.start_share
-    share = 0.0 if is_provisioned or given is None else given
+    start_share = size.start_share if asked.start_share is None else asked.start_share
+    share = 0.0 if is_provisioned or start_share is None else start_share
     times = size.times(snapstart=is_snapstart)
     first_ms = {ON_DEMAND: size.cold_ms, SNAPSTART: size.restored_ms, PROVISIONED: None}[kind]
     load = MonthlyLoad(invocations=asked.invocations, start_share=share, provisioned_share=float(is_provisioned))
@@ -119,14 +119,14 @@ def _row(prices: Prices, size: Measured, asked: Question, *, architecture: str, 
     return row
 
 
-def warmth(prices: Prices, size: Measured, asked: Question, warm: Warmth) -> list[dict[str, Any]]:
-    """What each way of keeping warm would do with the arrivals.
+def policies(prices: Prices, size: Measured, asked: Question, warm: KeepWarmQuestion) -> list[dict[str, Any]]:
+    """A row for each keep-warm policy, simulated with the arrivals.
 
-    The month's bill is Lambda's, of as many invocations as a month has at this pace; it is told where Lambda has that
-    way: how long it keeps idle environments nobody can choose there, but that they are provisioned.
+    The month's bill is Lambda's, for a month of invocations at this pace. Only policies that Lambda offers have one:
+    users cannot choose there how long idle environments are kept, only that some are provisioned.
 
     Raises:
-        CostError: there are no arrivals, or they take no time.
+        CostError: there are no arrivals.
     """
     if not warm.arrivals:
         raise CostError("there are no arrivals to simulate")
@@ -141,23 +141,23 @@ def warmth(prices: Prices, size: Measured, asked: Question, warm: Warmth) -> lis
         always = ProvisionedPlan((), otherwise=warm.provisioned)
         ways.append((f"provisioned, {warm.provisioned}", FixedPolicy(warm.keep_alive_s), always, PROVISIONED))
     return [
-        _way(prices, size, asked, warm, name=name, policy=policy, plan=plan, billed=billed)
+        _policy_row(prices, size, asked, warm, name=name, policy=policy, plan=plan, billed=billed)
         for name, policy, plan, billed in ways
     ]
 
 
-def _way(  # noqa: PLR0913 - a row of a table
+def _policy_row(  # noqa: PLR0913 - a row of a table
     prices: Prices,
     size: Measured,
     asked: Question,
-    warm: Warmth,
+    warm: KeepWarmQuestion,
     *,
     name: str,
     policy: Policy,
     plan: ProvisionedPlan | None,
     billed: str | None,
 ) -> dict[str, Any]:
-    counter = _Counts(plan)
+    counter = _PlannedCount(plan)
     outcome = keep_warm.simulate(
         warm.arrivals,
         policy,
@@ -177,7 +177,7 @@ def _way(  # noqa: PLR0913 - a row of a table
         "idle_gb_hours_a_day": idle_s * size.memory_mb / 1024 / 3600 * 86_400 / max(outcome.spent_s, 86_400.0),
         "lambda_month": None,
     }
-    if billed is not None and outcome.invocations > 1:  # one has no pace
+    if billed is not None and outcome.invocations > 1:  # a single invocation has no pace
         row["lambda_month"] = _lambda_month(prices, size, asked, outcome, provisioned_s)
     return row
 
@@ -185,14 +185,14 @@ def _way(  # noqa: PLR0913 - a row of a table
 def _lambda_month(
     prices: Prices, size: Measured, asked: Question, outcome: SimulationResult, provisioned_s: float
 ) -> float:
-    """The bill of a month at the arrivals' pace, on the first of the processors asked for."""
+    """Bill of a month at the arrivals' pace, on the first processor of the question."""
     months = max(outcome.spent_s, 1.0) / MONTH_S
     shape = Shape(
         memory_mb=size.memory_mb,
         architecture=asked.architectures[0],
         storage_mb=asked.storage_mb,
         provisioned=1 if provisioned_s else 0,
-        provisioned_s=provisioned_s / months,  # of one environment: the sum over all of them
+        provisioned_s=provisioned_s / months,  # the sum over all environments, billed as one environment
     )
     load = MonthlyLoad(
         invocations=outcome.invocations / months,
@@ -202,8 +202,8 @@ def _lambda_month(
     return bill(prices, shape, size.times(snapstart=False), load, free_tier=asked.free_tier).total
 
 
-class _Counts:
-    """A plan's count at times that only rise; looks into the plan when it changes and not for each request."""
+class _PlannedCount:
+    """A plan's count at ascending times; evaluates the plan when it changes, not for each request."""
 
     def __init__(self, plan: ProvisionedPlan | None) -> None:
         self._plan = plan
@@ -219,7 +219,7 @@ class _Counts:
 
 
 def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> float:
-    """Environment-seconds for which a plan has environments initialised in a span of time."""
+    """Environment-seconds that a plan keeps initialised between two times."""
     total_s, at_s = 0.0, begin_s
     while at_s < end_s:
         change_s = plan.next_change(at_s)
@@ -229,6 +229,6 @@ def provisioned_seconds(plan: ProvisionedPlan, begin_s: float, end_s: float) -> 
     return total_s
 
 
-def _busy_provisioned_s(warm: Warmth, outcome: SimulationResult) -> float:
-    """About how long provisioned environments were at work: their share of all durations."""
+def _busy_provisioned_s(warm: KeepWarmQuestion, outcome: SimulationResult) -> float:
+    """Approximate busy time of provisioned environments: their share of all durations."""
     return sum(arrival.duration_s for arrival in warm.arrivals) * outcome.provisioned_share

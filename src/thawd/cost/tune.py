@@ -1,10 +1,10 @@
-"""Which memory suits a function: it is run at several sizes, cold, restored and warm, and each size is priced.
+"""Finds the best memory size for a function: runs it at several sizes, cold, restored and warm, and prices each size.
 
-Each size has a private server of its own, where environments are held to the CPU share that Lambda gives with the
-memory (1,769 MB are one CPU), by a cgroup: from the begin of a cold start on, and from the end of a restore on.
+Each size has its own private server. There a cgroup limits environments to the CPU share that Lambda allots to the
+memory (1,769 MB are one CPU), from the beginning of a cold start and from the end of a restore.
 
-Source: AWS Lambda developer guide, "Configure Lambda function memory"; what is best is said as AWS Lambda Power Tuning
-says it.
+Source: AWS Lambda developer guide, "Configure Lambda function memory"; the choice among sizes is that of AWS Lambda
+Power Tuning.
 """
 
 from __future__ import annotations
@@ -31,9 +31,9 @@ from thawd.cost.records import Measured, Record, measure, read_records
 from thawd.resources import MEMORY_MB_PER_VCPU
 
 SIZES_MB = (128, 256, 512, 1024, 1536, 1769, 3008)
-"""Those that are tried unless told otherwise, as far as the machine has the CPU for them."""
+"""Sizes to try by default, as far as the machine has the CPUs."""
 COLD, RESTORED = "tune-cold", "tune-restored"
-"""Names by which the private server serves the function once more, so that each invocation has a start."""
+"""Names of two copies of the function on the private server, whose environments end after each invocation."""
 
 _LOOK_S = 0.02
 _SAID = 160
@@ -43,13 +43,13 @@ _ENTERING_S = 60.0
 _LEFT_OUT = 0.2
 
 
-class TuneServer(msgspec.Struct, frozen=True, kw_only=True):
-    """What a private server is told.
+class TuneConditions(msgspec.Struct, frozen=True, kw_only=True):
+    """Argument of the program `thawd.server.private.tune`.
 
     Attributes:
-        place: where it finds and puts what.
-        function: the one function that it serves.
-        memory_mb: at this size.
+        place: files and folders of the server.
+        function: the function that it serves.
+        memory_mb: memory size of the function, MB.
     """
 
     place: Place
@@ -58,13 +58,13 @@ class TuneServer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
-    """How much to measure.
+    """Number and kind of the invocations at each size.
 
     Attributes:
-        events: given to the function in turn; JSON texts.
-        runs: warm invocations of each size that count.
-        starts: of each kind of start, invocations of each size; 0: none.
-        unlimited: measure although environments cannot be held to a CPU share.
+        events: events, sent in turn; JSON texts.
+        runs: counted warm invocations.
+        starts: invocations with each kind of start; 0: none.
+        unlimited: whether to measure even if CPU limits do not work.
     """
 
     events: tuple[bytes, ...]
@@ -74,15 +74,15 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Size(msgspec.Struct, frozen=True, kw_only=True):
-    """What was measured at one size.
+    """Measurement at one memory size.
 
     Attributes:
-        memory_mb: the size.
-        cpus: the CPU share that goes with it.
-        measured: billed times; None: the function failed.
-        warm_median_ms: of the handler, warm.
-        most_memory_mb: used at most.
-        failure: how it failed; None: it did not.
+        memory_mb: memory size, MB.
+        cpus: CPU share of this size.
+        measured: billed durations; None: the function failed.
+        warm_median_ms: median handler time of warm invocations, milliseconds.
+        most_memory_mb: peak memory, MB.
+        failure: error of the function; None: it did not fail.
     """
 
     memory_mb: int
@@ -94,12 +94,12 @@ class Size(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Trials(msgspec.Struct, frozen=True, kw_only=True):
-    """What came of trying the sizes.
+    """Measurements at all tried sizes.
 
     Attributes:
-        sizes: those that were tried.
-        limited: whether environments were held to their CPU share.
-        interrupted: whether Ctrl-C ended it before all were.
+        sizes: the tried sizes.
+        limited: whether environments had a CPU limit.
+        interrupted: whether Ctrl-C ended the trials before all sizes were tried.
     """
 
     sizes: tuple[Size, ...]
@@ -108,17 +108,17 @@ class Trials(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Tuned(msgspec.Struct, frozen=True, kw_only=True):
-    """All sizes, priced.
+    """All sizes with their prices, and the best ones.
 
     Attributes:
-        function: its name.
-        architecture: whose prices they are.
-        limited: whether environments were held to their CPU share.
-        sizes: by memory.
-        per_million: price of a million warm invocations, by memory; of sizes that did not fail.
-        cheapest: size with the lowest price; None: all failed.
-        fastest: size with the shortest time.
-        balanced: size with the best of both.
+        function: name of the function.
+        architecture: processor whose prices apply.
+        limited: whether environments had a CPU limit.
+        sizes: measurements in the order of their memory sizes.
+        per_million: price of a million warm invocations, by memory size; without sizes that failed.
+        cheapest: memory size with the lowest price; None: all sizes failed.
+        fastest: memory size with the shortest time; None: all sizes failed.
+        balanced: memory size with the best balance of price and time; None: all sizes failed.
     """
 
     function: str
@@ -132,19 +132,19 @@ class Tuned(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def default_sizes() -> list[int]:
-    """`SIZES_MB`, without those for which this machine has not the CPUs."""
+    """The sizes in `SIZES_MB` for which this machine has enough CPUs."""
     return [size for size in SIZES_MB if size <= (os.cpu_count() or 1) * MEMORY_MB_PER_VCPU]
 
 
 def tune(
     settings: Settings, function: str, sizes_mb: Sequence[int], trial: Trial, *, progress: Callable[[str], None]
 ) -> Trials:
-    """Measure the function at each size. Ctrl-C ends it with those that were measured until then.
+    """Measure the function at each size. Ctrl-C ends the trials; the sizes measured until then are returned.
 
     Raises:
         StoreError: a private server does not start.
-        CostError: there is no cgroup for CPU shares, and that was not allowed.
-        KeyboardInterrupt: Ctrl-C, and none was measured yet.
+        CostError: CPU limits do not work here, and `Trial.unlimited` is false.
+        KeyboardInterrupt: Ctrl-C before the first size was measured.
     """
     measured: list[Size] = []
     limited, interrupted = True, False
@@ -152,7 +152,7 @@ def tune(
         try:
             size, limited = _at_size(settings, function, memory_mb, trial)
             measured.append(size)
-            progress(_told(size))  # after it is kept: who reads this may press Ctrl-C at once
+            progress(_line_of(size))  # after `append`, so that a Ctrl-C in answer to this line does not lose the size
         except KeyboardInterrupt:
             if not measured:
                 raise
@@ -162,10 +162,10 @@ def tune(
 
 
 def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) -> tuple[Size, bool]:
-    """What was measured at one size, and whether environments were held to their CPU share."""
+    """The measurement at one size, and whether environments had a CPU limit."""
 
-    def conditions(place: Place) -> TuneServer:
-        return TuneServer(place=place, function=function, memory_mb=memory_mb)
+    def conditions(place: Place) -> TuneConditions:
+        return TuneConditions(place=place, function=function, memory_mb=memory_mb)
 
     with private_server(settings, purpose="tune", conditions=conditions) as server:
         client = _Client(server.url)
@@ -173,8 +173,8 @@ def _at_size(settings: Settings, function: str, memory_mb: int, trial: Trial) ->
         limited = "CPU shares" in status["memory_limit"]
         if not limited and not trial.unlimited:
             raise CostError(
-                "environments cannot be held to the CPU share of their memory here, as no cgroup with the cpu "
-                "controller may be written; all sizes would be as fast. Run thawd as root, or in a service with "
+                "environments cannot be limited to the CPU share of their memory, because there is no writable cgroup "
+                "with the cpu controller; all sizes would be equally fast. Run thawd as root, or in a service with "
                 "Delegate=yes; or measure at full speed with --no-cpu-limits"
             )
         group = f"/thawd-{status['pid']}-" if limited else None
@@ -186,16 +186,16 @@ def priced(
 ) -> Tuned:
     """Price the sizes, and choose among them.
 
-    Balanced is the size with the least sum of price and time, each by the highest of all sizes and by its weight.
+    The balanced size has the lowest weighted sum of price and time, each divided by its highest value of all sizes.
     Source: AWS Lambda Power Tuning, "balancedWeight" and the strategies ``cost``, ``speed``, ``balanced``.
 
     Args:
-        function: its name.
-        sizes: as measured.
-        prices: of Lambda.
+        function: name of the function.
+        sizes: the measurements.
+        prices: prices of Lambda.
         architecture: ``x86_64`` or ``arm64``.
-        limited: whether environments were held to their CPU share.
-        weight: of the price against the time, 0-1.
+        limited: whether environments had a CPU limit.
+        weight: weight of the price against the time, 0-1.
     """
     times = {one.memory_mb: one.measured.warm_ms for one in sizes if one.measured is not None}
     costs = {
@@ -224,7 +224,7 @@ def priced(
 
 
 class _Client:
-    """Invokes functions of a private server, one after the other."""
+    """Invokes functions of a private server, one invocation at a time."""
 
     def __init__(self, url: str) -> None:
         address = urlsplit(url)
@@ -236,7 +236,7 @@ class _Client:
         return document
 
     def invoke(self, function: str, event: bytes) -> Record:
-        """One invocation, measured.
+        """Invoke a function once and return the measurement.
 
         Raises:
             CostError: the function failed.
@@ -272,7 +272,7 @@ class _Client:
 
 
 def _said(body: bytes) -> str:
-    """What a function's error says, in a line."""
+    """A function's error in one line."""
     with contextlib.suppress(ValueError, KeyError, TypeError):
         error = json.loads(body)
         return f"it failed: {error['errorType']}: {error['errorMessage']}"[:_SAID]
@@ -298,12 +298,12 @@ def _measure(client: _Client, function: str, memory_mb: int, trial: Trial, *, gr
 
 
 def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Size:
-    """Averages of what was measured.
+    """Averages of the invocations.
 
     Raises:
-        CostError: nothing of it counts.
+        CostError: none of them counts.
     """
-    # What was started by a fork is neither cold nor restored on Lambda; it is warm, with what it took left out.
+    # Lambda has no forked starts: such an invocation is neither cold nor restored, and counts as warm without a start.
     by_duration = sorted((one for one in warm if not one.is_first), key=lambda record: record.duration_ms)
     out = int(_LEFT_OUT * len(by_duration))
     kept = [*by_duration[out : len(by_duration) - out], *(record for record in first if record.is_first)]
@@ -318,10 +318,10 @@ def _size(memory_mb: int, warm: Sequence[Record], first: Sequence[Record]) -> Si
 
 
 def _await_group(name: str) -> None:
-    """Wait until a process is in a cgroup of that name that holds it to a CPU share: it enters soon after its start.
+    """Wait until a process is in a cgroup of this name with a CPU limit; it enters the cgroup soon after its start.
 
     Raises:
-        CostError: none does.
+        CostError: no process entered such a cgroup in time.
     """
     end_s = time.monotonic() + _ENTERING_S
     while time.monotonic() < end_s:
@@ -332,10 +332,10 @@ def _await_group(name: str) -> None:
                     if name in path and (not controllers or "cpu" in controllers.split(",")):
                         return
         time.sleep(_LOOK_S)
-    raise CostError("the function's process did not enter the cgroup that holds it to its CPU share")
+    raise CostError("the function's process did not enter the cgroup with its CPU limit")
 
 
-def _told(size: Size) -> str:
+def _line_of(size: Size) -> str:
     if size.measured is None:
         return f"{size.memory_mb:,} MB: {size.failure}"
     return f"{size.memory_mb:,} MB: {size.measured.warm_ms:,.1f} ms warm"

@@ -1,6 +1,7 @@
 """Reading a request's body and writing an answer, on the bare ASGI interface.
 
 Request and response objects of a web framework would cost the invoke path a quarter of its rate.
+See docs/decisions/0014-asgi.md.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Text into values and back: destinations, queue names, event patterns, schedules, log filters.
+"""Parses text into values: destinations, queue names, event patterns, schedule expressions, log filters.
 
 Pure: no I/O, no clock, no state.
 """

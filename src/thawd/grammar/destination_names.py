@@ -1,4 +1,4 @@
-"""Destinations as users write them: ``table:labels``, ``function:notify``, an address, an ARN. Pure.
+"""Destinations as users write them: ``table:labels``, ``function:notify``, a URL, an ARN. Pure.
 
 Source: AWS Lambda API reference, ``OnFailure`` and ``OnSuccess``; service authorization reference, the forms of ARNs.
 """
@@ -14,7 +14,7 @@ FORMS = (
     '"table:NAME", "bucket:NAME", "function:NAME" or "function:NAME:QUALIFIER", the address of a webhook that begins '
     'with "https://", or the ARN of an SQS queue, an SNS topic, an EventBridge bus, a function, an S3 bucket or a table'
 )
-"""What a destination may be, for the sentence "allowed: ..."."""
+"""Forms of a destination, for the sentence "allowed: ..."."""
 
 _OWN = re.compile(r"(?P<kind>table|bucket):(?P<name>\S+)")
 _FUNCTION = re.compile(r"[a-zA-Z0-9-_]{1,64}(:(\$LATEST|[a-zA-Z0-9-_]{1,128}))?")
@@ -32,7 +32,7 @@ _OWN_KINDS = {"dynamodb": "table", "lambda": "function"}
 
 
 def parse(text: str) -> Destination | None:
-    """The destination that `text` names; None when it names none."""
+    """The destination that `text` names; None if it names none."""
     if text.startswith("arn:"):
         return parse_arn(text)
     if _ADDRESS.fullmatch(text):
@@ -45,9 +45,9 @@ def parse(text: str) -> Destination | None:
 
 
 def parse_arn(arn: str) -> Destination | None:
-    """The destination that an ARN names; None when it names none that there is here.
+    """The destination that an ARN names; None if it names none that thawd supports.
 
-    Functions and tables are thawd's own, so of its account and region; the others may be anybody's.
+    Functions and tables are thawd's own, so their ARNs have its account and region. The others may have any.
     """
     found = _ARN.fullmatch(arn)
     if found is None or found["service"] not in _REST or not _REST[found["service"]].fullmatch(found["rest"]):
@@ -62,13 +62,13 @@ def parse_arn(arn: str) -> Destination | None:
 
 
 def parse_dead_letter(arn: str) -> Destination | None:
-    """The queue or topic that an ARN names; None when it names something else."""
+    """The queue or topic that an ARN names; None if it names something else."""
     found = parse_arn(arn)
     return found if found is not None and found.kind in ("sqs", "sns") else None
 
 
 def address_of(destination: Destination) -> SplitResult | None:
-    """The parts of a webhook's address; None when it is none that can be called."""
+    """The parts of a webhook's URL; None if it has no valid host and port."""
     try:
         parts = urlsplit(destination.name)
         has_place = bool(parts.hostname) and (parts.port is None or parts.port > 0)
@@ -78,7 +78,7 @@ def address_of(destination: Destination) -> SplitResult | None:
 
 
 def is_fifo(destination: Destination) -> bool:
-    """Whether it is a FIFO queue or topic, which Lambda does not deliver to."""
+    """Whether the destination is a FIFO queue or topic, to which Lambda does not deliver."""
     return destination.kind in ("sqs", "sns") and destination.name.endswith(".fifo")
 
 

@@ -1,7 +1,7 @@
-"""Event patterns: which events a filter lets pass. Pure.
+"""Event patterns, which decide the events that a filter passes. Pure.
 
-A pattern is a JSON object of the events' own form whose leaves are lists of what may stand there: all fields must
-match, one of each list suffices. A field of the event that is a list matches when one of its elements does.
+A pattern is a JSON object in the form of the event. Its leaves are lists of allowed values: all fields must match, and
+one value of each list suffices. A field of the event that is a list matches if one of its elements does.
 
 Source: Amazon EventBridge user guide, "Comparison operators for use in event patterns", "Null values and empty
 strings", "Arrays in event patterns"; AWS Lambda developer guide, "Control which events Lambda sends to your function".
@@ -23,11 +23,11 @@ _DEEPEST = 64
 _ABSENT: Any = object()
 
 Test = Callable[[Any], bool]
-"""Whether a leaf of an event, or `_ABSENT`, is what is asked for."""
+"""Whether a leaf of an event, or `_ABSENT`, matches."""
 
 
 class PatternError(ValueError):
-    """A text that is no event pattern; the message says where and why."""
+    """A text is not an event pattern; the message says where and why."""
 
 
 class Number(float):
@@ -36,17 +36,17 @@ class Number(float):
     text: str
 
     def __new__(cls, text: str) -> Number:
-        """The number that `text` spells."""
-        made = super().__new__(cls, text)
-        made.text = text
-        return made
+        """The number with the spelling `text`."""
+        number = super().__new__(cls, text)
+        number.text = text
+        return number
 
 
 def decode(text: str | bytes) -> Any:
-    """What a JSON text holds, numbers as `Number`.
+    """Decode a JSON text, with numbers as `Number`.
 
     Raises:
-        ValueError: it is no JSON, or nested too deeply.
+        ValueError: the text is not JSON, or nested too deeply.
     """
     try:
         return json.loads(text, parse_float=Number, parse_int=Number, parse_constant=_refuse)
@@ -59,17 +59,17 @@ def _refuse(name: str) -> Any:
 
 
 class Pattern:
-    """One pattern.
+    """One event pattern.
 
     Attributes:
-        text: as it was given.
+        text: JSON text of the pattern.
     """
 
     def __init__(self, text: str) -> None:
         """Parse a pattern.
 
         Raises:
-            PatternError: it is none.
+            PatternError: the text is not a pattern.
         """
         if len(text) > MAX_PATTERN_CHARACTERS:
             raise PatternError(f"it has {len(text)} characters; {MAX_PATTERN_CHARACTERS} are allowed")
@@ -84,14 +84,14 @@ class Pattern:
         self._document = document
 
     def matches(self, event: Any) -> bool:
-        """Whether an event, as `decode` gives it, matches; one that is nested too deeply does not."""
+        """Whether an event that `decode` returned matches; one that is nested too deeply does not."""
         try:
             return self._alternatives(event)
         except RecursionError:
             return False
 
     def forms_of(self, name: str) -> frozenset[str]:
-        """What it asks of its field `name`: ``object`` for fields of it, ``list`` for the field itself, or nothing."""
+        """Forms in which the pattern uses its field `name`: ``object`` for fields below it, ``list`` for its value."""
         return frozenset(_forms(self._document, name))
 
 
@@ -119,7 +119,7 @@ def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
         elif isinstance(asked, list):
             fields[name] = _leaf(asked, at)
         else:
-            raise PatternError(f"{at} must be an object or a list of what may stand there, such as [{_spell(asked)}]")
+            raise PatternError(f"{at} must be an object or a list of allowed values, such as [{_spell(asked)}]")
 
     def one(event: Any) -> bool:
         values = event if isinstance(event, dict) else {}
@@ -128,7 +128,7 @@ def _compiled(document: Mapping[str, Any], path: str, depth: int) -> Test:
         )
 
     def test(event: Any) -> bool:
-        # Fields of one element match together, not one of this and one of that.
+        # One element must match all fields, not one element some of them and another element the rest.
         return any(map(test, event)) if isinstance(event, list) and event else one(event)
 
     return test
@@ -152,7 +152,7 @@ def _leaf(asked: list[Any], at: str) -> Test:
 
 
 def _leaves(value: Any) -> Iterator[Any]:
-    """The leaves of a field: its elements where it is a list; an empty list and an object are as if it were absent."""
+    """The leaves of a field: of a list, those of its elements. An empty list and an object count as absent."""
     if isinstance(value, list):
         leaves = [leaf for element in value for leaf in _leaves(element) if leaf is not _ABSENT]
         yield from leaves or [_ABSENT]
@@ -183,7 +183,7 @@ def _equal(asked: Any, value: Any) -> bool:
 def _text_test(
     operator: str, compare: Callable[[str, str], bool], *, ignores_case: bool = False
 ) -> Callable[[Any, str], Test]:
-    """What makes the test of an operator whose operand is a text, for prefix and suffix also one without its case."""
+    """A factory of tests for an operator with a text operand; with `ignores_case`, also for equals-ignore-case."""
 
     def make(operand: Any, at: str) -> Test:
         if ignores_case and isinstance(operand, dict) and list(operand) == ["equals-ignore-case"]:
@@ -214,7 +214,7 @@ def _wildcard(operand: Any, at: str) -> Test:
     for character in characters:
         is_star = character == "*"
         if is_star and was_star:
-            raise PatternError(f"{at}: two wildcards stand side by side")
+            raise PatternError(f"{at}: there are two wildcards side by side")
         if is_star:
             pieces.append("")
         else:

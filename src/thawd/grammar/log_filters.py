@@ -1,8 +1,8 @@
-"""Filter patterns of CloudWatch Logs: which messages are wanted.
+"""Filter patterns of CloudWatch Logs, which select messages. Pure.
 
-Terms (``ERROR``, ``"a phrase"``, ``?this ?that``, ``-"not this"``) and JSON patterns (``{ $.level = "ERROR" && $.took >
-5 }``). Refused are patterns for space-delimited fields (``[ip, user, ...]``) and regular expressions, which could
-hold up the whole server. All that is matched here takes time in proportion to the message.
+Supported are terms (``ERROR``, ``"a phrase"``, ``?this ?that``, ``-"not this"``) and JSON patterns (``{ $.level =
+"ERROR" && $.took > 5 }``). Patterns for space-delimited fields (``[ip, user, ...]``) are refused, and so are regular
+expressions, which could block the whole server. Matching takes time in proportion to the length of the message.
 
 Source: CloudWatch Logs user guide, "Filter pattern syntax for metric filters, subscription filters, filter log events,
 and Live Tail".
@@ -35,14 +35,14 @@ _NO_EXPRESSIONS = "regular expressions (%...%) are not supported; use terms or a
 
 
 class FilterPatternError(ValueError):
-    """The pattern is none; the message says what is wrong with it."""
+    """A text is not a filter pattern; the message says what is wrong with it."""
 
 
 def parse(pattern: str) -> Wanted:
-    """What tells whether a message matches `pattern`; an empty one matches every message.
+    """Parse a pattern into a function that tells whether a message matches; an empty pattern matches every message.
 
     Raises:
-        FilterPatternError: it is no pattern.
+        FilterPatternError: the text is not a pattern.
     """
     if len(pattern) > MAX_PATTERN_CHARACTERS:
         raise FilterPatternError(f"it has {len(pattern)} characters; at most {MAX_PATTERN_CHARACTERS} are allowed")
@@ -80,7 +80,7 @@ def _terms(pattern: str) -> Wanted:
         at = match.end()
         while at < len(pattern) and pattern[at].isspace():
             at += 1
-    if required:  # beside other terms, those with a question mark do not count
+    if required:  # next to other terms, CloudWatch ignores those with a question mark
         return lambda message: all(holds(message) for holds in required)
     return lambda message: any(holds(message) for holds in optional)
 
@@ -103,7 +103,7 @@ def _matches_json(matches: Callable[[Any], bool], message: str) -> bool:
 
 
 class _Json:
-    """A JSON pattern's condition, by recursive descent: ``||`` binds weaker than ``&&``."""
+    """Parser of a JSON pattern's condition, by recursive descent; ``||`` binds weaker than ``&&``."""
 
     def __init__(self, text: str) -> None:
         self._tokens: list[tuple[str, str]] = []
@@ -125,7 +125,7 @@ class _Json:
         return condition
 
     def _next(self, *kinds: str) -> str | None:
-        """The next token, taken, if it is one of `kinds`."""
+        """Consume and return the next token if it is one of `kinds`; else None."""
         if self._at < len(self._tokens) and self._tokens[self._at][0] in kinds:
             self._at += 1
             return self._tokens[self._at - 1][1]
@@ -175,7 +175,7 @@ class _Json:
         if kind == "word" and _number(value) is not None:
             return _compares_number(steps, comparison, float(value))
         if comparison not in ("=", "!="):
-            raise FilterPatternError(f"{comparison} compares numbers, and {value} is none")
+            raise FilterPatternError(f"{comparison} compares numbers, and {value} is not a number")
         if kind == "word" and value.startswith("%"):
             raise FilterPatternError(_NO_EXPRESSIONS)
         text = re.sub(r"\\(.)", r"\1", value[1:-1]) if kind == "text" else value
@@ -209,7 +209,7 @@ def _state(steps: list[str | int], words: str) -> Callable[[Any], bool]:
     }
     holds = known.get(words)
     if holds is None:
-        raise FilterPatternError(f"{words} is none of {', '.join(known)}")
+        raise FilterPatternError(f"{words} is not one of {', '.join(known)}")
     return lambda document: holds(_find(document, steps))
 
 

@@ -14,21 +14,21 @@ _NAME = r"(?P<name>[A-Za-z0-9_-]{1,80}|[A-Za-z0-9_-]{1,75}\.fifo)"
 _ARN = re.compile(rf"arn:(?P<partition>aws[a-z-]*):sqs:(?P<region>[a-z0-9-]+):(?P<account>\d{{12}}):{_NAME}")
 _URL = re.compile(rf"(?P<endpoint>https?://(?P<host>[^/\s?#@]+))/(?P<account>\d{{12}})/{_NAME}")
 _REGION = r"[a-z]{2}(?:-[a-z]+)+-\d"
-# AWS's own, private ones, and those of emulators that name the region as AWS does.
+# Hosts of AWS, of private endpoints, and of emulators that name the region as AWS does.
 _HOST = re.compile(rf"(?:[a-z0-9-]+\.)?sqs\.(?P<new>{_REGION})\..+|(?P<old>{_REGION})\.queue\.amazonaws\.com")
 
 
 @dataclass(frozen=True, slots=True)
 class QueueName:
-    """A queue.
+    """An SQS queue.
 
     Attributes:
-        arn: its Amazon Resource Name.
-        region: where it is.
-        account: whose it is, twelve digits.
-        name: its own name; that of a FIFO queue ends in ``.fifo``.
-        url: its URL; None: to be asked for.
-        endpoint: where SQS answers; None: as the surroundings say.
+        arn: Amazon Resource Name.
+        region: region of the queue.
+        account: account of the queue, twelve digits.
+        name: name of the queue; that of a FIFO queue ends in ``.fifo``.
+        url: URL of the queue; None: ask SQS for it.
+        endpoint: URL of SQS; None: the endpoint that the AWS configuration of this process names.
     """
 
     arn: str
@@ -40,22 +40,22 @@ class QueueName:
 
     @property
     def is_fifo(self) -> bool:
-        """Whether its messages keep their order."""
+        """Whether the queue is a FIFO queue, which keeps its messages in order."""
         return self.name.endswith(".fifo")
 
 
-def parse(given: str) -> QueueName | None:
-    """The queue that an ARN or a URL names; None when it is neither.
+def parse(text: str) -> QueueName | None:
+    """The queue that an ARN or a URL names; None if `text` is neither.
 
-    A URL says where SQS answers, so that an emulator is named by it; its region is `REGION` unless its host tells.
+    A URL also names the endpoint, for example an emulator's. Its region is `REGION` unless the host names one.
     """
-    if match := _ARN.fullmatch(given):
-        return QueueName(given, match["region"], match["account"], match["name"])
-    match = _URL.fullmatch(given)
+    if match := _ARN.fullmatch(text):
+        return QueueName(text, match["region"], match["account"], match["name"])
+    match = _URL.fullmatch(text)
     if match is None:
         return None
     host = _HOST.fullmatch(match["host"])
     region = (host["new"] or host["old"]) if host is not None else REGION
     partition = "aws-cn" if match["host"].endswith(".cn") else "aws"
     arn = f"arn:{partition}:sqs:{region}:{match['account']}:{match['name']}"
-    return QueueName(arn, region, match["account"], match["name"], url=given, endpoint=match["endpoint"])
+    return QueueName(arn, region, match["account"], match["name"], url=text, endpoint=match["endpoint"])

@@ -1,7 +1,7 @@
 """Schedule expressions: ``rate(…)``, ``cron(…)``, ``at(…)`` in Amazon EventBridge's dialect. Pure.
 
-Times are seconds since the epoch. A cron expression's times are those of a clock on the wall of its time zone: one that
-the clock skips in spring is skipped; one that it shows twice in autumn counts once, the first time.
+Times are seconds since the epoch. The times of a cron expression are wall-clock times of its time zone: a time that the
+clock skips in spring is skipped, and one that it shows twice in autumn counts once, the first time.
 
 Source: Amazon EventBridge Scheduler user guide, "Schedule types", "Daylight savings time"; Amazon EventBridge user
 guide, "Cron expressions reference".
@@ -25,19 +25,19 @@ _AT = "%Y-%m-%dT%H:%M:%S"
 
 
 class ScheduleError(ValueError):
-    """A text that is no schedule expression; the message says what is wrong with it."""
+    """A text is not a schedule expression; the message says what is wrong with it."""
 
 
 @dataclass(frozen=True, slots=True)
 class ScheduleExpression:
-    """When something is to be done."""
+    """The times of a schedule."""
 
     def after(self, moment: float, *, anchor: float) -> float | None:
-        """The first time after `moment`; None when there is none any more.
+        """The first time after `moment`; None if there is none.
 
         Args:
             moment: seconds since the epoch.
-            anchor: when the schedule began, from which rates count.
+            anchor: start of the schedule, from which rates count, seconds since the epoch.
         """
         raise NotImplementedError
 
@@ -68,7 +68,7 @@ class _Cron(ScheduleExpression):
     zone: ZoneInfo
 
     def after(self, moment: float, *, anchor: float) -> float | None:
-        # A day earlier: on a day of 25 hours the wall shows an hour again that has been dealt with.
+        # Start a day earlier: on a day of 25 hours the wall clock shows an hour twice.
         day = datetime.fromtimestamp(moment, self.zone).date() - timedelta(days=1)
         while day.year <= max(self.years):
             if day.year in self.years and day.month in self.months:
@@ -84,14 +84,14 @@ class _Cron(ScheduleExpression):
         return None
 
     def _on(self, day: date, moment: float) -> float | None:
-        """The first time of that day that is after `moment`."""
+        """The first time on `day` that is after `moment`."""
         for hour in self.hours:
             if datetime(day.year, day.month, day.day, hour, 59, tzinfo=self.zone).timestamp() <= moment:
                 continue
             for minute in self.minutes:
                 wall = datetime(day.year, day.month, day.day, hour, minute, tzinfo=self.zone)
                 at = wall.timestamp()
-                # A time that the clock skips comes back as another one.
+                # A time that the clock skips converts back to another one.
                 if at > moment and datetime.fromtimestamp(at, self.zone).replace(fold=0) == wall:
                     return at
         return None
@@ -99,16 +99,16 @@ class _Cron(ScheduleExpression):
 
 @dataclass(frozen=True, slots=True)
 class _Days:
-    """Days of a month: by number or by day of the week.
+    """Days of a month, by number or by day of the week. Days of the week are numbers, 1 is Sunday.
 
     Attributes:
         numbers: days of the month.
-        last: whether the last one is meant.
-        last_weekday: whether the last one from Monday to Friday is meant.
-        nearest: the one from Monday to Friday that is nearest to this day of the month.
-        weekdays: days of the week, 1 is Sunday; None: all days that the other fields name.
-        last_of: the last of this day of the week.
-        nth: day of the week, and its number within the month.
+        last: whether the last day of the month is included (``L``).
+        last_weekday: whether the last day from Monday to Friday is included (``LW``).
+        nearest: day of the month to which the nearest day from Monday to Friday is included (``15W``); None: none.
+        weekdays: days of the week.
+        last_of: day of the week whose last one in the month is included (``6L``); None: none.
+        nth: day of the week and its number within the month (``6#3``); None: none.
     """
 
     numbers: frozenset[int] = frozenset()
@@ -120,7 +120,7 @@ class _Days:
     nth: tuple[int, int] | None = None
 
     def of(self, year: int, month: int) -> frozenset[int]:
-        """The days of that month."""
+        """The days in a month."""
         first, length = calendar.monthrange(year, month)
 
         def weekday(day: int) -> int:
@@ -144,14 +144,14 @@ class _Days:
 
 
 def parse(expression: str, *, zone: ZoneInfo) -> ScheduleExpression:
-    """The schedule that an expression stands for.
+    """Parse a schedule expression.
 
     Args:
         expression: ``rate(5 minutes)``, ``cron(0 12 * * ? *)`` or ``at(2026-12-01T09:00:00)``.
-        zone: whose wall clock ``cron`` and ``at`` are of.
+        zone: time zone of ``cron`` and ``at``.
 
     Raises:
-        ScheduleError: it is none.
+        ScheduleError: the text is not a schedule expression.
     """
     match = re.fullmatch(r"(rate|cron|at)\((.*)\)", expression)
     if match is None:
@@ -166,7 +166,7 @@ def _rate(inner: str, zone: ZoneInfo) -> ScheduleExpression:
         raise ScheduleError('a rate is "1 minute", "5 minutes", "1 hour", "2 hours", "1 day", "3 days" and so on')
     period_s = int(match[1]) * _UNITS_S[match[2]]
     if period_s > _LONGEST_RATE_S:
-        raise ScheduleError("a rate is of 36500 days at most")
+        raise ScheduleError("a rate is at most 36500 days")
     return _Rate(period_s)
 
 
@@ -195,7 +195,7 @@ def _cron(inner: str, zone: ZoneInfo) -> ScheduleExpression:
         zone=zone,
     )
     if cron.after(datetime(min(cron.years), 1, 1, tzinfo=zone).timestamp() - 1, anchor=0.0) is None:
-        raise ScheduleError(f"{inner!r} never comes: there is no such day, or the clock skips that time on it")
+        raise ScheduleError(f"{inner!r} has no times: there is no such day, or the clock skips that time on it")
     return cron
 
 
@@ -249,10 +249,10 @@ def _number(text: str, what: str, low: int, high: int, names: dict[str, int]) ->
     number = names.get(text, int(text) if re.fullmatch(r"[0-9]{1,4}", text) else -1)
     if not low <= number <= high:
         also = f", or {', '.join(names)}" if names else ""
-        raise ScheduleError(f"{what}: {text!r} is no number from {low} to {high}{also}")
+        raise ScheduleError(f"{what}: {text!r} is not a number from {low} to {high}{also}")
     return number
 
 
 def utc_text(moment: float) -> str:
-    """A time as EventBridge's events have it, to the second, in UTC."""
+    """A time in the form of EventBridge's events: to the second, in UTC."""
     return datetime.fromtimestamp(moment, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

@@ -1,9 +1,9 @@
-"""Texts with stars in them: ``*`` stands for any characters, also none. Pure.
+"""Matches text against a wildcard, in which ``*`` stands for any characters or none. Pure.
 
-How a pattern spells its stars is its own grammar's business: event patterns escape a star by a backslash, filter
-patterns of logs take several stars for one. Both come here as the pieces between the stars. Three other stars do not:
-S3's event names end with one (`thawd.resources.Notification`), CORS has one only behind ``://`` or alone
-(`thawd.gateway.cors.allows`), and the ``*`` of an ETag or a principal is a whole value.
+Each grammar decides how to write a star: event patterns escape one with a backslash, and log filters treat several
+stars as one. Both pass the pieces between the stars. Three other stars are not matched here: S3's event names may end
+with one (`thawd.resources.Notification`), CORS allows one behind ``://`` or alone (`thawd.gateway.cors.allows`), and
+the ``*`` of an ETag or a principal is a whole value.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Sequence
 
 
 def is_like(text: str, pieces: Sequence[str]) -> bool:
-    """Whether `text` consists of `pieces` in this order, with anything between them.
+    """Whether `text` consists of `pieces` in order, with any text between them.
 
-    Each piece is sought once, from where the one before it ends, so that no pattern makes a text expensive.
+    Each piece is searched once, from the end of the piece before it, so that no pattern makes matching expensive.
 
     Args:
-        text: what is looked at.
-        pieces: what stands between the stars, one more than there are stars; without a star the one piece is the text.
+        text: the text to match.
+        pieces: texts between the stars, one more than stars; a pattern without a star has one piece, the whole text.
     """
     if len(pieces) == 1:
         return text == pieces[0]

@@ -1,10 +1,10 @@
-"""Where weights live and how they get into memory: ``from thawd import models`` in a handler, or in any program.
+"""Downloads, caches and loads model weights: ``from thawd import models`` in a handler, or in any program.
 
     model = models.open("s3://models/resnet.onnx?region=eu-west-1")   # a file of this machine, whole and checked
     loaded = models.load_onnx(model)                                  # a session, and what each step took
 
-Runs inside functions: Python 3.9 and later, the standard library alone until a call needs more. What a call needs and
-does not find is named with the extra that brings it.
+Runs inside functions: Python 3.9 and later, standard library only until a call needs a library. The error for a missing
+library names the command that installs it.
 """
 
 from typing import TYPE_CHECKING, Any

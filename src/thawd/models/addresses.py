@@ -15,11 +15,11 @@ class Address(NamedTuple):
     """Where a model is.
 
     Attributes:
-        text: as it was written.
-        bucket: of S3; empty where the model is a file of this machine.
-        key: of the object; it ends with a slash where the model is a folder, all objects below it.
-        parameters: of the URL: region, endpoint, path_style, anonymous.
-        path: of the file or folder, absolute; empty for S3.
+        text: the address as written.
+        bucket: S3 bucket; empty if the model is a file on this machine.
+        key: the object's key; it ends with a slash if the model is a folder of objects.
+        parameters: parameters of the URL: region, endpoint, path_style, anonymous.
+        path: absolute path of the file or folder; empty for S3.
     """
 
     text: str
@@ -30,13 +30,13 @@ class Address(NamedTuple):
 
 
 def parse(text: str) -> Address:
-    """Take an address apart.
+    """Parse an address.
 
-    ``file:`` paths that are relative begin at the working folder; ``package:`` paths at the function's code
-    (``LAMBDA_TASK_ROOT``), outside a function at the working folder, and do not lead out of it.
+    Relative ``file:`` paths begin at the working folder. ``package:`` paths begin at the function's code
+    (``LAMBDA_TASK_ROOT``), outside a function at the working folder, and must not lead out of it.
 
     Raises:
-        ModelError: it is none; the message says what is one.
+        ModelError: `text` is not a valid address; the message shows valid ones.
     """
     scheme, _, rest = text.partition(":")
     if scheme == "s3" and rest.startswith("//"):
@@ -50,7 +50,7 @@ def parse(text: str) -> Address:
         if not path.startswith(root + os.sep):
             raise ModelError(f"the address {text!r} leads out of the code in {root}")
         return Address(text, "", "", {}, path)
-    raise ModelError(f"{text!r} is no address of a model; allowed: s3://bucket/key, file:path, package:path")
+    raise ModelError(f"{text!r} is not the address of a model; allowed: s3://bucket/key, file:path, package:path")
 
 
 def _s3(text: str) -> Address:
@@ -61,5 +61,5 @@ def _s3(text: str) -> Address:
         raise ModelError(f"{text!r} has the parameter {unknown[0]!r}; allowed: {', '.join(_PARAMETERS)}")
     key = unquote(parts.path)[1:]
     if not parts.netloc or not key or "//" in key or any(part in (".", "..") for part in key.split("/")):
-        raise ModelError(f"{text!r} names no object; an address is such as s3://bucket/models/resnet.onnx")
+        raise ModelError(f"{text!r} names no object; an example of an address is s3://bucket/models/resnet.onnx")
     return Address(text, parts.netloc, key, parameters, "")

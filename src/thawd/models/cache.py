@@ -1,14 +1,14 @@
-"""The cache of models on this machine: files by the SHA-256 of their content, bounded in size, none in use removed.
+"""The cache of models on this machine: files by the SHA-256 of their content, limited in size, never removed in use.
 
-    blobs/SHA256         a file, read-only, written once, there whole or not at all
-    blobs/SHA256.seen    its size, time and inode when its hash was last found right: while they are the same, so is it
-    derived/KEY/         what was made of a model, such as an optimised copy; made anew when it is gone
+    blobs/SHA256         a file, read-only, written once and atomically
+    blobs/SHA256.seen    its size, time and inode when its hash was last verified; valid while these are unchanged
+    derived/KEY/         files made from a model, such as an optimised copy; made again when missing
     trees/ID/            a folder of models: hard links to blobs
-    index/KEY.json       which blob an address, with its ETag or version, stands for
-    partial/KEY          a download under way, or broken off; locked by who downloads
-    use/NAME             locked shared by who uses a blob or what was derived; its time is the last use
+    index/KEY.json       the blob of an address, with its ETag or version
+    partial/KEY          a download in progress or broken off; locked by the downloading process
+    use/NAME             shared lock of the processes that use a blob or derived files; its mtime is the last use
 
-Any number of processes work on it at once, also of several users' functions, and may be killed at any moment.
+Any number of processes use the cache concurrently, also those of several functions, and may be killed at any moment.
 """
 
 from __future__ import annotations
@@ -33,105 +33,105 @@ _CHUNK_BYTES = 1 << 20
 
 
 RECORDED = ("text", "etag", "version", "size", "sha256")
-"""What the index tells of an object."""
+"""The index's record of an object."""
 
 
-class Seen(NamedTuple):
-    """What tells a file that was not touched."""
+class FileStamp(NamedTuple):
+    """Size, time and inode of a file; while they are unchanged, so is the file."""
 
     size: int
     mtime_ns: int
     inode: int
 
 
-class Use:
-    """A blob or something derived that must stay while this process, or one forked from it, lives or until `end`."""
+class CacheLease:
+    """Keeps a blob or derived files in the cache until `end`, or until this process and its forks have ended."""
 
     def __init__(self, path: str) -> None:
         self.path = path
         self._fd: Optional[int] = None
-        self.take()
+        self.acquire()
         _uses.add(self)
-        snapshots.before(_let_go)
-        snapshots.after(_take_again)
+        snapshots.before(_release_all)
+        snapshots.after(_acquire_again)
 
-    def take(self) -> None:
-        """Hold it; now is its last use."""
+    def acquire(self) -> None:
+        """Take the lock and record the present time as the last use."""
         if self._fd is None:
             self._fd = os.open(self.path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o666)
             fcntl.flock(self._fd, fcntl.LOCK_SH)
         os.utime(self._fd)
 
-    def let_go(self) -> None:
-        """Hold it no more, for the time being."""
+    def release(self) -> None:
+        """Release the lock; `acquire` may take it again."""
         if self._fd is not None:
             fd, self._fd = self._fd, None
             os.close(fd)
 
     def end(self) -> None:
-        """Hold it no more."""
-        self.let_go()
+        """Release the lock for good."""
+        self.release()
         _uses.discard(self)
 
 
-_uses: "weakref.WeakSet[Use]" = weakref.WeakSet()
+_uses: "weakref.WeakSet[CacheLease]" = weakref.WeakSet()
 
 
-def _let_go() -> None:
+def _release_all() -> None:
     for use in list(_uses):
-        use.let_go()
+        use.release()
 
 
-def _take_again() -> None:
+def _acquire_again() -> None:
     for use in list(_uses):
         try:
-            use.take()
-        except OSError:  # what is mapped by now stays, whatever happens to the cache
+            use.acquire()
+        except OSError:  # files that are mapped stay usable without the lock
             pass
 
 
 class Cache:
-    """A folder that keeps models.
+    """A folder with cached models.
 
     Args:
-        folder: it; else the variable ``MODEL_CACHE``, ``$XDG_CACHE_HOME/thawd/models`` or ``~/.cache/thawd/models``,
-            and where none of these can be written, a folder among the temporary files.
-        most_bytes: how much it may hold, but for what is in use; else the variable ``MODEL_CACHE_MB``, in MiB, or
-            20 GiB.
+        folder: path of the folder; None: the variable ``MODEL_CACHE``, ``$XDG_CACHE_HOME/thawd/models`` or
+            ``~/.cache/thawd/models``; if none of these can be written, a folder among the temporary files.
+        most_bytes: limit of the cache's size, which files in use may exceed; None: the variable ``MODEL_CACHE_MB``, in
+            MiB, or 20 GiB.
     """
 
     def __init__(self, folder: Optional[str] = None, *, most_bytes: Optional[int] = None) -> None:
         self.folder = os.path.abspath(folder or os.environ.get("MODEL_CACHE") or _default_folder())
-        self.most_bytes = most_bytes or _given_bytes() or _DEFAULT_MOST_BYTES
+        self.most_bytes = most_bytes or _configured_bytes() or _DEFAULT_MOST_BYTES
 
     def place(self, kind: str, name: str) -> str:
-        """Path of `name` in the folder `kind`, which is made when it is missing."""
+        """Path of `name` in the folder `kind`; makes the folder when it is missing."""
         folder = os.path.join(self.folder, kind)
         os.makedirs(folder, exist_ok=True)
         return os.path.join(folder, name)
 
     def recorded(self, key: str) -> Optional[Dict[str, Any]]:
-        """What is recorded under a key of the index; None where there is nothing that can be read."""
+        """The index's record under a key; None when there is none or it cannot be read."""
         record = _read(self.place("index", key + ".json"))
         return record if isinstance(record, dict) and set(RECORDED) <= set(record) else None
 
-    def use(self, kind: str, name: str) -> Optional[Use]:
-        """Hold on to a blob or something derived; None where it is not there (any more)."""
+    def use(self, kind: str, name: str) -> Optional[CacheLease]:
+        """Lease a blob or derived files; None when they do not exist (any more)."""
         if not os.path.exists(self.place(kind, name)):
             return None
-        use = Use(self.place("use", name))
+        use = CacheLease(self.place("use", name))
         if os.path.exists(self.place(kind, name)):
             return use
         use.end()
         return None
 
     def is_sound(self, sha256: str) -> bool:
-        """Whether a blob is what its name says. Read only where it was touched; removed where it is not."""
+        """Whether a blob's hash matches its name. The blob is read only if it may have changed; removed if damaged."""
         path = self.place("blobs", sha256)
         if has_sha256(path, sha256, seen=path + ".seen"):
             return True
         with self.locked():
-            if has_sha256(path, sha256, seen=path + ".seen"):  # another process has put a sound one there
+            if has_sha256(path, sha256, seen=path + ".seen"):  # another process has stored a sound blob
                 return True
             with contextlib.suppress(FileNotFoundError):
                 os.unlink(path)
@@ -139,19 +139,19 @@ class Cache:
 
     @property
     def lock(self) -> str:
-        """The file to lock while blobs are removed or replaced."""
+        """Path of the file to lock while blobs are removed or replaced."""
         os.makedirs(self.folder, exist_ok=True)
         return os.path.join(self.folder, "lock")
 
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
-        """Let no other process remove or replace blobs meanwhile."""
+        """Keep other processes from removing or replacing blobs meanwhile."""
         with open(self.lock, "w") as file:
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
 
     def make_room(self, needed_bytes: int = 0) -> None:
-        """Remove what was used longest ago, and is in use by nobody, until `needed_bytes` more fit."""
+        """Remove unused entries, least recently used first, until `needed_bytes` more fit."""
         with self.locked():
             self._drop_old_partials()
             held = sorted(self._held())
@@ -163,7 +163,7 @@ class Cache:
                     total -= size
 
     def _held(self) -> Iterator[Tuple[float, str, str, int]]:
-        """Last use, kind, name and size of all that may be removed."""
+        """Last use, kind, name and size of every entry that may be removed."""
         for kind in ("blobs", "derived"):
             for entry in os.scandir(os.path.dirname(self.place(kind, "x"))):
                 if "." not in entry.name:
@@ -195,7 +195,7 @@ class Cache:
             os.close(fd)
 
     def _remove_trees_of(self, blob: str) -> None:
-        """Remove the folders that have a link to a blob."""
+        """Remove the folders in ``trees`` that have a link to a blob."""
         status = os.stat(blob)
         if status.st_nlink == 1:
             return
@@ -210,9 +210,9 @@ class Cache:
                     os.unlink(entry.path)
 
     def tree(self, files: Dict[str, str]) -> str:
-        """A folder in which each relative path of `files` is the blob of that SHA-256.
+        """Make a folder in which each relative path of `files` is a link to the blob with that SHA-256.
 
-        The caller holds the blobs, so they stay; who removes one of them later removes the folder.
+        The caller holds leases on the blobs. Removing one of the blobs later removes the folder, too.
         """
         name = key_of(*(f"{path} {sha256}" for path, sha256 in sorted(files.items())))
         made = self.place("trees", name)
@@ -226,7 +226,7 @@ class Cache:
             shutil.rmtree(made, ignore_errors=True)
             try:
                 os.rename(staged, made)
-            except OSError:  # another process has put the same one there
+            except OSError:  # another process has made the same folder
                 shutil.rmtree(staged)
         return made
 
@@ -241,20 +241,20 @@ class Cache:
 
 
 def key_of(*parts: Optional[str]) -> str:
-    """A name for what `parts` say together."""
+    """A name computed from `parts`."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def has_sha256(path: str, sha256: str, *, seen: str) -> bool:
-    """Whether a file has that hash. It is read unless it was not touched since the file `seen` was written.
+    """Whether a file has this hash. The file is read unless it is unchanged since the file `seen` was written.
 
-    A file that is there but cannot be read raises OSError; one that is not there has no hash.
+    Returns False for a file that does not exist; raises OSError for one that cannot be read.
     """
     try:
         status = os.stat(path)
     except FileNotFoundError:
         return False
-    now = Seen(status.st_size, status.st_mtime_ns, status.st_ino)
+    now = FileStamp(status.st_size, status.st_mtime_ns, status.st_ino)
     recorded = _read(seen)
     if recorded == {**now._asdict(), "sha256": sha256}:
         return True
@@ -265,7 +265,7 @@ def has_sha256(path: str, sha256: str, *, seen: str) -> bool:
 
 
 def sha256_of(path: str) -> str:
-    """The SHA-256 of a file, in hexadecimal digits."""
+    """SHA-256 of a file in hexadecimal digits."""
     digest = hashlib.sha256()
     with open(path, "rb", buffering=0) as file:
         while chunk := file.read(_CHUNK_BYTES):
@@ -274,7 +274,7 @@ def sha256_of(path: str) -> str:
 
 
 def write_record(path: str, record: Dict[str, Any]) -> None:
-    """Write a record of the cache so that it appears at once and whole; a crash of the machine may undo it."""
+    """Write a record of the cache atomically, without a sync: a crash of the machine may undo it."""
     staged = f"{path}.{os.getpid()}"
     with open(staged, "w") as file:
         json.dump(record, file)
@@ -303,16 +303,16 @@ def _size(path: str) -> int:
         return 0
 
 
-def _given_bytes() -> int:
-    """The variable ``MODEL_CACHE_MB``, in bytes; 0: it says nothing.
+def _configured_bytes() -> int:
+    """The variable ``MODEL_CACHE_MB`` in bytes; 0 when it is not set.
 
     Raises:
-        ModelError: it is no number.
+        ModelError: the value is not a number.
     """
-    given = os.environ.get("MODEL_CACHE_MB") or "0"
-    if not given.isdecimal():
-        raise ModelError(f"the variable MODEL_CACHE_MB is {given!r}; it takes a whole number of MiB, such as 20480")
-    return int(given) << 20
+    value = os.environ.get("MODEL_CACHE_MB") or "0"
+    if not value.isdecimal():
+        raise ModelError(f"the variable MODEL_CACHE_MB is {value!r}; it takes a whole number of MiB, such as 20480")
+    return int(value) << 20
 
 
 def _default_folder() -> str:
@@ -324,4 +324,4 @@ def _default_folder() -> str:
             continue
         if os.access(folder, os.W_OK):
             return folder
-    raise ModelError("there is no folder to keep models in; name one by the variable MODEL_CACHE")
+    raise ModelError("there is no folder to keep models in; name one in the variable MODEL_CACHE")

@@ -1,10 +1,10 @@
-"""What may go wrong with a model, for callers to tell apart."""
+"""The errors of opening and loading models."""
 
 from __future__ import annotations
 
 
 class ModelError(Exception):
-    """A model cannot be had or loaded; the message says why, and the way out where there is one."""
+    """A model cannot be opened or loaded; the message says why, and the way out if there is one."""
 
 
 class ModelNotFoundError(ModelError):
@@ -12,9 +12,9 @@ class ModelNotFoundError(ModelError):
 
 
 class ModelChangedError(ModelError):
-    """What the store has is not what was asked for by SHA-256, ETag or version."""
+    """The store's model does not match the requested SHA-256, ETag or version."""
 
 
 def missing(library: str, install: str) -> ModelError:
-    """The error for a `library` that is not installed, with what installs it."""
+    """The error for a `library` that is not installed; `install` is the command that installs it."""
     return ModelError(f"this needs {library}, which this interpreter does not have; install it with: {install}")

@@ -1,4 +1,4 @@
-"""scikit-learn, and whatever else joblib stores: arrays mapped instead of read."""
+"""Loads scikit-learn models and anything else joblib stores, with arrays mapped instead of read."""
 
 from __future__ import annotations
 
@@ -8,16 +8,18 @@ from thawd.models.opening import Model
 
 
 def load_joblib(model: Model) -> Loaded:
-    """What ``joblib.dump`` stored, without compression: else its arrays cannot be mapped, and are read.
+    """Load an object that ``joblib.dump`` stored; the arrays of a compressed file are read instead of mapped.
 
-    Mapped arrays are read-only, which predicting does not mind. joblib's format is pickle's: loading runs code that the
-    file holds. So the model must be pinned by its SHA-256, or be a file of this machine.
+    Mapped arrays are read-only, which is enough for predictions. joblib's format is pickle's: loading runs code from
+    the file. The model must therefore be pinned by its SHA-256 or be a file on this machine.
 
     Raises:
         ModelError: joblib is missing, or the model comes from a store and was opened without ``sha256``.
     """
     if model.origin != "in place" and not model.pinned:
-        raise ModelError(f"{model.address}: loading it runs code that it holds; open it with the sha256 that you trust")
+        raise ModelError(
+            f"{model.address}: loading it runs code from the file; open it with the sha256 of a file you trust"
+        )
     watch = Stopwatch(model)
     with watch.step("import joblib"):
         try:

@@ -1,4 +1,4 @@
-"""What a loader has to tell: the thing loaded, and what each step did and took."""
+"""The result of a loader: the loaded object, and each step with its duration."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ class Step:
     """One step of loading.
 
     Attributes:
-        name: what was done.
-        ms: how long it took, milliseconds.
-        note: with which choice or outcome; may be empty.
+        name: name of the step.
+        ms: duration of the step, milliseconds.
+        note: choice or outcome of the step; may be empty.
     """
 
     name: str
@@ -30,9 +30,9 @@ class Loaded:
     """A model in memory.
 
     Attributes:
-        value: what the library made of it: a session, a module, an estimator.
-        model: the file, held in the cache while this lives.
-        steps: of opening and loading, in order.
+        value: the library's object: a session, a module, an estimator.
+        model: the file, which stays in the cache while this object lives.
+        steps: steps of opening and loading, in order.
     """
 
     value: Any
@@ -41,7 +41,7 @@ class Loaded:
 
     @property
     def ms(self) -> float:
-        """All steps together, milliseconds."""
+        """Duration of all steps together, milliseconds."""
         return sum(step.ms for step in self.steps)
 
     def __str__(self) -> str:
@@ -57,7 +57,7 @@ class Stopwatch:
 
     @contextlib.contextmanager
     def step(self, name: str) -> Iterator[Step]:
-        """Time what is done inside; the note may be set there."""
+        """Time the code inside the context, which may set the note."""
         step = Step(name, 0.0)
         begun_s = time.perf_counter()
         yield step
@@ -66,7 +66,7 @@ class Stopwatch:
 
 
 def mapped_bytes(path: str) -> int:
-    """How much of a file, or of the files below a folder, is mapped into this process."""
+    """Bytes of a file, or of the files below a folder, that are mapped into this process."""
     found = 0
     with open("/proc/self/maps") as maps:
         for line in maps:
@@ -78,6 +78,6 @@ def mapped_bytes(path: str) -> int:
 
 
 def mapped_note(path: str) -> str:
-    """`mapped_bytes`, in words."""
+    """The result of `mapped_bytes` in words."""
     found = mapped_bytes(path)
     return f"{found / 2**20:.1f} MiB of it mapped, shared with other processes" if found else "read into memory"

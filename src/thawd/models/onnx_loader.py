@@ -1,4 +1,4 @@
-"""ONNX Runtime: the graph optimised once for this machine, its weights mapped from a file beside it."""
+"""Loads ONNX models: the graph is optimised once for this machine, its weights are mapped from a file beside it."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 import tempfile
 from typing import Any, Dict, Optional, Tuple
 
-from thawd.models.cache import Use, key_of
+from thawd.models.cache import CacheLease, key_of
 from thawd.models.faults import ModelError, missing
 from thawd.models.loaded import Loaded, Step, Stopwatch, mapped_note
 from thawd.models.opening import Model
@@ -31,18 +31,18 @@ def load_onnx(
 
     Args:
         model: an ONNX file, or a folder with one.
-        name: of the file in a folder with several, relative to it.
-        threads: that one run may use. One: the session has no threads, and can be forked.
-        optimise: load a copy that is optimised for this machine's CPU by this version of ONNX Runtime, with its weights
-            mapped. It is made on first use, in a process of its own, and kept in the cache. Else the file is loaded as
-            it is, and optimised each time.
-        prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does unless told not to: faster
-            matrix products, but a private copy of those weights, made each time. False is for models that come and go
-            without a snapshot; docs/models.md has what it costs and brings.
+        name: relative path of the file in a folder with several.
+        threads: most threads that one run may use. With 1 the session has no threads and can be forked.
+        optimise: load a copy that this version of ONNX Runtime has optimised for this machine's CPU, with its weights
+            mapped. It is made on first use, in a process of its own, and kept in the cache. False: the file is loaded
+            unchanged and optimised each time.
+        prepack: let kernels keep weights in a layout of their own, as ONNX Runtime does by default: faster matrix
+            products, but a private copy of those weights, made each time. False is for models that are loaded and
+            dropped without a snapshot; docs/how-to/models.md has costs and benefits.
         config: further entries of the session's configuration.
 
     Raises:
-        ModelError: there is no ONNX Runtime, or it refuses the model.
+        ModelError: ONNX Runtime is missing or refuses the model.
     """
     watch = Stopwatch(model)
     with watch.step("import onnxruntime"):
@@ -80,16 +80,16 @@ def _file_of(model: Model, name: str) -> str:
         return model.path
     found = [name] if name else sorted(entry for entry in os.listdir(model.path) if entry.endswith(".onnx"))
     if len(found) != 1:
-        raise ModelError(f"{model.address} has {len(found)} files that end with .onnx; say which by `name`")
+        raise ModelError(f"{model.address} has {len(found)} files that end with .onnx; choose one by `name`")
     return os.path.join(model.path, found[0])
 
 
 def _optimised(model: Model, path: str, version: str, step: Step) -> str:
-    """Path of the optimised copy, which `model` holds from now on."""
+    """Path of the optimised copy, which stays in the cache while `model` is open."""
     inner = "" if path == model.path else os.path.basename(path)
     key = key_of(_FORM, model.sha256 or model.identity, inner, version, *_cpu())
     for _ in range(3):
-        use: Optional[Use] = model.cache.use("derived", key)
+        use: Optional[CacheLease] = model.cache.use("derived", key)
         if use is not None:
             model.hold(use)
             step.note = step.note or "there already"
@@ -112,14 +112,14 @@ def _make(model: Model, path: str, key: str) -> None:
             raise ModelError(f"{model.address}: ONNX Runtime cannot optimise it: {last}. Load it with optimise=False")
         try:
             os.rename(staged, made)
-        except OSError:  # another process has made it meanwhile
+        except OSError:  # another process has made the copy meanwhile
             pass
     finally:
         shutil.rmtree(staged, ignore_errors=True)
 
 
 def _cpu() -> Tuple[str, ...]:
-    """What an optimised model depends on: the CPU's kind and what it can do."""
+    """The properties of the CPU that an optimised model depends on: its kind and its features."""
     try:
         with open("/proc/cpuinfo") as file:
             lines = file.read().partition("\n\n")[0].splitlines()

@@ -1,6 +1,7 @@
 """Program: ``onnx_optimise.py MODEL FOLDER``: writes an ONNX model optimised for this machine, with a file of weights.
 
-A process of its own, so that what optimising takes in memory is not in the snapshot of who loads the result.
+Runs as a process of its own, so that the memory of optimising is not in the snapshot of the process that loads the
+result.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ def main(model: str, folder: str) -> None:
 
     options = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
-    options.log_severity_level = 3  # it warns that the result is for this machine, which is what it is wanted for
+    options.log_severity_level = 3  # hides the warning that the result is for this machine only, as intended
     options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_ALL
     options.optimized_model_filepath = os.path.join(folder, "model.onnx")
     options.add_session_config_entry("session.optimized_model_external_initializers_file_name", "weights.bin")

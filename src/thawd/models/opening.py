@@ -1,4 +1,4 @@
-"""`open`: from an address to a file of this machine that is whole, is the one asked for, and stays while it is used."""
+"""`open`: turns an address into a file on this machine that is complete, verified, and kept while it is in use."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import Any, Callable, Dict, List, Optional, Tuple
 
 from thawd.models import store
 from thawd.models.addresses import Address, parse
-from thawd.models.cache import Cache, Use, has_sha256, key_of, write_record
+from thawd.models.cache import Cache, CacheLease, has_sha256, key_of, write_record
 from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundError
 
 Progress = Callable[[str, int, int], None]
-"""Called with the key, the bytes that are there and the bytes that there will be, some ten times a second."""
+"""Called some ten times a second with the key, the bytes downloaded and the size of the whole object."""
 
 _TRIES = 3
 _SHA256 = re.compile("[0-9a-fA-F]{64}")
@@ -23,17 +23,17 @@ class Model:
     """A model on this machine.
 
     Attributes:
-        address: as it was asked for.
-        path: of the file, or of the folder where the address ends with a slash. Read it, map it, do not write to it.
+        address: the requested address.
+        path: path of the file, or of the folder if the address ends with a slash. Read or map it; do not write to it.
         size: bytes.
-        identity: changes when the model does: the ETag in S3, a folder's over all its objects; size, time and inode
-            of a file.
-        version: S3's version id, where it has one.
-        sha256: of the file; None for folders, and for files of this machine whose hash nobody asked for.
-        pinned: whether it was asked for by its SHA-256.
+        identity: changes when the model does: the ETag in S3, for a folder computed over all its objects; size, time
+            and inode of a file.
+        version: S3's version id, if there is one.
+        sha256: SHA-256 of the file; None for folders, and for files on this machine opened without a hash.
+        pinned: whether the model was requested by its SHA-256.
         origin: ``cache``, ``downloaded`` or ``in place``.
-        cache: where it and what is derived from it is kept.
-        steps: name, milliseconds and a note of what `open` did.
+        cache: the cache with the model and files derived from it.
+        steps: the steps of `open`, each with name, milliseconds and a note.
     """
 
     def __init__(self, address: Address, cache: Cache) -> None:
@@ -47,24 +47,24 @@ class Model:
         self.origin = "in place" if address.path else "cache"
         self.cache = cache
         self.steps: List[Tuple[str, float, str]] = []
-        self.uses: List[Use] = []
+        self.uses: List[CacheLease] = []
         self._address = address
 
     def is_current(self) -> bool:
-        """Whether the address still stands for this: one request to the store, or a look at the file.
+        """Whether the address still leads to this model; needs one request to the store, or a stat of the file.
 
         Raises:
-            ModelNotFoundError: it stands for nothing any more.
-            ModelError: the store cannot be asked.
+            ModelNotFoundError: there is nothing at the address any more.
+            ModelError: the store cannot be reached.
         """
         return _identity_of(self._address) == self.identity
 
-    def hold(self, use: Use) -> None:
-        """Keep something else in the cache while this is open."""
+    def hold(self, use: CacheLease) -> None:
+        """Keep another lease on the cache while this model is open."""
         self.uses.append(use)
 
     def close(self) -> None:
-        """Give it free: the cache may remove it. What is mapped or loaded stays."""
+        """Release the model: the cache may remove it. Mapped and loaded weights stay usable."""
         while self.uses:
             self.uses.pop().end()
 
@@ -90,32 +90,32 @@ def open(
     progress: Optional[Progress] = None,
     cache: Optional[Cache] = None,
 ) -> Model:
-    """The model at an address, on this machine.
+    """Open the model at an address as a file or folder on this machine.
 
-    S3: downloaded into the cache unless it is there; a download that broke off is gone on with, and of several
-    processes that want the same one downloads. Without a pin the store is asked what the address stands for now; with
-    one that the cache has, nobody is asked.
+    S3: the model is downloaded into the cache unless it is there. A download that broke off is resumed, and of several
+    processes that need the same model one downloads it. Without a pin the store is asked for the present object; a
+    pinned model that is in the cache needs no request.
 
-    ``file:`` and ``package:``: the file itself, not copied.
+    ``file:`` and ``package:``: the file itself is used, not a copy.
 
     Args:
         address: ``s3://bucket/key?region=...``, ``file:path``, ``package:path``; with a slash at the end, a folder.
         sha256: pin: the hexadecimal hash that the file must have.
         etag: pin: the ETag that the object must have.
         version: pin: the version id of the object, in a bucket with versions.
-        progress: told about a download.
-        cache: another cache than the usual one.
+        progress: called during a download.
+        cache: the cache to use; None: the default one.
 
     Raises:
         ModelNotFoundError: there is nothing at the address.
-        ModelChangedError: what is there is not what a pin says.
-        ModelError: the store or the disk failed, or the address or a pin is none.
+        ModelChangedError: the model at the address does not match a pin.
+        ModelError: the store or the disk failed, or the address or a pin is not valid.
     """
     where = parse(address)
     model = Model(where, cache or Cache())
     model.pinned = sha256 is not None
     if sha256 is not None and not _SHA256.fullmatch(sha256):
-        raise ModelError(f"{address}: {sha256!r} is no SHA-256, which has 64 hexadecimal digits")
+        raise ModelError(f"{address}: {sha256!r} is not a SHA-256, which has 64 hexadecimal digits")
     begun_s = time.perf_counter()
     try:
         _open(model, where, _Pins(sha256, etag, version), progress)
@@ -144,7 +144,7 @@ def _open(model: Model, where: Address, pins: "_Pins", progress: Optional[Progre
 
 
 class _Pins:
-    """What an object must be, where that was said."""
+    """The pins that an object must match, if any."""
 
     def __init__(self, sha256: Optional[str], etag: Optional[str], version: Optional[str]) -> None:
         self.sha256 = sha256.lower() if sha256 else None
@@ -152,7 +152,7 @@ class _Pins:
         self.version = version
 
     def index_key(self, address: Address, found: Dict[str, Any]) -> str:
-        """Under what the cache knows an object."""
+        """The key of an object in the cache's index."""
         place = address._replace(text="")
         return key_of(
             place.bucket, place.key, *map(str, sorted(place.parameters.items())), found["etag"], found["version"]
@@ -185,7 +185,7 @@ def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional
     if found is None:
         found = store.head(address, version=pins.version)
         if pins.etag is not None and found["etag"] != pins.etag:
-            raise ModelChangedError(f"{address.text}: its ETag is {found['etag']}, and {pins.etag} was asked for")
+            raise ModelChangedError(f"{address.text}: its ETag is {found['etag']}, and {pins.etag} was requested")
     recorded = _hold(model, address, pins, found, progress)
     model.path = model.cache.place("blobs", recorded["sha256"])
     model.size, model.sha256 = recorded["size"], recorded["sha256"]
@@ -193,7 +193,7 @@ def _open_object(model: Model, address: Address, pins: _Pins, progress: Optional
 
 
 def _pinned(cache: Cache, address: Address, pins: _Pins) -> Optional[Dict[str, Any]]:
-    """What is recorded of an object that a pin names, so that nobody need be asked; None where the cache has none."""
+    """The cache's record of a pinned object, which saves a request; None when the cache has none."""
     if pins.sha256 is None and pins.etag is None and pins.version is None:
         return None
     recorded = cache.recorded(_pin_key(address, pins))
@@ -207,7 +207,7 @@ def _pin_key(address: Address, pins: _Pins) -> str:
 def _hold(
     model: Model, address: Address, pins: _Pins, found: Dict[str, Any], progress: Optional[Progress]
 ) -> Dict[str, Any]:
-    """Have an object in the cache, sound and held by `model`; what is recorded of it."""
+    """Bring an object into the cache, verified and leased by `model`; returns its record."""
     cache = model.cache
     key = pins.index_key(address, found)
     for _ in range(_TRIES):
@@ -233,13 +233,13 @@ def _download(
     cache = model.cache
     cache.make_room(found["size"])
 
-    def told(line: Dict[str, Any]) -> None:
+    def on_progress(line: Dict[str, Any]) -> None:
         if progress is not None and "done" not in line and not line.get("waiting"):
             progress(line["progress"], line["at"], line["size"])
 
     recorded = store.fetch(
         address,
-        told,
+        on_progress,
         partial=cache.place("partial", found["key"]),
         index=cache.place("index", found["key"] + ".json"),
         blobs=os.path.dirname(cache.place("blobs", "x")),
@@ -252,7 +252,7 @@ def _download(
     if recorded["downloaded"]:
         model.origin = "downloaded"
         if recorded["resumed"]:
-            model.steps.append(("resume", 0.0, f"{recorded['resumed']} bytes were there"))
+            model.steps.append(("resume", 0.0, f"{recorded['resumed']} bytes were already there"))
     return recorded
 
 

@@ -1,4 +1,4 @@
-"""Models in memory: bounded, the least recently used one goes first, one that is replaced in its store comes anew."""
+"""Keeps models in memory: limited in size, dropped least recently used first, reloaded when the store replaces them."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from thawd.models.opening import open as open_model
 class _Resident:
     loaded: Loaded
     checked_s: float
-    refused: str = ""  # identity of the one that was to replace it, and could not be loaded
+    refused: str = ""  # identity of the replacement that could not be loaded
 
 
 class Residents:
@@ -27,16 +27,16 @@ class Residents:
 
     Args:
         load: makes a `Loaded` of a `Model`, for example `load_onnx`.
-        most_bytes: how much the models may have together, by the size of their files; one alone may have more.
-        follow_s: how old the knowledge may be that a model was not replaced, in seconds. None: each stays as it was.
-        cache: another cache on the disk than the usual one.
+        most_bytes: limit of the models' size together, by their files; a single model may be larger.
+        follow_s: longest time between two checks whether a model was replaced, seconds. None: models are not replaced.
+        cache: the cache on the disk; None: the default one.
 
     Attributes:
-        hits: how often a model was there.
-        misses: how often it was loaded, since it was not there.
-        replaced: how often it was loaded, since the store has another one.
-        failure: why what is there is served on: the store could not be asked when last it was to be, or the model that
-            it has by now cannot be loaded; else None.
+        hits: how often a model was in memory.
+        misses: how often a model was loaded because it was not in memory.
+        replaced: how often a model was loaded because the store had replaced it.
+        failure: why the old model is still in use: the last check could not reach the store, or the replacement cannot
+            be loaded; otherwise None.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Residents:
         """The model at `address`, in memory.
 
         Raises:
-            ModelError: it is not there, and cannot be opened.
+            ModelError: the model is not in memory and cannot be opened or loaded.
         """
         with self._lock:
             resident = self._residents.get(address)
@@ -74,7 +74,7 @@ class Residents:
             return self._replace(address, resident)
 
     def sizes(self) -> Dict[str, int]:
-        """Bytes of each model that is there, the least recently used one first."""
+        """Size in bytes of each model in memory, the least recently used one first."""
         with self._lock:
             return {address: resident.loaded.model.size for address, resident in self._residents.items()}
 
@@ -93,7 +93,7 @@ class Residents:
         return not current
 
     def _replace(self, address: str, old: _Resident) -> Loaded:
-        """The model that the store has by now, or the old one again where that is broken and the old one is kept."""
+        """Load the store's replacement; returns the old model if that is cached and the replacement is broken."""
         try:
             model = open_model(address, cache=self._cache)
         except ModelError as error:
@@ -103,11 +103,11 @@ class Residents:
         if model.identity == old.refused:
             self.hits += 1
             return old.loaded
-        del self._residents[address]  # before another one is loaded, so that the bound holds
+        del self._residents[address]  # before the next one is loaded, so that the limit holds
         try:
             loaded = self._admit(address, model)
-        except Exception as error:  # a loader is anybody's code
-            if old.loaded.model.origin == "in place":  # its file is the broken one
+        except Exception as error:  # the border to a loader, which may be any code
+            if old.loaded.model.origin == "in place":  # its own file is now the broken one
                 raise
             self.failure = str(error)
             loaded = self._admit(address, old.loaded.model)
@@ -126,7 +126,7 @@ class Residents:
         held = sum(resident.loaded.model.size for resident in self._residents.values())
         while (
             self._residents and held + model.size > self._most_bytes
-        ):  # before it is loaded, not after: a bound is one
+        ):  # before the model is loaded, so that the limit is never exceeded
             _, gone = self._residents.popitem(last=False)
             held -= gone.loaded.model.size
             gone.loaded.model.close()

@@ -1,6 +1,6 @@
-"""What models hold that a snapshot cannot take along: given back before it is taken, taken again in each copy.
+"""Releases resources of models that a snapshot cannot hold before it is taken, and acquires them again in each copy.
 
-By the hooks of Lambda's SnapStart (`snapshot_restore_py`), which thawd runs, too; where there are none, there are no
+Uses the hooks of Lambda's SnapStart (`snapshot_restore_py`), which thawd runs, too. Without that module there are no
 snapshots.
 """
 
@@ -12,7 +12,7 @@ _registered: List[Callable[[], None]] = []
 
 
 def before(release: Callable[[], None]) -> None:
-    """Call `release` before a snapshot; asked for again, it is called once."""
+    """Call `release` before a snapshot, once even if it is registered again."""
     if release in _registered:
         return
     _registered.append(release)
@@ -24,7 +24,7 @@ def before(release: Callable[[], None]) -> None:
 
 
 def after(take: Callable[[], None]) -> None:
-    """Call `take` in each copy of a snapshot; asked for again, it is called once."""
+    """Call `take` in each copy of a snapshot, once even if it is registered again."""
     if take in _registered:
         return
     _registered.append(take)

@@ -1,4 +1,4 @@
-"""S3, through a process beside this one (`thawd.models.store_process`), which is started when it is first needed.
+"""Access to S3 through a separate process (`thawd.models.store_process`), which is started when first needed.
 
 The process is ended before a snapshot is taken, and a fork starts its own.
 """
@@ -19,29 +19,29 @@ from thawd.models.faults import ModelChangedError, ModelError, ModelNotFoundErro
 _PROGRAM = os.path.join(os.path.dirname(os.path.abspath(__file__)), "store_process.py")
 _ERRORS = {"missing": ModelNotFoundError, "changed": ModelChangedError}
 
-Told = Callable[[Dict[str, Any]], None]
+OnProgress = Callable[[Dict[str, Any]], None]
 
 
 class _Process:
-    """The process, one request at a time."""
+    """The separate process, which gets one request at a time."""
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._process: Optional[subprocess.Popen[str]] = None
         self._owner = 0
 
-    def ask(self, request: Dict[str, Any], told: Optional[Told]) -> Any:
-        """The answer to one request; `told` gets what is said on the way.
+    def ask(self, request: Dict[str, Any], on_progress: Optional[OnProgress]) -> Any:
+        """Send one request and return its answer; `on_progress` is called with each progress line.
 
         Raises:
-            ModelError: the store, or the process, failed.
+            ModelError: the store or the process failed.
         """
-        if self._owner != os.getpid():  # a fork: the process is its parent's, and the lock may be held by nobody
+        if self._owner != os.getpid():  # a fork: the process and the lock are its parent's
             self._lock, self._process, self._owner = threading.Lock(), None, os.getpid()
         with self._lock:
             if self._process is None:
                 self._start()
-            return self._exchange(request, told)
+            return self._exchange(request, on_progress)
 
     def end(self) -> None:
         """End the process, if it is this process's own."""
@@ -62,7 +62,7 @@ class _Process:
             self.end()
             raise
 
-    def _exchange(self, request: Dict[str, Any], told: Optional[Told]) -> Any:
+    def _exchange(self, request: Dict[str, Any], on_progress: Optional[OnProgress]) -> Any:
         process = self._process
         assert process is not None
         try:
@@ -70,18 +70,18 @@ class _Process:
                 _pipe(process.stdin).write(json.dumps(request) + "\n")
                 _pipe(process.stdin).flush()
             except BrokenPipeError:
-                pass  # it has died; its output ends, too
+                pass  # the process has died; its output ends, too
             for line in _pipe(process.stdout):
                 answer = json.loads(line)
                 if "done" in answer:
                     return answer["done"]
                 if "error" in answer:
-                    raise _error_of(answer, request)  # noqa: TRY301 - the answer is taken, the process goes on
-                if told is not None:
-                    told(answer)
+                    raise _error_of(answer, request)  # noqa: TRY301 - the answer was read, the process continues
+                if on_progress is not None:
+                    on_progress(answer)
         except ModelError:  # an answer
             raise
-        except BaseException:  # an answer that nobody waits for any more must not be taken for the next one's
+        except BaseException:  # the answer must not be taken for that of the next request
             process.kill()
             self.end()
             raise
@@ -111,8 +111,8 @@ def head(address: Address, *, version: Optional[str] = None) -> Dict[str, Any]:
     """``size`` in bytes, ``etag`` and ``version`` of an object.
 
     Raises:
-        ModelNotFoundError: there is none.
-        ModelError: the store cannot be asked.
+        ModelNotFoundError: there is no such object.
+        ModelError: the store cannot be reached.
     """
     found: Dict[str, Any] = _process.ask(_request("head", address, version=version), None)
     return found
@@ -124,12 +124,12 @@ def below(address: Address) -> List[Dict[str, Any]]:
     return found
 
 
-def fetch(address: Address, told: Optional[Told], **places: Any) -> Dict[str, Any]:
-    """Download an object into the cache, unless another process just has; see `store_process`.
+def fetch(address: Address, on_progress: Optional[OnProgress], **places: Any) -> Dict[str, Any]:
+    """Download an object into the cache unless another process has just done so; see `store_process`.
 
     Raises:
-        ModelChangedError: the store has another one by now, or its SHA-256 is not the one asked for.
-        ModelError: the store failed. What has come stays, and is gone on with.
+        ModelChangedError: the object was replaced meanwhile, or its SHA-256 is not the requested one.
+        ModelError: the store failed. The part that was downloaded is kept, and the next call resumes it.
     """
-    recorded: Dict[str, Any] = _process.ask(_request("fetch", address, text=address.text, **places), told)
+    recorded: Dict[str, Any] = _process.ask(_request("fetch", address, text=address.text, **places), on_progress)
     return recorded

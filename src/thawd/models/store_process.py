@@ -1,12 +1,13 @@
-"""Program: a process of its own that talks to S3 for `thawd.models.store`: heads, lists, and downloads into the cache.
+"""Program: the separate process that talks to S3 for `thawd.models.store`: heads, lists, downloads into the cache.
 
-Beside the caller, because an S3 client keeps threads and connections, which neither a snapshot nor a fork takes along.
-Reads one JSON object a line on standard input, answers with lines of JSON, the last of them with ``done`` or ``error``.
-Ends with its input. Standard library and obstore, Python 3.9 and later; imports nothing of thawd, as it is started by
-its path.
+A separate process because an S3 client keeps threads and connections, which survive neither a snapshot nor a fork.
+Reads one JSON object a line from standard input and answers with lines of JSON, the last of which has ``done`` or
+``error``. Ends with its input. Standard library and obstore, Python 3.9 and later; imports nothing of thawd, as it is
+started by its path.
 
-A download is appended to a file that is locked, so that of several processes one downloads, and that is kept when it
-breaks off: the next one asks for the rest, of the same ETag. Its SHA-256 is taken over what is there and what comes.
+A download is appended to a locked file, so that of several processes one downloads. The file is kept when the download
+breaks off, and the next download requests the rest of the object with the same ETag. The SHA-256 is computed over the
+whole content.
 """
 
 from __future__ import annotations
@@ -32,7 +33,7 @@ class _Refused(Exception):
 
 
 def main() -> None:
-    """Answer requests until there are no more."""
+    """Answer requests until the input ends."""
     stores: Dict[str, Any] = {}
     for line in sys.stdin:
         request = json.loads(line)
@@ -53,19 +54,21 @@ def _say(answer: Dict[str, Any]) -> None:
 
 
 def _first_line(error: BaseException) -> str:
-    """The first line says it; after it comes obstore's inner life."""
+    """The first line of an error's text; obstore's debugging details follow it."""
     return str(error).strip().partition("\n")[0] or type(error).__name__
 
 
 def _where(error: BaseException, request: Dict[str, Any]) -> str:
-    """Of what the disk refuses, such as a file on a full one, where that is."""
+    """For an error of the disk, such as a full one, a text with the cache's folder; otherwise empty."""
     if not isinstance(error, OSError) or error.errno is None or "partial" not in request:
         return ""
-    return f"; models are kept in {os.path.dirname(os.path.dirname(request['partial']))}. What has come stays there"
+    return (
+        f"; models are kept in {os.path.dirname(os.path.dirname(request['partial']))}. The downloaded part stays there"
+    )
 
 
 def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
-    """Look for packages where the caller does: they may lie with a function's code."""
+    """Take over the caller's ``sys.path``: packages may be in the function's code."""
     sys.path[:] = request["path"]
     try:
         import obstore  # noqa: F401
@@ -74,7 +77,7 @@ def _hello(request: Dict[str, Any], stores: Dict[str, Any]) -> None:
 
 
 def _store(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
-    """obstore's store for the bucket. Credentials are those of boto3 where it is there, else what obstore finds."""
+    """obstore's store for the bucket. Credentials come from boto3 if it is installed, otherwise from obstore."""
     name = json.dumps([request["bucket"], request["parameters"]], sort_keys=True)
     if name not in stores:
         from obstore.store import S3Store
@@ -132,20 +135,20 @@ def _list(request: Dict[str, Any], stores: Dict[str, Any]) -> Any:
 
 
 def _is_marker(one: Dict[str, Any], folder: str, found: List[Dict[str, Any]]) -> bool:
-    """Whether an object stands for a folder only, as the S3 console makes one: empty, its key with a slash at the end.
+    """Whether an object only marks a folder, as made by the S3 console: empty, with a key that ends with a slash.
 
-    obstore tells keys without that slash.
+    obstore returns keys without that slash.
     """
     inside = one["key"].rstrip("/") + "/"
     return one["size"] == 0 and (inside == folder or any(other["key"].startswith(inside) for other in found))
 
 
 def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
-    """Have the object in the cache; what is recorded of it."""
+    """Bring the object into the cache; returns its record."""
     partial, index = request["partial"], request["index"]
     with _locked(partial, progress=request["key"]) as file:
         recorded = _recorded(index, request["blobs"])
-        if recorded is not None:  # another process has downloaded it meanwhile
+        if recorded is not None:  # another process has downloaded the object meanwhile
             os.unlink(partial)
             return {**recorded, "downloaded": 0}
         begun, digest = _hash_of(file, request["size"])
@@ -159,17 +162,17 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
         sha256 = digest.hexdigest()
         if file.tell() != request["size"]:
             os.unlink(partial)
-            raise _Refused(_FAILED, f"{file.tell()} bytes came of {request['size']}")
+            raise _Refused(_FAILED, f"{file.tell()} bytes of {request['size']} arrived")
         if request["sha256"] not in (None, sha256):
             os.unlink(partial)
-            raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, and {request['sha256']} was asked for")
+            raise _Refused(_CHANGED, f"its SHA-256 is {sha256}, and {request['sha256']} was requested")
         os.fchmod(file.fileno(), 0o444)
         blob = os.path.join(request["blobs"], sha256)
         recorded = {name: request[name] for name in _RECORDED if name != "sha256"}
         recorded["sha256"] = sha256
-        # First: from the moment the partial download has another name, nobody waits for it, and all find the blob.
+        # First: once the partial download is renamed, other processes no longer wait for it and must find the blob.
         _write(index, recorded)
-        # Who finds a damaged blob removes it under this lock, and not the new one.
+        # A process that finds a damaged blob removes it under this lock, and so cannot remove the new one.
         with open(request["lock"], "w") as lock:
             fcntl.flock(lock, fcntl.LOCK_EX)
             os.replace(partial, blob)
@@ -180,7 +183,7 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
 
 
 def _locked(path: str, *, progress: str) -> Any:
-    """The partial download, open for appending, locked, and still under its name."""
+    """Open and lock the partial download for appending; it still has its name when this returns."""
     while True:
         file = open(path, "ab+", buffering=0)  # noqa: SIM115 - the caller closes it
         try:
@@ -208,7 +211,7 @@ def _recorded(index: str, blobs: str) -> Optional[Dict[str, Any]]:
 
 
 def _hash_of(file: Any, size: int) -> Any:
-    """How many bytes are there, and their hash; more than there can be are thrown away."""
+    """Number of bytes in the file and their hash; bytes beyond `size` are cut off."""
     digest = hashlib.sha256()
     if os.fstat(file.fileno()).st_size > size:
         file.truncate(0)

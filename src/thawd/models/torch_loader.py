@@ -1,4 +1,4 @@
-"""torch: weights mapped, and put into a module that was made without any."""
+"""Loads torch models: weights are mapped and assigned to a module that was made without any."""
 
 from __future__ import annotations
 
@@ -10,16 +10,16 @@ from thawd.models.opening import Model
 
 
 def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded:
-    """A module with its weights, in evaluation mode; without `make`, the weights by name.
+    """Load a module with its weights, in evaluation mode; without `make`, the weights by name.
 
     Args:
-        model: a file of ``torch.save(module.state_dict(), ...)``, or a ``.safetensors`` file. Of a ``torch.save`` file
-            only tensors are taken (``weights_only``), so that no code of it runs.
-        make: makes the module, as the class does. It is called under ``torch.device("meta")``: no weight is drawn or
-            stored only to be replaced, and the mapped ones are taken over as they are (``assign``).
+        model: a file written by ``torch.save(module.state_dict(), ...)``, or a ``.safetensors`` file. From a
+            ``torch.save`` file only tensors are loaded (``weights_only``), so that none of its code runs.
+        make: makes the module, for example its class. It is called under ``torch.device("meta")``, so that no weights
+            are initialised or stored only to be replaced; the mapped weights are then assigned (``assign``).
 
     Raises:
-        ModelError: a library is missing, or the weights are not those of the module.
+        ModelError: a library is missing, or the weights do not fit the module.
     """
     watch = Stopwatch(model)
     with watch.step("import torch"):
@@ -43,7 +43,7 @@ def load_torch(model: Model, make: Optional[Callable[[], Any]] = None) -> Loaded
         if bare:
             raise ModelError(
                 f"{model.address} has no {', '.join(bare[:3])}, which the module makes by itself (a buffer that is not "
-                "persistent); make the module without load_torch, and load_state_dict the weights that load_torch gives"
+                "persistent); make the module yourself, and pass the weights of load_torch to its load_state_dict"
             )
         module.eval()
         step.note = "made without weights, which are assigned"
@@ -61,7 +61,7 @@ def _weights(torch: Any, model: Model) -> Any:
 
 
 def _is_safetensors(path: str) -> bool:
-    """By its content, since files of the cache have no endings: a length, then a JSON object."""
+    """Whether the content is that of a safetensors file (a length, then JSON); cached files have no suffix."""
     with open(path, "rb") as file:
         head = file.read(9)
     return len(head) == 9 and head[8:] == b"{" and int.from_bytes(head[:8], "little") < 1 << 32

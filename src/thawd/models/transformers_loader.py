@@ -1,4 +1,4 @@
-"""transformers: from a folder as ``save_pretrained`` writes it, with nothing asked of the network."""
+"""Loads transformers models from a folder written by ``save_pretrained``, without using the network."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ def load_transformers(model: Model, kind: str = "AutoModel", **options: Any) -> 
     """A model of transformers, in evaluation mode.
 
     Args:
-        model: a folder: an address that ends with a slash. With safetensors its weights are mapped.
-        kind: name of the class, for example ``"VisionEncoderDecoderModel"``. Imported by name, so that the time is
-            told.
-        options: further arguments of ``from_pretrained``. Weights keep the type they are stored in, unless ``dtype``
-            says another.
+        model: a folder: an address that ends with a slash. Weights in safetensors files are mapped.
+        kind: name of the class, for example ``"VisionEncoderDecoderModel"``. It is imported by name, so that the
+            import's duration is in the steps.
+        options: further arguments of ``from_pretrained``. Weights keep their stored type unless ``dtype`` names
+            another.
 
     Raises:
-        ModelError: a library is missing, or it refuses the model.
+        ModelError: a library is missing or refuses the model.
     """
     watch = Stopwatch(model)
     with watch.step("import transformers") as step:

@@ -29,6 +29,7 @@ from thawd.environments.version import Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
 from thawd.publishing.requirements import remove_unused
+from thawd.publishing.uv import find_uv
 from thawd.resources import LATEST, Bucket, Function
 from thawd.stores.packages import PackageStore
 
@@ -174,7 +175,12 @@ class Builder:
                 return interpreter
             try:
                 path = await prepare_environment(
-                    function.requirements, interpreter, self._environments, on_line=progress, environ=self._own
+                    function.requirements,
+                    interpreter,
+                    self._environments,
+                    on_line=progress,
+                    environ=self._own,
+                    uv=find_uv(),
                 )
             except EnvironmentBuildError as error:
                 raise EnvironmentBuildError(f"functions.{function.name}: {error.message}") from error

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from thawd.config import NEWEST_PYTHON, OLDEST_PYTHON, process_environment
 from thawd.errors import EnvironmentBuildError
-from thawd.publishing.requirements import Installation
+from thawd.publishing.requirements import Installation, Installers
 
 _ANSWER_WITHIN_S = 10.0
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")
@@ -74,6 +74,7 @@ async def prepare_environment(
     *,
     on_line: Callable[[str], None],
     environ: Mapping[str, str] | None = None,
+    uv: Path | None = None,
 ) -> Path:
     """A virtual environment with the packages of a requirements file; made now where it is missing.
 
@@ -84,7 +85,8 @@ async def prepare_environment(
         interpreter: what the environment is made from; packages of a virtual environment are not carried over.
         root: folder of all such environments; made when missing.
         on_line: called with each line of progress.
-        environ: environment variables for pip; None: those of this process.
+        environ: environment variables for pip and uv; None: those of this process.
+        uv: the program that installs what it can; None: pip installs all.
 
     Returns:
         Path of the environment's interpreter.
@@ -93,7 +95,12 @@ async def prepare_environment(
         EnvironmentBuildError: it cannot be made; the message holds the last lines of output and the way out.
     """
     installation = Installation(
-        requirements, python=interpreter.path, label=str(interpreter), root=root, on_line=on_line, environ=environ
+        requirements,
+        python=interpreter.path,
+        label=str(interpreter),
+        root=root,
+        on_line=on_line,
+        installers=Installers(environ, uv),
     )
     return await installation.ready()
 

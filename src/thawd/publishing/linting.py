@@ -18,6 +18,7 @@ from thawd.environments.programs import runs_a_program
 from thawd.environments.version import Version, variables_of, variables_of_environment
 from thawd.errors import ThawdError
 from thawd.publishing.interpreters import find_interpreter, prepare_environment
+from thawd.publishing.uv import find_uv
 from thawd.resources import Bucket, Function
 from thawd.snapshot.lint.rules import Finding
 from thawd.wire import frames
@@ -58,7 +59,7 @@ async def lint(
     python = interpreter.path
     if function.requirements is not None:
         python = await prepare_environment(
-            function.requirements, interpreter, data / "environments", on_line=progress, environ=own
+            function.requirements, interpreter, data / "environments", on_line=progress, environ=own, uv=find_uv()
         )
     version_text = ".".join(map(str, interpreter.version))
     variables = variables_of(

@@ -1,9 +1,11 @@
-"""Virtual environments made from requirements files, each named by a digest of what the file asks for.
+"""Virtual environments made from requirements files, kept by what these say.
 
-An environment is made once for each combination of requirements, interpreter and platform, by the process that needs
-it first; other processes wait for it. It is complete when its marker is there, which is written last; one without a
-marker is removed. It is made in its final place, as virtual environments cannot be moved. The environment's own pip
-installs, so that the user's settings for pip apply.
+An environment is made once for each combination of requirements, interpreter and platform, by whoever comes first;
+others wait for it. It is complete when its marker is there, which is written last; one without is thrown away. It is
+made where it stays, as virtual environments cannot be moved.
+
+uv installs where it can, with the settings that the user has made for pip (`thawd.publishing.uv`). pip has the last
+word: it installs what uv does not know or fails at, and its message is the one that a failure shows.
 """
 
 from __future__ import annotations
@@ -13,28 +15,50 @@ import contextlib
 import fcntl
 import hashlib
 import os
-import re
-import shlex
 import shutil
 import signal
 import sysconfig
 import tempfile
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
 from pathlib import Path
 
 from thawd.errors import EnvironmentBuildError
+from thawd.publishing.requirement_files import contents, wants_hashes, why_pip
+from thawd.publishing.uv import uv_settings
 
 _MARKER = ".thawd-complete"
 _DISCARDED = ".old-"
 _LOOK_AGAIN_S = 0.1
 _TAIL_LINES = 20
 _LONGEST_LINE_BYTES = 1 << 16
-_COMMENT = re.compile(r"(^|\s+)#.*$")
-_REFERENCE = re.compile(r"(?:-r|-c|--requirement\b|--constraint\b)\s*=?\s*(\S.*)")
-_EDITABLE = re.compile(r"(?:-e|--editable\b)\s*=?\s*")
+_PIP_INSTALL = ("--disable-pip-version-check", "--no-input", "install", "--progress-bar", "off")
+_UV_INSTALL = (
+    *("pip", "install", "--no-config", "--no-python-downloads", "--no-progress", "--color", "never"),
+    # As with pip, the best version of all indexes counts, not that of the first one that knows the name.
+    *("--index-strategy", "unsafe-best-match"),
+    # Hard links would let a function that writes into its packages change the cache and every other environment. The
+    # kernel makes copies share their blocks where the file system can (copy_file_range(2)).
+    *("--link-mode", "copy"),
+    # As with pip: a function that may not write into its environment would else compile at each cold start.
+    "--compile-bytecode",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Installers:
+    """What installs, and with which settings.
+
+    Attributes:
+        environ: environment variables for pip and uv; None: those of this process.
+        uv: the program; None: pip installs.
+    """
+
+    environ: Mapping[str, str] | None = None
+    uv: Path | None = None
 
 
 class Installation:
@@ -46,7 +70,7 @@ class Installation:
         label: the interpreter in words, with its version.
         root: folder of all environments.
         on_line: called with each line of progress.
-        environ: environment variables for pip; None: those of this process.
+        installers: what installs.
 
     Raises:
         EnvironmentBuildError: the requirements file cannot be read.
@@ -60,26 +84,27 @@ class Installation:
         label: str,
         root: Path,
         on_line: Callable[[str], None],
-        environ: Mapping[str, str] | None,
+        installers: Installers,
     ) -> None:
         self._requirements = requirements
         self._base = python
         self._label = label
         self._root = root
         self._on_line = on_line
-        self._environ = environ
-        self._fingerprint = self._digest()
+        self._environ = os.environ if installers.environ is None else installers.environ
+        self._uv = installers.uv
+        self._fingerprint = self._look()
         self._folder = root / self._fingerprint
         self._python = self._folder / "bin" / "python"
 
     async def ready(self) -> Path:
-        """The environment's interpreter; the environment is made first where it is missing.
+        """The environment's interpreter, after making the environment if need be.
 
         Raises:
             EnvironmentBuildError: it cannot be made.
         """
         if self._is_complete():
-            self._note_use()
+            self._is_used()
             return self._python
         try:
             self._root.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -94,27 +119,27 @@ class Installation:
             ) from error
         return self._python
 
-    def _digest(self) -> str:
+    def _look(self) -> str:
         digest = hashlib.sha256(b"thawd environment 1\n")
-        for part in (self._label, sysconfig.get_platform(), *_parts(self._requirements, seen=set())):
+        for part in (self._label, sysconfig.get_platform(), *contents(self._requirements)):
             content = part.encode(errors="surrogateescape")
             digest.update(len(content).to_bytes(8, "big") + content)
         return digest.hexdigest()
 
     def _is_complete(self) -> bool:
-        # The interpreter is a link, whose target may have been removed from the machine.
+        # The interpreter, too: it is a link, and what it leads to may have been removed from the machine.
         return (self._folder / _MARKER).is_file() and os.access(self._python, os.X_OK)
 
-    def _note_use(self) -> None:
+    def _is_used(self) -> None:
         with contextlib.suppress(OSError):  # a data folder that is only read still serves
             os.utime(self._folder / _MARKER)
 
     @asynccontextmanager
     async def _locked(self) -> AsyncIterator[int]:
-        """Hold the environment's lock; yields its file descriptor.
+        """Hold the environment's lock; gives its file descriptor.
 
-        pip inherits the descriptor. If this process is killed, the lock is held until its pip has ended, too: no other
-        process writes to the environment until then.
+        The installer inherits it. If this process is killed, the lock is held until its installer has ended, too:
+        nobody else writes where that one still does.
         """
         lock = os.open(self._root / f"{self._fingerprint}.lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         try:
@@ -123,7 +148,7 @@ class Installation:
                 if not waiting:
                     self._on_line(f"waiting for another process that installs {self._requirements}")
                 waiting = True
-                # Polled, as a blocking call in a thread could not be cancelled.
+                # Not by a blocking call in a thread: that one could not be cancelled.
                 await asyncio.sleep(_LOOK_AGAIN_S)
             yield lock
         finally:
@@ -134,36 +159,58 @@ class Installation:
     async def _make(self, lock: int) -> None:
         await self._discard()
         self._on_line(f"making an environment for {self._requirements} with {self._label}")
-        python, folder, requirements = str(self._python), str(self._folder), str(self._requirements)
-        pip = [
-            python,
-            "-I",
-            "-m",
-            "pip",
-            "--disable-pip-version-check",
-            "--no-input",
-            "install",
-            "--progress-bar",
-            "off",
-        ]
         try:
-            await self._run([str(self._base), "-I", "-m", "venv", folder], "make a virtual environment", lock)
-            await self._run([*pip, "-r", requirements], f"install {requirements}", lock)
-            # Without this, a power cut could leave the marker on the disk, but not all installed files.
+            if not await self._made_by_uv(lock):
+                await self._make_by_pip(lock)
+            # Without it, a power cut could leave the marker on the disk, but not all that it vouches for.
             await asyncio.to_thread(os.sync)
             self._mark_complete()
         except BaseException:
             await self._discard()
             raise
 
+    async def _made_by_uv(self, lock: int) -> bool:
+        """Whether uv has made the environment; if not, nothing is left of it."""
+        if self._uv is None:
+            return False
+        settings = uv_settings(self._environ)
+        if reason := settings.why_pip or why_pip(self._requirements):
+            self._on_line(f"pip installs {self._requirements}: {reason}")
+            return False
+        hashes = ["--require-hashes"] if wants_hashes(self._requirements) else []
+        command = [str(self._uv), *_UV_INSTALL, "--python", str(self._python), *settings.arguments, *hashes]
+        try:
+            await self._run([*self._venv(), "--without-pip"], "make a virtual environment", lock)
+            await self._run(
+                [*command, "-r", str(self._requirements)],
+                f"install {self._requirements}",
+                lock,
+                variables=settings.variables,
+            )
+        except EnvironmentBuildError:
+            self._on_line(f"uv did not install {self._requirements}; pip tries")
+            await self._discard()
+            return False
+        return True
+
+    async def _make_by_pip(self, lock: int) -> None:
+        await self._run(self._venv(), "make a virtual environment", lock)
+        command = [str(self._python), "-I", "-m", "pip", *_PIP_INSTALL, "-r", str(self._requirements)]
+        await self._run(command, f"install {self._requirements}", lock)
+
+    def _venv(self) -> list[str]:
+        return [str(self._base), "-I", "-m", "venv", str(self._folder)]
+
     def _mark_complete(self) -> None:
-        if self._digest() != self._fingerprint:
+        if self._look() != self._fingerprint:
             message = f"{self._requirements} was changed while it was being installed; publish again."
             raise EnvironmentBuildError(message)
         (self._folder / _MARKER).write_text(f"{self._requirements}\n{self._label}\n")
 
-    async def _run(self, command: Sequence[str], what: str, lock: int) -> None:
-        """Run a program to its end and pass its output on.
+    async def _run(
+        self, command: Sequence[str], what: str, lock: int, *, variables: Mapping[str, str] | None = None
+    ) -> None:
+        """Run a program to its end and pass its output on; `variables` are added to its environment.
 
         Raises:
             EnvironmentBuildError: it failed; `what` it was to do is part of the message.
@@ -176,9 +223,9 @@ class Installation:
                 stderr=asyncio.subprocess.STDOUT,
                 # Relative paths in a requirements file begin at its folder.
                 cwd=self._requirements.parent,
-                env=self._environ,
+                env={**self._environ, **(variables or {})},
                 pass_fds=(lock,),
-                # A process group of its own, so that what pip starts can be killed with it.
+                # A process group of its own, so that what the installer starts can be killed with it.
                 start_new_session=True,
             )
         except OSError as error:
@@ -208,23 +255,22 @@ class Installation:
         )
 
     async def _discard(self) -> None:
-        """Remove the environment; it is moved aside first, so that its place is free even if this process dies."""
+        """Remove the environment; it is moved aside first, so that its place is free at once, whatever comes."""
         if self._folder.exists():
             aside = tempfile.mkdtemp(prefix=f"{_DISCARDED}{self._fingerprint}-", dir=self._root)
             self._folder.rename(Path(aside) / "environment")
-        # Also those of processes that died at this point.
+        # Those too that a process left which died at this point.
         for old in self._root.glob(f"{_DISCARDED}{self._fingerprint}-*"):
             await asyncio.to_thread(shutil.rmtree, old, ignore_errors=True)
 
 
 def remove_unused(root: Path, used: Collection[str], *, unused_s: float) -> None:
-    """Remove environments that have not been used for `unused_s` seconds. Blocking.
+    """Remove environments that nobody has asked for in so many seconds. Blocking.
 
     Args:
-        root: folder of all environments; a link leads to another server's, which removes its own.
-        used: names of environments that stay, whatever their age.
-        unused_s: environments used later than this stay, too: the one of an older requirements file is there when the
-            user goes back to that file; seconds.
+        root: folder of all environments; one that is a link is another server's, who knows what it uses.
+        used: names of those that stay, whatever their age.
+        unused_s: younger ones stay, too: who goes back to an older requirements file finds its environment.
     """
     for folder in () if root.is_symlink() else root.glob("[0-9a-f]*/"):
         marker = folder / _MARKER
@@ -273,51 +319,3 @@ async def _lines(stream: asyncio.StreamReader) -> AsyncIterator[str]:
             yield line.decode(errors="replace").rstrip()
     if rest:
         yield rest.decode(errors="replace").rstrip()
-
-
-def _parts(file: Path, *, seen: set[Path]) -> Iterator[str]:
-    """What decides what is installed: the text of the file and of files it names, size and time of local archives.
-
-    Archives can be gigabytes, so their contents do not count. The contents of local folders do not count either.
-
-    Raises:
-        EnvironmentBuildError: `file` cannot be read.
-    """
-    seen.add(file)
-    try:
-        text = file.read_bytes().decode(errors="surrogateescape")
-    except OSError as error:
-        message = f"The requirements file {file} cannot be read: {error.strerror}; correct its path or permissions."
-        raise EnvironmentBuildError(message) from error
-    yield text
-    for line in text.replace("\\\n", "").splitlines():
-        named = _COMMENT.sub("", line).strip()
-        if not named:
-            continue
-        if named.startswith("-") or "/" in named:
-            # A path relative to the file's folder means something else in another folder.
-            yield str(file.parent)
-        reference = _REFERENCE.fullmatch(named)
-        path = file.parent / _unquoted(reference[1] if reference else _EDITABLE.sub("", named))
-        # pip reports missing files: a path may hold a variable, or be no path at all.
-        if not _is_file(path):
-            continue
-        if not reference:
-            status = path.stat()
-            yield f"{path} {status.st_size} {status.st_mtime_ns}"
-        elif path not in seen:
-            yield from _parts(path, seen=seen)
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.is_file()
-    except OSError:
-        return False  # Too long for a path, or in a folder that may not be entered.
-
-
-def _unquoted(text: str) -> str:
-    try:
-        return " ".join(shlex.split(text))
-    except ValueError:
-        return text

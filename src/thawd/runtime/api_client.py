@@ -1,7 +1,7 @@
-"""The invoke phase of a function whose environment has other programs beside this one: as a client of the Runtime API.
+"""The invoke phase as a client of the Runtime API, for functions whose environment also runs extensions.
 
-Those are extensions; a wrapper of theirs has started us. Frames are between the platform and one process; here several
-ask it.
+A wrapper of the extensions has started this program. Frames connect the platform with a single process; here several
+processes talk to it.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes".
 """
@@ -31,13 +31,13 @@ def run() -> NoReturn:
     api = _Api(os.environ["AWS_LAMBDA_RUNTIME_API"])
     try:
         handler = load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
-    except BaseException as error:  # whatever the user's module raised
+    except BaseException as error:  # anything the user's module raised
         if isinstance(error, SystemExit):
             error = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % error.code, error)
-        told = faults.report(error)
+        report = faults.report(error)
         process.flush_output()
-        faults.write_log(told.text)
-        api.post("/init/error", told.document, told.error_type)
+        faults.write_log(report.text)
+        api.post("/init/error", report.document, report.error_type)
         os._exit(loop.INIT_FAILED)
     owner = os.getpid()
     while True:
@@ -45,19 +45,19 @@ def run() -> NoReturn:
         body, failed = invoking.invoke(handler, head, event, now_s=time.monotonic())
         process.flush_output()
         if os.getpid() != owner:
-            os._exit(0)  # a child that the handler forked has come back from it too
+            os._exit(0)  # this is a child that the handler forked and that has returned from it, too
         place = "/invocation/%s/%s" % (head["id"], "error" if failed else "response")
         api.post(place, body, str(json.loads(body)["errorType"]) if failed else None)
 
 
 class _Api:
-    """A kept connection to the Runtime API."""
+    """A kept-alive connection to the Runtime API."""
 
     def __init__(self, address: str) -> None:
         self._connection = http.client.HTTPConnection(address)
 
     def next(self) -> "tuple[Dict[str, Any], bytes]":
-        """The next invocation: what `invoking.invoke` wants to know of it, and its event."""
+        """Wait for the next invocation; returns the head that `invoking.invoke` takes, and the event."""
         self._connection.request("GET", _BASE + "/invocation/next")
         answer = self._connection.getresponse()
         event = answer.read()
@@ -74,7 +74,7 @@ class _Api:
         return head, event
 
     def post(self, place: str, body: bytes, error_type: "str | None") -> None:
-        """Tell the platform an answer or an error."""
+        """Send the platform an answer or an error."""
         headers = {"Content-Type": "application/json"}
         if error_type is not None:
             headers["Lambda-Runtime-Function-Error-Type"] = error_type

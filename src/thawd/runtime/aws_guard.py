@@ -1,9 +1,9 @@
-"""Under ``thawd up --aws`` nothing that uses botocore reaches AWS itself: a hook for botocore's import.
+"""Keeps botocore from reaching AWS itself under ``thawd up --aws``, by an import hook.
 
-botocore before 1.31.0 does not know ``AWS_ENDPOINT_URL``: its sessions are given it. Of any version, a request that
-would go to AWS all the same is refused before it leaves: a client was made with an endpoint of its own, or was told to
-ignore the variable. Imports nothing of thawd: `site/sitecustomize.py` loads it in programs that are not thawd's.
-Standard library only, Python 3.9 and later.
+botocore before 1.31.0 does not know ``AWS_ENDPOINT_URL``: the hook passes it to its sessions. With any version, a
+request that would still go to AWS is refused before it leaves: its client was made with another endpoint, or ignores
+the variable. Imports nothing of thawd: `site/sitecustomize.py` loads it in programs that are not thawd's. Standard
+library only, Python 3.9 and later.
 
 Source: AWS SDKs and tools reference guide, "Service-specific endpoints"; botocore's changelog, 1.31.0.
 """
@@ -14,15 +14,15 @@ from typing import Any, Callable, Dict, Optional
 from urllib.parse import urlsplit
 
 SWITCH = "THAWD_AWS"
-"""The variable that says ``local`` where AWS is emulated."""
+"""The variable whose value is ``local`` when AWS is emulated."""
 _KNOWS_ENDPOINTS = (1, 31, 0)
 _AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".aws.dev")
-# Of `create_client`: the session, service, region, API version, use_ssl, verify; the endpoint comes next.
+# Arguments of `create_client` before the endpoint: the session, service, region, API version, use_ssl, verify.
 _BEFORE_ENDPOINT = 6
 
 
 def install() -> None:
-    """Watch for botocore's import, where AWS is emulated."""
+    """Install the import hook if AWS is emulated."""
     if os.environ.get(SWITCH) != "local" or any(type(one).__name__ == _Hook.__name__ for one in sys.meta_path):
         return
     for name, change in _CHANGES.items():
@@ -32,7 +32,7 @@ def install() -> None:
 
 
 class _Hook:
-    """Finds the modules that are to be changed as the others would, and changes them when they have been executed."""
+    """Finds the modules to be changed by way of the other finders, and changes them once they have been executed."""
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
         change = _CHANGES.get(name)
@@ -47,7 +47,7 @@ class _Hook:
 
 
 def _after_execution(loader: Any, name: str, change: Callable[[Any], None]) -> None:
-    """Have a loader change the module `name`, and no other: one of a zip loads all modules of a folder."""
+    """Make a loader call `change` on the module `name` only: a zip file's loader loads all modules of a folder."""
     if hasattr(loader, "exec_module"):
         execute = loader.exec_module
 
@@ -84,7 +84,7 @@ def _endpoint(service: Any) -> Optional[str]:
 
 
 def _give_endpoint(owner: Any, name: str) -> None:
-    """Have the method `name`, which makes a client, take the endpoint from the variable where it is given none."""
+    """Make the method `name`, which creates a client, default to the variable's endpoint."""
     if _version() >= _KNOWS_ENDPOINTS:
         return
     make = getattr(owner, name)
@@ -99,7 +99,7 @@ def _give_endpoint(owner: Any, name: str) -> None:
 
 
 def _keep_here(owner: Any) -> None:
-    """Have the method `send` refuse a request that would leave for AWS."""
+    """Make the method `send` refuse a request that would go to AWS."""
     send = owner.send
 
     def checked(self: Any, request: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Blocking frames over one end of a socketpair, by descriptor: the socket module would cost 4 ms of each start."""
+"""Blocking frames over one end of a socketpair, by descriptor: the socket module would add 4 ms to each start."""
 
 import os
 from typing import Any, Optional
@@ -19,7 +19,7 @@ class Channel:
         os.set_inheritable(fd, False)
 
     def receive(self) -> Optional[frames.Frame]:
-        """The next frame, waited for; None when the platform closed its end."""
+        """Wait for the next frame; None when the platform has closed its end."""
         while True:
             frame = self._decoder.take()
             if frame is not None:
@@ -33,17 +33,17 @@ class Channel:
             self._decoder.feed(data)
 
     def send(self, kind: int, head: Any, body: bytes = b"") -> None:
-        """Send one frame whole.
+        """Send one whole frame.
 
         Raises:
-            BrokenPipeError: the platform closed its end.
+            BrokenPipeError: the platform has closed its end.
         """
         data = memoryview(frames.encode(kind, head, body))
         while data:
             data = data[os.write(self.fd, data) :]
 
     def close(self) -> None:
-        """Close the descriptor, once."""
+        """Close the descriptor; a second call does nothing."""
         if self.fd >= 0:
             os.close(self.fd)
             self.fd = -1

@@ -9,19 +9,19 @@ import sys
 import time
 from typing import Any, Dict, Optional, Tuple
 
-# What the environment variables tell of this environment, read at its first invocation: os.environ takes 1 us a name.
+# Facts from the environment variables, read at the first invocation: os.environ takes 1 us a name.
 _facts: Tuple[str, ...] = ()
 
 
 def _read_facts() -> Tuple[str, ...]:
-    global _facts  # noqa: PLW0603 - one environment is what a process is
+    global _facts  # noqa: PLW0603 - a process is one environment
     names = ("FUNCTION_NAME", "FUNCTION_VERSION", "FUNCTION_MEMORY_SIZE", "LOG_GROUP_NAME", "LOG_STREAM_NAME")
     _facts = tuple(os.environ.get("AWS_LAMBDA_" + name, "") for name in names)
     return _facts
 
 
 def forget_environment() -> None:
-    """This process has become another environment: read the variables anew."""
+    """Read the variables again at the next invocation: this process has become another environment."""
     global _facts  # noqa: PLW0603
     _facts = ()
 
@@ -88,11 +88,11 @@ class LambdaContext:
         self._deadline_s = deadline_s
 
     def get_remaining_time_in_millis(self) -> int:
-        """Milliseconds left before the invocation times out, never below 0. Not moved by changes of the clock."""
+        """Milliseconds left before the invocation times out, never below 0. The wall clock has no effect."""
         return max(0, int((self._deadline_s - time.monotonic()) * 1000))
 
     def log(self, message: Any) -> None:
-        """Write `message` to the function's log as it is, without a newline."""
+        """Write `message` to the function's log unchanged, without a newline."""
         sys.stdout.write(str(message))
 
     def __repr__(self) -> str:

@@ -13,17 +13,17 @@ _OWN_FOLDER = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.s
 
 
 _LONGEST_MESSAGE = 256 * 1024  # CloudWatch's limit for one event
-# Whether failures are written to the log as JSON; `logs.configure` says.
+# Whether failures are written to the log as JSON; `logs.configure` sets it.
 as_json = False
 
 
 class Fault(Exception):
-    """A failure the runtime itself found, with the error type that Lambda gives it.
+    """A failure that the runtime itself detected, with Lambda's error type for it.
 
     Attributes:
         error_type: for example ``Runtime.HandlerNotFound``.
         message: what happened.
-        cause: the exception behind it, whose frames are shown; None when there are none worth showing.
+        cause: the exception that caused it, whose frames are shown; None to show none.
     """
 
     def __init__(self, error_type: str, message: str, cause: Optional[BaseException] = None) -> None:
@@ -34,7 +34,7 @@ class Fault(Exception):
 
 
 class Report:
-    """What is told about a failure: to the caller as `document`, in the log as `text`."""
+    """The report of a failure: for the caller as `document`, for the log as `text`."""
 
     def __init__(self, error_type: str, message: str, frames: List[str], request_id: str = "") -> None:
         self.error_type = error_type
@@ -57,7 +57,7 @@ class Report:
 
     @property
     def text(self) -> str:
-        """The lines for the log, ending in a newline; one line where the function wants JSON."""
+        """The lines for the log, ending in a newline; one line if the function logs as JSON."""
         if as_json:
             from thawd.runtime.json_logs import encode, timestamp
 
@@ -70,7 +70,7 @@ class Report:
 
 
 def report(error: BaseException, request_id: str = "") -> Report:
-    """What to tell about `error`, ours or the user's."""
+    """The report of `error`, which is a `Fault` or any exception of the user's."""
     if isinstance(error, Fault):
         return Report(error.error_type, error.message, _frames(error.cause), request_id)
     return Report(type(error).__name__, _message(error), _frames(error), request_id)
@@ -87,7 +87,7 @@ def _message(error: BaseException) -> str:
 
 
 def _frames(error: Optional[BaseException]) -> List[str]:
-    """The formatted frames of `error` from the user's first frame on, import machinery left out."""
+    """The formatted frames of `error` from the user's first frame on, without the import machinery."""
     if error is None:
         return []
     import linecache
@@ -97,7 +97,7 @@ def _frames(error: Optional[BaseException]) -> List[str]:
     frames: List[Any] = [f for f in traceback.extract_tb(error.__traceback__) if _is_users(f.filename)]
     lines = traceback.format_list(frames)
     if isinstance(error, SyntaxError) and not any(error.filename == frame.filename for frame in frames):
-        # The frame of a file that does not parse exists only inside the exception.
+        # For a syntax error the frame of the file exists only in the exception.
         lines.extend(line for line in traceback.format_exception_only(type(error), error)[:-1])
     return lines
 
@@ -109,7 +109,7 @@ def _is_users(filename: str) -> bool:
 
 
 def write_log(text: str) -> None:
-    """Write to the function's log as the function itself would, also when it closed or replaced its streams."""
+    """Write to the function's log as the function itself would, even if it has closed or replaced its streams."""
     try:
         sys.stderr.write(text)
         sys.stderr.flush()

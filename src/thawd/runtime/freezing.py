@@ -1,8 +1,9 @@
-"""The life of a function that is frozen: initialised and primed once, frozen, and thawed as often as it is needed.
+"""The process of a function with a snapshot: initialised and primed once, frozen, and thawed any number of times.
 
 In the original: init, before-snapshot hooks, the priming event, the freeze; then it can be forked until the platform
-ends it. In a copy: descriptors and variables become the new process's own, what must not be the same in two copies is
-made anew, after-restore hooks, ready. A copy that is to be a template leaves the last three to those it forks.
+ends it. In a copy: descriptors and variables become the new process's own, state that must differ between copies is
+renewed, after-restore hooks run, and the copy is ready. A copy that becomes a template leaves the last three steps to
+the environments it forks.
 """
 
 import gc
@@ -27,13 +28,13 @@ Head = Dict[str, Any]
 
 
 class _Frozen(NamedTuple):
-    """What a copy knows from before the freeze.
+    """Facts from before the freeze that a copy needs.
 
     Attributes:
         pid: process id of the original.
         variables: environment variables that the original was started with.
-        facts: what it tells the platform: ``init_ms``, ``fork_refused``, ``dropped``.
-        stamps: the files outside its code that it was made of.
+        facts: facts for the platform: ``init_ms``, ``fork_refused``, ``dropped``.
+        stamps: stamps of the files outside the code folder that init has read.
     """
 
     pid: int
@@ -43,14 +44,14 @@ class _Frozen(NamedTuple):
 
 
 def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
-    """Init, then freeze as the platform asks; returns only in environments, thawed or forked, that can serve.
+    """Run init, then freeze when the platform asks; returns only in environments, thawed or forked, that can serve.
 
     Args:
-        channel: to the platform.
+        channel: channel to the platform.
         started_s: when the process began, ``time.monotonic()`` seconds.
 
     Returns:
-        The environment's channel, the handler, and what its READY is to say.
+        The environment's channel, the handler, and the head of its READY frame.
     """
     original = dict(os.environ)
     filters = process.seccomp_filters()
@@ -67,7 +68,7 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
         os._exit(0)
     channel.send(frames.STAGE, {"stage": "hooks"})
     _run_hooks(channel, hooks.run_before)
-    primed = priming.Primed()
+    primed = priming.PrimingResult()
     if request.head["ids"]:
         channel.send(frames.STAGE, {"stage": "priming"})
         primed = priming.prime(handler, request.head, request.body)
@@ -79,28 +80,28 @@ def run(channel: Channel, *, started_s: float) -> Tuple[Channel, Handler, Head]:
     facts["fork_refused"] = template.fork_refusal() or unshared
     facts["dropped"] = [one.describe() for one in openings.sockets(frames.DESCRIPTORS) if one.kind == CONNECTED]
     frozen = _Frozen(os.getpid(), original, facts, sources.stamps(_kept(request.head)))
-    told: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
-    if told["refused"] is None:
+    outcome_head: Head = {"refused": primed.refused or unshared or _wrapper_refusal()}
+    if outcome_head["refused"] is None:
         with services.quiet():
-            outcome, told = _freeze(request.head, filters, any_port=openings.any_port())
+            outcome, outcome_head = _freeze(request.head, filters, any_port=openings.any_port())
             if outcome is not None and outcome.restored:
                 services.go_on(_SERVICES)
         if outcome is not None and outcome.restored:
             return _in_copy(channel, handler, frozen, outcome, library=request.head["library"])
-    channel.send(frames.FROZEN, {**facts, **told, "answers_differ": primed.differ}, primed.answer)
+    channel.send(frames.FROZEN, {**facts, **outcome_head, "answers_differ": primed.differ}, primed.answer)
     loop.serve(channel, handler, until=frames.GO_ON)
-    # It may have been asked the priming event once more since, and have opened what forks would share.
+    # A second run of the priming event may have opened files that forks would share.
     refused = template.fork_refusal()
     if refused is not None:
         faults.write_log("thawd: not forked: %s\n" % refused)
         os._exit(0)
-    # The platform waits for this: descriptors that come with a FORK would be lost on who reads frames alone.
+    # The platform waits for this frame: code that reads only frames would lose the descriptors sent with a FORK.
     channel.send(frames.STAGE, {"stage": "template"})
     return _fork_on_request(channel, handler, frozen)
 
 
 def _wrapper_refusal() -> Optional[str]:
-    """Why a process that a wrapper started must not be frozen: what it is a child of would be missing in a copy."""
+    """Why a process with a wrapper as its parent must not be frozen: the parent would be missing in a copy."""
     if _WRAPPER not in os.environ or os.getpid() == os.getsid(0):
         return None
     return (
@@ -110,7 +111,7 @@ def _wrapper_refusal() -> Optional[str]:
 
 
 def _kept(request: Head) -> List[str]:
-    """Folders whose contents are found again with the snapshot: the code and the temporary folder."""
+    """Folders whose contents are stored with the snapshot: the code and the temporary folder."""
     return [folder for folder in (os.environ["LAMBDA_TASK_ROOT"], request["disk"]) if folder is not None]
 
 
@@ -124,8 +125,8 @@ def _run_hooks(channel: Channel, run: Callable[[], int]) -> None:
 
 
 def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optional[engine.FreezeOutcome], Head]":
-    """The outcome, and what to tell the platform of it: why there is no image, or the figures of the one there is."""
-    # What the image holds is shared by all copies; the collector must not write to it, page by page, in each of them.
+    """Freeze; returns the outcome, and for the FROZEN frame why there is no image, or the image's figures."""
+    # All copies share the image's memory; the garbage collector must not dirty its pages in each of them.
     gc.collect()
     gc.freeze()
     process.flush_output()
@@ -149,30 +150,30 @@ def _freeze(request: Head, filters: int, *, any_port: List[int]) -> "Tuple[Optio
 def _in_copy(
     channel: Channel, handler: Handler, frozen: _Frozen, outcome: "engine.FreezeOutcome", *, library: str
 ) -> Tuple[Channel, Handler, Head]:
-    """What the platform wants of this copy is its first argument: environment, template or probe."""
+    """Continue in a copy, in the role that the first argument names: environment, template or probe."""
     role = outcome.arguments[0]
     head: Head = {**frozen.facts, "restore_ms": outcome.restore_ms}
     begun_s = time.monotonic()
     if role == "environment":
-        # First of all: from the next call on that waits for anything, threads of the function's own run too.
+        # First of all: the function's own threads run as soon as any later call waits.
         _become(frozen, outcome.environment, thread_ids=lambda tid: engine.new_thread_id(tid, library=library))
     process.die_with_platform(_LIFELINE)
     process.limit_descriptors()
-    shared_files.give_back()
+    shared_files.restore()
     if role == "environment":
         return channel, handler, {**head, **_renewed(channel, begun_s=begun_s)}
     if role == "template":
         channel.send(frames.READY, {"pid": os.getpid(), **head})
         return _fork_on_request(channel, handler, frozen)
-    # A probe: whether this image may be used again, asked of itself.
+    # A probe: reports whether files have changed since the freeze, so that the image must not be used again.
     channel.send(frames.READY, {"pid": os.getpid(), **head, "changed": changed(frozen.stamps)})
     os._exit(0)
 
 
 def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tuple[Channel, Handler, Head]:
-    """Returns in forked environments only. They are restored ones: the hooks before the snapshot have run in them."""
+    """Serve as a template; returns in forked environments only, which are restored as thawed ones are."""
     forked = template.serve(channel, own_fds=[_SERVICES, _LIFELINE])
-    # Threads that the fork left behind have no ids.
+    # Threads do not survive a fork, so none has an id.
     begun_s = time.monotonic()
     _become(frozen, {**frozen.variables, **forked.environ}, thread_ids=lambda tid: 0)
     return forked.channel, handler, {"init_ms": forked.fork_ms, **_renewed(forked.channel, begun_s=begun_s)}
@@ -181,14 +182,14 @@ def _fork_on_request(channel: Channel, handler: Handler, frozen: _Frozen) -> Tup
 def _become(frozen: _Frozen, variables: Mapping[str, str], *, thread_ids: Callable[[int], int]) -> None:
     """Make this copy a process of its own."""
     if _WRAPPER in frozen.variables:
-        # What the wrapper made of its variables is what init was given; no wrapper runs for a copy.
+        # Init saw the variables as the wrapper had changed them; no wrapper runs for a copy.
         own = {name: variables[name] for name in frames.PER_ENVIRONMENT if name in variables}
         variables = {**frozen.variables, **own}
-    process.become_another(frozen.pid, variables=variables, original=frozen.variables, thread_ids=thread_ids)
+    process.become_own_process(frozen.pid, variables=variables, original=frozen.variables, thread_ids=thread_ids)
 
 
 def _renewed(channel: Channel, *, begun_s: float) -> Head:
-    """Run the after-restore hooks of a copy that is a process of its own; the times that took, for its READY."""
+    """Run a copy's after-restore hooks; returns the durations for its READY frame."""
     logs.configure()
     renewed_s = time.monotonic()
     if hooks.MODULE in sys.modules:

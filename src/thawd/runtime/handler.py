@@ -19,12 +19,12 @@ def load(name: str, task_root: str) -> Handler:
 
     Args:
         name: the ``_HANDLER`` variable.
-        task_root: folder of the function's code; becomes the working directory and the first place of imports.
+        task_root: folder of the function's code; becomes the working directory and the first entry of ``sys.path``.
 
     Raises:
         Fault: with Lambda's error type: the name is malformed, the module cannot be imported or does not parse, the
             function is missing or cannot be called.
-        BaseException: whatever the module itself raised while it was imported.
+        BaseException: any exception that the module itself raised during its import.
     """
     os.chdir(task_root)
     sys.path.insert(0, task_root)

@@ -1,4 +1,4 @@
-"""One invocation: the event to the handler, and what it returned or raised to the answer's bytes."""
+"""One invocation: calls the handler with the event, and makes the answer from the value or the exception."""
 
 import json
 import os
@@ -17,17 +17,17 @@ MAX_RESPONSE_BYTES = 6_291_556
 def invoke(
     handler: Handler, head: Any, event: bytes, *, now_s: float, marshal: Optional[Callable[[Any], bytes]] = None
 ) -> Tuple[bytes, bool]:
-    """Run the handler on one event: the answer as JSON text, and whether it is an error document.
+    """Run the handler on one event; returns the answer as JSON text and whether it is an error document.
 
     Args:
-        handler: the function's.
-        head: of the INVOKE frame: ``id``, ``arn``, ``left_ms`` and perhaps ``trace`` and ``client``.
+        handler: the function's handler.
+        head: head of the INVOKE frame: ``id``, ``arn``, ``left_ms`` and perhaps ``trace`` and ``client``.
         event: JSON text.
         now_s: when the invocation began, ``time.monotonic()`` seconds.
-        marshal: makes the answer's bytes of what the handler returned; None: as JSON text.
+        marshal: encodes the handler's return value; None: as JSON text.
 
     Raises:
-        SystemExit: the handler wants the process to end.
+        SystemExit: the handler called ``sys.exit``.
     """
     request_id = head["id"]
     logs.set_request_id(request_id)
@@ -53,12 +53,12 @@ def invoke(
 
 
 def _log(error: BaseException, request_id: str) -> bytes:
-    told = faults.report(error, request_id)
+    report = faults.report(error, request_id)
     process.flush_output()
-    faults.write_log(told.text)
+    faults.write_log(report.text)
     if hint := sdk.hint(error):
         faults.write_log("thawd: %s\n" % hint)
-    return told.document
+    return report.document
 
 
 def _unmarshal(event: bytes) -> Any:
@@ -82,17 +82,17 @@ def _marshal(response: Any) -> bytes:
 
 
 def _encode(response: Any) -> bytes:
-    # Source: AWS Lambda's runtimes escape characters beyond ASCII up to Python 3.11, and no more from 3.12 on.
+    # As observed: AWS Lambda's runtimes escape characters beyond ASCII up to Python 3.11, and not from 3.12 on.
     if sys.version_info >= (3, 12):
         try:
             return json.dumps(response, default=_plain, ensure_ascii=False).encode()
         except UnicodeEncodeError:
-            pass  # half of a surrogate pair has no UTF-8, but an escape
+            pass  # half of a surrogate pair has no UTF-8 encoding and must be escaped
     return json.dumps(response, default=_plain).encode()
 
 
 def _plain(value: Any) -> Any:
-    """Lambda's runtime accepts Decimal, which DynamoDB returns, and nothing else beyond JSON."""
+    """Convert Decimal, which DynamoDB returns: Lambda's runtime accepts it and no other type beyond JSON's."""
     decimal = sys.modules.get("decimal")
     if decimal is not None and isinstance(value, decimal.Decimal):
         return float(value)

@@ -1,4 +1,4 @@
-"""Records of ``logging`` as JSON objects, with the keys that Lambda's Python runtime gives them.
+"""Records of ``logging`` as JSON objects, with the keys of Lambda's Python runtime.
 
 Source: AWS Lambda developer guide, "Log and monitor Python Lambda functions", "Using structured JSON logs with Python".
 """
@@ -9,15 +9,15 @@ import time
 import traceback
 from typing import Any, Dict
 
-# What every record has, to tell apart what the user added. The name of a task is None outside of asyncio, and left out.
+# Attributes of every record; all others were added by the user. `taskName` is left out: it is None outside of asyncio.
 _COMMON = frozenset(vars(logging.makeLogRecord({}))) - {"taskName"} | {"message", "asctime", "aws_request_id"}
 
 
 class JsonFormatter(logging.Formatter):
-    """Each record on one line, whatever is in it."""
+    """Formats each record as one line, whatever its contents."""
 
     def format(self, record: logging.LogRecord) -> str:
-        """JSON text with a newline; values that JSON does not know are written as texts."""
+        """JSON text with a newline; values of types beyond JSON's are written as text."""
         fields: Dict[str, Any] = {
             "timestamp": timestamp(record.created),
             "level": record.levelname,
@@ -41,7 +41,7 @@ def encode(fields: Dict[str, Any]) -> str:
     """JSON text of one line."""
     try:
         return json.dumps(fields, default=str, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # keys that are no texts, or a value that holds itself
+    except (TypeError, ValueError, RecursionError):  # keys that are not text, or a value that contains itself
         return json.dumps({str(key): _plain(value) for key, value in fields.items()}, ensure_ascii=False)
 
 

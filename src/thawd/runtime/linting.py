@@ -1,4 +1,4 @@
-"""Looks at the function as it would be frozen: init, before-snapshot hooks, then the search, then the end."""
+"""Searches the function as it would be frozen: init, before-snapshot hooks, the search, then the process ends."""
 
 import os
 import sys
@@ -14,11 +14,11 @@ from thawd.wire import frames
 
 
 def run(channel: Channel, *, own_fds: Sequence[int]) -> NoReturn:
-    """Send the findings in the READY frame and end; an init that fails is told as ever.
+    """Send the findings in the READY frame and end; a failed init is reported as in any other mode.
 
     Args:
-        channel: to the platform.
-        own_fds: descriptors that are not the function's.
+        channel: channel to the platform.
+        own_fds: descriptors of the runtime rather than of the function.
     """
     openings = Openings(os.environ["LAMBDA_TASK_ROOT"])
     openings.watch()

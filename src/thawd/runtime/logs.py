@@ -1,7 +1,7 @@
-"""Python's logging inside a function, set up as on Lambda, as text or as JSON; the environment variables say which.
+"""Sets up Python's logging inside a function as on Lambda, as text or as JSON by the environment variables.
 
 Text: level WARNING, one line with level, time and request id. JSON: one object a line, level INFO unless
-``AWS_LAMBDA_LOG_LEVEL`` says otherwise. What is printed stays as it is.
+``AWS_LAMBDA_LOG_LEVEL`` names another. Printed output is not changed.
 """
 
 import logging
@@ -21,8 +21,8 @@ _LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
 
 
 def set_request_id(request_id: str) -> None:
-    """Which invocation the records from now on belong to."""
-    global _request_id  # noqa: PLW0603 - one invocation at a time is what an environment is
+    """Set the request id of the invocation that later records belong to."""
+    global _request_id  # noqa: PLW0603 - an environment runs one invocation at a time
     _request_id = request_id
 
 
@@ -33,18 +33,18 @@ class _RequestId(logging.Filter):
 
 
 class _ToStandardOutput(logging.Handler):
-    """Writes to whatever ``sys.stdout`` is at the time, so that a redirection by the user holds."""
+    """Writes to the current ``sys.stdout``, so that the user can redirect it."""
 
     def emit(self, record: logging.LogRecord) -> None:
         try:
             sys.stdout.write(self.format(record))
-        except Exception:  # a record that cannot be formatted is reported the way logging does it
+        except Exception:  # logging's own way of reporting a record that cannot be formatted
             self.handleError(record)
 
 
 def install() -> None:
     """Give the root logger Lambda's handler and format."""
-    global _handler  # noqa: PLW0603 - one root logger is what a process has
+    global _handler  # noqa: PLW0603 - a process has one root logger
     _handler = _ToStandardOutput()
     _handler.addFilter(_RequestId())
     configure()
@@ -52,7 +52,7 @@ def install() -> None:
 
 
 def configure() -> None:
-    """Take format and level from the environment variables; again in a copy, whose variables may be others."""
+    """Take format and level from the environment variables; called again in a copy, whose variables may differ."""
     global _level  # noqa: PLW0603
     if _handler is None:
         return
@@ -63,7 +63,7 @@ def configure() -> None:
     level = os.environ.get("AWS_LAMBDA_LOG_LEVEL", "INFO").upper() if as_json else "WARNING"
     if level != _level:
         _level = level
-        # Only then: init may have set another one, which a copy keeps.
+        # Only if it has changed: init may have set another level, which a copy keeps.
         logging.root.setLevel(_LEVELS.get(level, level))
 
 
@@ -76,6 +76,6 @@ def _text_formatter() -> logging.Formatter:
 
 
 def _json_formatter() -> logging.Formatter:
-    from thawd.runtime.json_logs import JsonFormatter  # text needs none of it
+    from thawd.runtime.json_logs import JsonFormatter  # not needed for text
 
     return JsonFormatter()

@@ -13,26 +13,26 @@ from thawd.wire import frames
 INIT_FAILED = 1
 
 
-def give_up(channel: Channel, told: faults.Report, *, status: int) -> NoReturn:
-    """Tell the platform and the log why this process cannot serve, and end it."""
+def give_up(channel: Channel, report: faults.Report, *, status: int) -> NoReturn:
+    """Report to the platform and to the log why this process cannot serve, and end it."""
     process.flush_output()
-    faults.write_log(told.text)
-    channel.send(frames.INIT_ERROR, {"type": told.error_type, "message": told.message}, told.document)
+    faults.write_log(report.text)
+    channel.send(frames.INIT_ERROR, {"type": report.error_type, "message": report.message}, report.document)
     # Not sys.exit: a non-daemon thread started by the module would keep the process alive.
     os._exit(status)
 
 
 def init(channel: Channel) -> Handler:
-    """Load the handler, or tell the platform why not and end."""
+    """Load the handler; if that fails, report it to the platform and end."""
     try:
         return load(os.environ["_HANDLER"], os.environ["LAMBDA_TASK_ROOT"])
     except SystemExit as error:
         process.flush_output()
         fault = Fault("Runtime.ExitError", "Runtime exited with error: exit status %s" % _status(error), error)
-        told = faults.report(fault)
-    except BaseException as error:  # whatever the user's module raised
-        told = faults.report(error)
-    give_up(channel, told, status=INIT_FAILED)
+        report = faults.report(fault)
+    except BaseException as error:  # anything the user's module raised
+        report = faults.report(error)
+    give_up(channel, report, status=INIT_FAILED)
 
 
 def _status(error: SystemExit) -> int:
@@ -45,9 +45,9 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
     """Answer invocations one at a time; ends the process when the platform closes the channel.
 
     Args:
-        channel: to the platform.
-        handler: the function's.
-        until: the kind of frame on which to return; None: never.
+        channel: channel to the platform.
+        handler: the function's handler.
+        until: the kind of frame on which to return; None: never return.
     """
     peak = process.OwnPeakMemory()
     owner = os.getpid()
@@ -65,11 +65,11 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
             body, failed = streams.invoke(frame.head, frame.body, now_s=started_s)
         process.flush_output()
         if os.getpid() != owner:
-            os._exit(0)  # a child that the handler forked has come back from it too
+            os._exit(0)  # this is a child that the handler forked and that has returned from it, too
         duration_ms = (time.monotonic() - started_s) * 1000
         head = {"duration_ms": duration_ms, "peak_kib": peak.kib(), "failed": failed}
         if streams is not None:
-            head.update(streams.told)
+            head.update(streams.result_head)
         try:
             channel.send(frames.RESULT, head, body)
         except (BrokenPipeError, ConnectionResetError):
@@ -77,11 +77,11 @@ def serve(channel: Channel, handler: Handler, *, until: Optional[int] = None) ->
 
 
 def streams_of(handler: Handler, channel: Optional[Channel]) -> Any:
-    """What runs a handler that `thawd.streaming` has marked; None for an ordinary one.
+    """The `Streams` for a handler that `thawd.streaming` has marked; None for an ordinary handler.
 
     Args:
-        handler: the function's.
-        channel: to the platform; None: answers are wanted whole.
+        handler: the function's handler.
+        channel: channel to the platform; None: answers are returned whole.
     """
     if getattr(handler, "streams", None) is not True:
         return None

@@ -1,4 +1,4 @@
-"""What a runtime process is started as: an environment, a template that forks them, a process to freeze, or to lint."""
+"""The modes of a runtime process: an environment, a template that forks them, a process to freeze, or one to lint."""
 
 import os
 import time
@@ -11,7 +11,7 @@ from thawd.wire import frames
 
 
 def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
-    """Run the init phase, then serve as an environment, fork environments as a template or be frozen; never returns."""
+    """Run the init phase and then, by `mode`, serve as an environment, fork as a template, freeze or lint."""
     started_s = time.monotonic()
     if mode == "api":
         from thawd.runtime import api_client
@@ -49,4 +49,4 @@ def main(mode: str, control: int, service: int, lifeline: int) -> NoReturn:
         # From here on this is a forked environment.
     channel.send(frames.READY, {"pid": os.getpid(), **head})
     loop.serve(channel, handler)
-    raise AssertionError("serve returns only where it is told when")
+    raise AssertionError("serve returns only if `until` is set")

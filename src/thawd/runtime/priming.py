@@ -1,7 +1,7 @@
-"""The priming event: run before the freeze, so that what a first invocation loads and compiles is in the snapshot.
+"""Runs the priming event before the freeze, so that what a first invocation loads and compiles is in the snapshot.
 
-It is run twice. Two equal answers mean that a thawed copy's must be equal too; where they differ, as with a counter or
-a time in them, only its success can be compared.
+The event is run twice. If the answers are equal, a thawed copy's answer must be equal, too. If they differ, for example
+by a counter or a time, only the success can be compared.
 """
 
 import json
@@ -14,13 +14,13 @@ from thawd.runtime.handler import Handler
 from thawd.wire import frames
 
 
-class Primed(NamedTuple):
-    """How it went.
+class PrimingResult(NamedTuple):
+    """The result of priming.
 
     Attributes:
-        answer: of the last run, JSON text.
+        answer: answer of the last run, JSON text.
         differ: whether the answers differ from each other.
-        refused: why the process must not be frozen; None when all went well.
+        refused: why the process must not be frozen; None when the runs succeeded.
     """
 
     answer: bytes = b""
@@ -28,12 +28,12 @@ class Primed(NamedTuple):
     refused: Optional[str] = None
 
 
-def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> Primed:
+def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> PrimingResult:
     """Run the handler on `event`, once for each of the request ids in `head`, as an invocation would.
 
     Args:
-        handler: the function's.
-        head: of the FREEZE frame: ``ids``, and what an INVOKE has besides its id.
+        handler: the function's handler.
+        head: head of the FREEZE frame: ``ids``, and the fields of an INVOKE besides its id.
         event: JSON text.
     """
     owner = os.getpid()
@@ -52,18 +52,18 @@ def prime(handler: Handler, head: Dict[str, Any], event: bytes) -> Primed:
             body, failed = json.dumps({"errorType": "SystemExit", "errorMessage": str(error.code)}).encode(), True
         process.flush_output()
         if os.getpid() != owner:
-            os._exit(0)  # a child that the handler forked has come back from it too
+            os._exit(0)  # this is a child that the handler forked and that has returned from it, too
         duration_ms = (time.monotonic() - started_s) * 1000
         faults.write_log("PRIME_END RequestId: %s\tDuration: %.2f ms\n" % (request_id, duration_ms))
         if failed:
-            return Primed(refused=_failure(body))
+            return PrimingResult(refused=_failure(body))
         answers.append(body)
-    return Primed(answers[-1], differ=len(set(answers)) > 1)
+    return PrimingResult(answers[-1], differ=len(set(answers)) > 1)
 
 
 def _failure(document: bytes) -> str:
-    told = json.loads(document)
+    error = json.loads(document)
     return (
         "%s: %s: %s; the log has the details. Mend the handler, or the event that `prime` "
-        "names, or take `prime` out" % (frames.PRIMING_FAILED, told["errorType"], told["errorMessage"])
+        "names, or take `prime` out" % (frames.PRIMING_FAILED, error["errorType"], error["errorMessage"])
     )

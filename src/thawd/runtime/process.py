@@ -1,4 +1,4 @@
-"""What the runtime arranges for its own process: its death with the platform's, its output, its peak memory."""
+"""The runtime's own process: its end with the platform's, its descriptors, its output, its peak memory."""
 
 import fcntl
 import os
@@ -13,33 +13,33 @@ from thawd.wire import frames
 
 _OPEN_FILES = 1024
 _NOT_RENEWED = 1
-# Descriptors that belong to this process alone: a child that user code forks must neither hold nor use them.
+# Descriptors of this process alone: a child that user code forks must neither hold nor use them.
 private_fds: List[int] = []
-# True around the template's own forks, which hand descriptors to the child on purpose.
+# True around the template's own forks, which pass descriptors to the child on purpose.
 forking_environment = False
 
 
 def die_with_platform(lifeline: int) -> None:
-    """Have the kernel kill this process group when the platform's end of the pipe `lifeline` closes.
+    """Make the kernel kill this process group when the platform's end of the pipe `lifeline` closes.
 
-    The platform never writes to it; when the platform dies, however it dies, the pipe hangs up and the kernel sends
-    the chosen signal to the descriptor's owner. Unlike PR_SET_PDEATHSIG this is tied to the platform and not to the
-    parent, which for a forked environment is the template, and it takes the children of the handler along.
+    The platform never writes to the pipe. When the platform dies, for whatever reason, the pipe hangs up and the kernel
+    sends the chosen signal to the descriptor's owner. Unlike PR_SET_PDEATHSIG this depends on the platform and not on
+    the parent, which for a forked environment is the template, and it ends the handler's children, too.
 
     Source: fcntl(2), F_SETOWN, F_SETSIG and O_ASYNC; pipe(7).
     """
     os.set_inheritable(lifeline, False)
     if not hasattr(fcntl, "F_SETSIG"):
-        return  # not Linux: an idle environment still ends at the end of its control channel
+        return  # not Linux: an idle environment still ends when its control channel is closed
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)
 
 
 def settle_descriptors(fds: List[int]) -> None:
-    """Move `fds` to `wire.DESCRIPTORS`, so that a copy of this process finds its own under known numbers.
+    """Move `fds` to the numbers in `frames.DESCRIPTORS`, so that copies of this process have theirs at known numbers.
 
-    For the beginning of a process: nothing else may be open there.
+    Called at the beginning of a process, when nothing else may be open at these numbers.
     """
     above = max(*fds, *frames.DESCRIPTORS) + 1
     parked = [fcntl.fcntl(fd, fcntl.F_DUPFD_CLOEXEC, above) for fd in fds]
@@ -63,7 +63,7 @@ def _close_private() -> None:
 
 
 def limit_descriptors() -> None:
-    """Lambda's limit of open files, 1,024; the platform's own is higher. Source: Lambda quotas, "File descriptors"."""
+    """Set Lambda's limit of open files, 1,024; the platform's is higher. Source: Lambda quotas, "File descriptors"."""
     import resource
 
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
@@ -72,7 +72,7 @@ def limit_descriptors() -> None:
 
 
 def set_up_output() -> None:
-    """UTF-8, whole lines, nothing that a handler prints can raise; a crash in native code leaves a traceback."""
+    """Set up UTF-8 output by lines in which no printed text raises, and a traceback for crashes in native code."""
     for stream in (sys.stdout, sys.stderr):
         stream.reconfigure(encoding="utf-8", errors="backslashreplace", line_buffering=True)  # type: ignore[union-attr]
     import faulthandler
@@ -81,7 +81,7 @@ def set_up_output() -> None:
 
 
 def flush_output() -> None:
-    """Hand all that was printed to the platform, also when the handler closed or replaced the streams."""
+    """Flush all printed output to the platform, even if the handler has closed or replaced the streams."""
     for stream in (sys.stdout, sys.stderr):
         try:
             stream.flush()
@@ -98,7 +98,7 @@ class OwnPeakMemory:
         self._read_at_s = 0.0
 
     def kib(self) -> int:
-        """Peak resident memory in KiB, 0 where the system does not tell.
+        """Peak resident memory in KiB; 0 if the system does not report it.
 
         VmHWM and not getrusage: ru_maxrss survives exec and would report the parent's size.
         """
@@ -117,16 +117,16 @@ class OwnPeakMemory:
         return self._kib
 
 
-def become_another(
+def become_own_process(
     old_pid: int, *, variables: Mapping[str, str], original: Mapping[str, str], thread_ids: Callable[[int], int]
 ) -> None:
-    """Make this copy, thawed or forked, a process of its own; ends it where two copies might be taken for one.
+    """Make this copy, thawed or forked, a process of its own; ends it if it could not be made distinct.
 
     Args:
-        old_pid: process id of the one it is a copy of.
-        variables: the environment variables of its own.
+        old_pid: process id of the process that was copied.
+        variables: this process's own environment variables.
         original: the environment variables that the other process was started with.
-        thread_ids: the id in this copy of the thread that had the given id; 0 when it has none.
+        thread_ids: maps a thread's old id to its id in this copy; 0 when it has none.
     """
     uniqueness.environment(variables, original=original)
     try:
@@ -137,7 +137,7 @@ def become_another(
 
 
 def seccomp_filters() -> int:
-    """How many seccomp filters this process is under, a container's for one; -1 where the system does not tell.
+    """Number of seccomp filters on this process, for example a container's; -1 if the system does not report it.
 
     Source: proc_pid_status(5), "Seccomp_filters", since Linux 5.9.
     """
@@ -150,7 +150,7 @@ def seccomp_filters() -> int:
 
 
 def native_threads() -> List[str]:
-    """Names of this process's threads but the calling one, for example ``["python", "ORT intra"]``; [] if unknown."""
+    """Names of this process's other threads, for example ``["python", "ORT intra"]``; [] if unknown."""
     try:
         own = os.getpid()
         names = []

@@ -1,9 +1,9 @@
-"""boto3 for functions that do not bring it, as on Lambda: in thawd's own environment, where no other place has it.
+"""Provides boto3 from thawd's own environment to functions whose packages do not include it, as on Lambda.
 
-The variable ``THAWD_BOTO3`` tells where, as JSON (`thawd.environments.sdk` makes it): ``modules``, by name, each with
-``folder``, ``distribution``, ``version`` and ``allows``, the comparisons that a version of the function's own must meet
-to go with the rest; or ``missing``, why there is none. What the function brings comes first in any case. Of a mixture
-that boto3's authors exclude, such as the function's own botocore of another series, nothing is taken from here.
+The variable ``THAWD_BOTO3`` has the modules' places as JSON (made by `thawd.environments.sdk`): ``modules``, by name,
+each with ``folder``, ``distribution``, ``version`` and ``allows``, the comparisons that the function's own version must
+meet to be compatible; or ``missing``, the reason why there are none. The function's own packages always take
+precedence. If they do not fit thawd's boto3, for example a botocore of another series, none of thawd's are used.
 
 Source: AWS Lambda developer guide, "Runtime dependency search path in Python": the runtime's own packages come last.
 """
@@ -19,16 +19,16 @@ _found: "Optional[_Sdk]" = None
 
 
 def install() -> None:
-    """Offer it from now on."""
+    """Install the finder for boto3."""
     global _found  # noqa: PLW0603 - one for the process, for `hint`
-    told = os.environ.get(VARIABLE)
-    if told:
-        _found = _Sdk(json.loads(told))
+    described = os.environ.get(VARIABLE)
+    if described:
+        _found = _Sdk(json.loads(described))
         sys.meta_path.append(_found)
 
 
 def hint(error: BaseException) -> Optional[str]:
-    """Why there is no boto3 here, when that is what `error` is about, and the way out; None when it is not."""
+    """Why boto3 is unavailable and the way out, if `error` is about its import; None for other errors."""
     if _found is None or not isinstance(error, ModuleNotFoundError):
         return None
     if error.name not in (_FIRST, "botocore"):
@@ -37,11 +37,11 @@ def hint(error: BaseException) -> Optional[str]:
 
 
 class _Sdk:
-    """Finds the modules of boto3 and of what it needs, after all other finders."""
+    """Finds the modules of boto3 and of its dependencies, after all other finders."""
 
-    def __init__(self, told: Dict[str, Any]) -> None:
-        self._modules: Dict[str, Dict[str, Any]] = told.get("modules", {})
-        self._missing: Optional[str] = told.get("missing")
+    def __init__(self, described: Dict[str, Any]) -> None:
+        self._modules: Dict[str, Dict[str, Any]] = described.get("modules", {})
+        self._missing: Optional[str] = described.get("missing")
         self._looked = False
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> Any:
@@ -53,7 +53,7 @@ class _Sdk:
         return PathFinder.find_spec(name, [module["folder"]])
 
     def find_distributions(self, context: Any = None) -> Iterator[Any]:
-        """Metadata, asked for by name: libraries look for botocore's version. In lists of all there is none."""
+        """Metadata by name: libraries ask for botocore's version. Listings of all distributions leave it out."""
         name = getattr(context, "name", None)
         if name is None or "path" in vars(context):
             return
@@ -62,7 +62,7 @@ class _Sdk:
                 yield from _distributions(module["distribution"], [module["folder"]])
 
     def why_not(self) -> Optional[str]:
-        """Why nothing is offered, and the way out; None when it is."""
+        """Why boto3 is not provided, and the way out; None when it is provided."""
         if not self._looked:
             self._looked = True
             self._missing = self._missing or self._mixture()
@@ -97,7 +97,7 @@ def _distributions(name: str, path: Any) -> Iterator[Any]:
 
 
 def _own_version(distribution: str) -> Optional[str]:
-    """Of the function's own copy; None when nothing tells: it is trusted then, as on Lambda."""
+    """Version of the function's own copy; None if it has no metadata: it is then trusted, as on Lambda."""
     found = next(_distributions(distribution, sys.path), None)
     return None if found is None else str(found.version)
 
@@ -122,7 +122,7 @@ def _allowed(version: str, comparisons: "list[list[str]]") -> bool:
 
 
 def _numbers(version: str) -> Tuple[int, ...]:
-    """The release of a version, five numbers; what follows them, such as ``rc1``, is left out."""
+    """A version's release segment as five numbers, without a suffix such as ``rc1``."""
     numbers = []
     for part in version.split("."):
         digits = ""

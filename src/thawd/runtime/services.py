@@ -1,4 +1,4 @@
-"""What ``import thawd`` offers a handler: tables by a call to the platform, buckets by their folders or by a call."""
+"""The services that ``import thawd`` offers a handler: tables by calls to the platform, buckets by folders or calls."""
 
 import contextlib
 import json
@@ -15,7 +15,7 @@ class ServiceError(Exception):
 
 
 class _Connection:
-    """The second channel to the platform: one call, one reply, in turn."""
+    """The second channel to the platform; calls run one after the other, each with its reply."""
 
     def __init__(self) -> None:
         self._channel: Optional[Channel] = None
@@ -28,13 +28,13 @@ class _Connection:
         self._owner = os.getpid()
 
     def go_on(self, fd: int) -> None:
-        """In a thawed copy: threads that wait for their turn go on waiting for it."""
+        """Continue in a thawed copy with another descriptor; threads that wait for their turn keep waiting."""
         self._channel = Channel(fd)
         self._owner = os.getpid()
 
     @contextlib.contextmanager
     def quiet(self) -> Iterator[None]:
-        """No call is under way meanwhile: one that is frozen in the middle would take another's answer in a copy."""
+        """Keep calls out meanwhile: a call frozen before its reply would take another call's reply in a copy."""
         lock = self._lock
         with lock:
             yield
@@ -60,17 +60,17 @@ _connection = _Connection()
 
 
 def quiet() -> ContextManager[None]:
-    """While entered no call to the platform is under way, in any thread."""
+    """A context in which no thread has a call to the platform in progress."""
     return _connection.quiet()
 
 
 def go_on(fd: int) -> None:
-    """In a thawed copy, within `quiet`: use the descriptor `fd` for the calls of all threads from now on."""
+    """Use the descriptor `fd` for the calls of all threads; for a thawed copy, within `quiet`."""
     _connection.go_on(fd)
 
 
 def connect(fd: int) -> None:
-    """Use the descriptor `fd` for calls from now on."""
+    """Use the descriptor `fd` for calls."""
     _connection.open(fd)
 
 
@@ -87,10 +87,10 @@ class Table:
         self.name = name
 
     def put(self, key: str, item: Dict[str, Any]) -> None:
-        """Store `item`, a dict that JSON can hold, under `key`, in place of what was there. Durable on return.
+        """Store `item`, a dict that JSON can represent, under `key`, replacing any item there. Durable on return.
 
         Raises:
-            ServiceError: there is no such table, or the item or key is not storable.
+            ServiceError: there is no such table, or the item or key cannot be stored.
         """
         if not isinstance(item, dict):
             raise TypeError("an item is a dict, not a %s" % type(item).__name__)
@@ -143,11 +143,11 @@ class Bucket:
             return file.read()
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object so that it appears at once and whole, in place of what was there."""
+        """Store the object so that it appears whole in one step, replacing any object there."""
         path = self.path(key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Dot files are not objects, so the bucket's notifications never see the half-written file. Not by `tempfile`,
-        # whose files only their owner can read: this one gets the rights that any new file gets.
+        # whose files only their owner can read: this file gets the permissions of any new file.
         staged = os.path.join(os.path.dirname(path), ".thawd-" + os.urandom(16).hex())
         fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
         try:
@@ -160,7 +160,7 @@ class Bucket:
 
 
 class RemoteBucket:
-    """A bucket in an object store elsewhere, by calls to the platform, which has the keys to it.
+    """A bucket in a remote object store, reached by calls to the platform, which has the credentials.
 
     Keys are those of the store, as in events; they begin with the prefix of the bucket's URL.
     """
@@ -171,7 +171,7 @@ class RemoteBucket:
         self.url: str = head["url"]
 
     def path(self, key: str) -> str:
-        """Refused: there is no file.
+        """Raise an error: a remote object has no path.
 
         Raises:
             ServiceError: always.
@@ -191,7 +191,7 @@ class RemoteBucket:
         return body
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object, of at most 64 MiB, in place of what was there. Durable on return.
+        """Store the object, of at most 64 MiB, replacing any object there. Durable on return.
 
         Raises:
             ServiceError: the store failed, the key is not the bucket's, or the object is too large.
@@ -214,7 +214,7 @@ def bucket(name: str) -> Union[Bucket, RemoteBucket]:
     """The bucket `name` of thawd.toml.
 
     Raises:
-        ServiceError: there is none.
+        ServiceError: there is no such bucket.
     """
     folders = json.loads(os.environ.get("THAWD_BUCKETS", "{}"))
     if name in folders:

@@ -1,7 +1,7 @@
-"""Files in ``/dev/shm``, which an environment has for itself where it has its own ``/tmp``; they end with it.
+"""Files in ``/dev/shm``. An environment with its own ``/tmp`` also has its own ``/dev/shm``, which ends with it.
 
-Each copy of the process is to find what init left there: the contents are kept in memory across the freeze or the fork,
-and written into the copy's own.
+Each copy of the process needs the files that init left there: their contents are kept in memory across the freeze or
+the fork and written to the copy's own folder.
 """
 
 import os
@@ -10,9 +10,9 @@ from typing import Dict, Optional, Tuple
 
 FOLDER = "/dev/shm"
 MAX_BYTES = 64 << 20
-"""What a copy is given at most."""
+"""Most bytes that are kept for copies."""
 
-# As native/disk.c calls it.
+# The file system's name in native/disk.c.
 _SOURCE = "thawd-shm"
 _kept: Dict[str, Tuple[int, bytes]] = {}
 
@@ -28,7 +28,7 @@ def is_own() -> bool:
 
 
 def keep() -> Optional[str]:
-    """Remember what is in it, for the copies of this process; why they cannot be given it, with the way out."""
+    """Keep the folder's files for copies of this process; returns why that is impossible with the way out, or None."""
     _kept.clear()
     if not is_own():
         return None
@@ -48,8 +48,8 @@ def keep() -> Optional[str]:
     return None
 
 
-def give_back() -> None:
-    """In a copy, which sees an empty one: the files as they were."""
+def restore() -> None:
+    """Write the kept files in a copy, whose folder is empty."""
     if not _kept or not is_own():
         return
     for name, (mode, contents) in _kept.items():

@@ -1,8 +1,8 @@
-"""What forks of this process would share, so that it must not be forked: a fork copies memory and nothing else.
+"""Finds resources that forks of this process would share, because of which it must not be forked.
 
-Descriptors of a fork are the template's own open files. Two forks that read from one connection get each other's
-answers; two that wait by one epoll set take each other's wake-ups; one position is moved by all. Only what each fork
-can open anew for itself (regular files, folders, harmless devices) may be carried across.
+A fork copies memory only; its descriptors are the template's own open files. Two forks that read from one connection
+get each other's answers, two that wait on one epoll set take each other's wake-ups, and all move one file position.
+Only files that each fork can reopen (regular files, folders, harmless devices) may stay open across a fork.
 
 Source: fork(2), open(2) "Open file descriptions"; SQLite, "How To Corrupt An SQLite Database File", 2.6.
 """
@@ -29,7 +29,7 @@ _WAY_OUT = (
 
 
 def refusal() -> Optional[str]:
-    """Why forks would share something, with the way out; None when each has all for itself."""
+    """Which resources forks would share, with the way out; None when there are none."""
     shared = [text for fd in _descriptors() for text in [_shared(fd)] if text] + _memory() + _children()
     if not shared:
         return None
@@ -37,11 +37,11 @@ def refusal() -> Optional[str]:
     return "init left open %s%s: %s" % ("; ".join(shared[:_NAMED]), more, _WAY_OUT)
 
 
-def open_anew() -> None:
-    """In a fork: make regular files and folders this process's own open files, files at the same positions.
+def reopen() -> None:
+    """Open regular files and folders again in a fork, so that they are its own open files, at the same positions.
 
     Raises:
-        OSError: one cannot be opened any more; this process is of no use.
+        OSError: a file cannot be opened any more; this process must end.
     """
     for fd in _descriptors():
         mode = os.fstat(fd).st_mode
@@ -55,7 +55,7 @@ def open_anew() -> None:
 
 
 def _descriptors() -> List[int]:
-    """Numbers of the descriptors that are the function's; [] where there is no /proc, as outside Linux."""
+    """Numbers of the function's descriptors; [] without /proc, as outside Linux."""
     own = {*_STANDARD_STREAMS, *process.private_fds}
     found = []
     try:
@@ -66,14 +66,14 @@ def _descriptors() -> List[int]:
         try:
             os.fstat(int(name))
         except OSError:
-            continue  # the descriptor of the listing itself
+            continue  # the descriptor that lists the folder
         if int(name) not in own:
             found.append(int(name))
     return sorted(found)
 
 
 def _shared(fd: int) -> str:
-    """What forks would share by this descriptor; empty for what each can open for itself."""
+    """The resource that forks would share by this descriptor; empty if each fork can reopen it."""
     status = os.fstat(fd)
     link = os.readlink("/proc/self/fd/%d" % fd)
     if stat.S_ISDIR(status.st_mode):
@@ -100,14 +100,14 @@ def _shared_file(fd: int, link: str, status: os.stat_result) -> str:
     try:
         is_database = os.pread(fd, len(_SQLITE), 0) == _SQLITE
     except OSError:
-        is_database = False  # open for writing alone
+        is_database = False  # open for writing only
     if _is_locked(fd):
         return "%s (locked, descriptor %d)" % (link, fd)
     return "%s (an SQLite database, descriptor %d)" % (link, fd) if is_database else ""
 
 
 def _is_locked(fd: int) -> bool:
-    """Whether a lock on the file is held by this descriptor; no fork would hold it. Source: proc_pid_fdinfo(5)."""
+    """Whether this descriptor holds a lock on its file; no fork would hold it. Source: proc_pid_fdinfo(5)."""
     try:
         with open("/proc/self/fdinfo/%d" % fd) as info:
             return any(line.startswith("lock:") for line in info)
@@ -120,9 +120,9 @@ def _flags(fd: int) -> int:
 
 
 def _path_of(fd: int) -> str:
-    """Where to open a file again: by its path, which in a temporary folder of the fork's own is a copy of it.
+    """The path at which to reopen a file; in the fork's own temporary folder it leads to a copy of the file.
 
-    Not by a path under which another file lies by now.
+    The link in /proc if another file is at that path by now.
     """
     link, itself = os.readlink("/proc/self/fd/%d" % fd), os.fstat(fd)
     try:
@@ -130,13 +130,13 @@ def _path_of(fd: int) -> str:
     except OSError:
         return "/proc/self/fd/%d" % fd
     same = os.path.samestat(itself, there)
-    # Source: as thaw tells a copy in an own folder, native/thaw_image.c, file_must_match.
+    # The same check as thaw's on files in an own folder: native/thaw_image.c, file_must_match.
     copied = (itself.st_size, itself.st_mtime_ns) == (there.st_size, there.st_mtime_ns)
     return link if same or copied or stat.S_ISDIR(itself.st_mode) else "/proc/self/fd/%d" % fd
 
 
 def _memory() -> List[str]:
-    """Memory that forks would write to together: multiprocessing's locks and values, SQLite's index of a WAL."""
+    """Shared memory that all forks would write to: multiprocessing's locks and values, SQLite's index of a WAL."""
     try:
         with open("/proc/self/maps", encoding="utf-8", errors="replace") as maps:
             matches: Iterable[Optional["re.Match[str]"]] = [_SHARED_WRITABLE.match(line) for line in maps]
@@ -147,7 +147,7 @@ def _memory() -> List[str]:
 
 
 def _children() -> List[str]:
-    """Processes that init started and that live: all forks would use the one. Source: proc_tid_children(5)."""
+    """Living child processes that init started: all forks would use the same one. Source: proc_tid_children(5)."""
     living = []
     try:
         for task in os.listdir("/proc/self/task"):
@@ -159,5 +159,5 @@ def _children() -> List[str]:
                 if rest.split()[0] not in "ZX":
                     living.append("a child process (%s, pid %s)" % (name.partition("(")[2], pid))
     except OSError:
-        return []  # one has ended meanwhile, or the kernel does not tell
+        return []  # a child has ended meanwhile, or the kernel does not list children
     return living

@@ -1,8 +1,8 @@
-"""What ``import snapshot_restore_py`` finds in a function whose own packages do not have it: hooks around a snapshot.
+"""The module ``snapshot_restore_py`` for functions whose own packages do not have it: registers hooks for snapshots.
 
-Served by `thawd.snapshot.hooks` under that name, never imported as a part of thawd. Owns the two lists and nothing
-else: the runtime takes the hooks from here and runs them. The interface is that of AWS's package of this name, version
-1.0.0, which Lambda's Python runtimes have installed::
+`thawd.snapshot.hooks` provides it under that name; it is never imported as a part of thawd. Owns the two lists and
+nothing else: the runtime takes the hooks from here and runs them. The interface is that of AWS's package of this name,
+version 1.0.0, which Lambda's Python runtimes have installed::
 
     from snapshot_restore_py import register_after_restore, register_before_snapshot
 
@@ -26,13 +26,13 @@ _after: List[_Registered] = []
 
 
 def register_before_snapshot(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
-    """Have `func` called with these arguments before the snapshot; what is registered last runs first."""
+    """Call `func` with these arguments before the snapshot; the last registered runs first."""
     _before.append((func, args, kwargs))
     return func
 
 
 def register_after_restore(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
-    """Have `func` called with these arguments in each copy after its thaw, in the order of registration."""
+    """Call `func` with these arguments in each copy after its thaw, in the order of registration."""
     _after.append((func, args, kwargs))
     return func
 

@@ -1,8 +1,8 @@
-"""Which files outside its code the init phase read: a snapshot must not be used again after one of them has changed.
+"""Notes the files outside the code folder that init reads: once one has changed, the snapshot must not be used again.
 
-Seen are the modules that are loaded and what Python code opened for reading. What native code read without mapping it
-goes unseen; files that are mapped are looked at by thaw itself. Left out are files below the code folder, which is kept
-by content, and below the process's own temporary folder, which is kept with the snapshot.
+Notes loaded modules and files that Python code opens for reading. Files that native code reads without mapping them are
+not seen; thaw itself checks mapped files. Files in the code folder, which is stored by content, and in the process's
+own temporary folder, which is stored with the snapshot, are left out.
 """
 
 import builtins
@@ -16,13 +16,13 @@ from typing import Any, List, Optional, Set, Tuple
 # Path, size, time of change in nanoseconds, inode.
 Stamp = Tuple[str, int, int, int]
 
-# Times of files come from a clock that ticks every few milliseconds. Source: inode_timestamps(7), current_time().
+# The clock of file times ticks every few milliseconds. Source: inode_timestamps(7), current_time().
 _CLOCK_NS = 100_000_000
 _PASSING = ("/proc/", "/sys/", "/dev/")
 
 
 class _Open:
-    """Stands in for `open` during init. An object and no function: as an attribute of a class it must not bind."""
+    """Replaces `open` during init. An object rather than a function: as a class attribute it must not bind."""
 
     def __init__(self, opened: Set[str]) -> None:
         self._open = builtins.open
@@ -35,14 +35,15 @@ class _Open:
             try:
                 self._opened.add(os.path.abspath(os.fsdecode(file)))
             except TypeError:
-                pass  # a descriptor, opened by a call that is not seen here
+                pass  # a descriptor that an unseen call has opened
         return stream
 
 
 class SourceFiles:
     """The files that an init phase reads.
 
-    An audit hook would see more opens, but cannot be removed, and slows `id` and `copy.deepcopy` down by half for good.
+    An audit hook would see more opens, but it cannot be removed, and it permanently slows `id` and `copy.deepcopy`
+    down by half.
     """
 
     def __init__(self) -> None:
@@ -51,16 +52,16 @@ class SourceFiles:
         self._begun_ns = 0
 
     def watch(self) -> None:
-        """Take note from now on."""
+        """Start taking notes."""
         self._begun_ns = time.time_ns() - _CLOCK_NS
         builtins.open = io.open = _Open(self._opened)
 
     def stop(self) -> None:
-        """Take no more notes. Who took `open` for himself meanwhile keeps one that is 0.1 us slower."""
+        """Stop taking notes. References to the wrapped `open` stay valid; they cost 0.1 us a call more."""
         builtins.open = io.open = self._real
 
     def stamps(self, kept: List[str]) -> List[Stamp]:
-        """What to compare by: of each file that was read and is still there, outside the folders in `kept`."""
+        """The stamps of all files that were read and still exist, outside the folders in `kept`."""
         paths = set(self._opened)
         for module in list(sys.modules.values()):
             file = _file_of(module)
@@ -71,13 +72,13 @@ class SourceFiles:
         return [self._if_it_lay_still(stamp) for stamp in stamps if stamp is not None]
 
     def _if_it_lay_still(self, stamp: Stamp) -> Stamp:
-        """A stamp that no file has for one that changed during init: nobody can tell what init saw of it."""
+        """The stamp, or for a file changed during init one that no file has: init may have read either content."""
         path, size, modified_ns, inode = stamp
         return stamp if modified_ns < self._begun_ns else (path, size, -1, inode)
 
 
 def changed(stamps: List[Stamp]) -> Optional[str]:
-    """The first file that is not as it was; None when all are."""
+    """The first file that differs from its stamp; None when there is none."""
     for stamp in stamps:
         if _stamp(stamp[0]) != stamp:
             return stamp[0]
@@ -85,7 +86,7 @@ def changed(stamps: List[Stamp]) -> Optional[str]:
 
 
 def _file_of(module: Any) -> Any:
-    """The module's `__file__`, without waking one that loads itself when it is looked at."""
+    """The module's `__file__`, without triggering the loading of a lazy module."""
     try:
         return object.__getattribute__(module, "__dict__").get("__file__")
     except AttributeError:

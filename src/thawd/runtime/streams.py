@@ -1,4 +1,4 @@
-"""Running a streaming handler: its parts go to the platform as they come, or together where nobody wants them so."""
+"""Runs a streaming handler: sends its answer part by part, or whole if the caller wants that."""
 
 import os
 from typing import Any, Dict, List, Optional, Tuple
@@ -11,22 +11,22 @@ from thawd.wire import frames
 
 
 class Streams:
-    """One function's way of answering, invocation after invocation.
+    """Runs the invocations of one streaming handler.
 
     Attributes:
-        told: what the RESULT of the last invocation says of its answer: ``type``.
+        result_head: fields for the RESULT frame of the last invocation: ``type``, its answer's content type.
     """
 
     def __init__(self, handler: Any, channel: Optional[Channel]) -> None:
-        self.told: Dict[str, Any] = {}
+        self.result_head: Dict[str, Any] = {}
         self._handler = handler
         self._channel = channel
 
     def invoke(self, head: Any, event: bytes, *, now_s: float) -> Tuple[bytes, bool]:
-        """As `invoking.invoke`; the body is empty where the answer was sent in parts, and the whole answer else.
+        """Run one invocation, as `invoking.invoke` does; the body is empty if the answer was sent in parts.
 
         Args:
-            head: of the INVOKE frame; ``stream``: the answer is wanted in parts, of so many bytes at most.
+            head: head of the INVOKE frame; with ``stream``, the largest size in bytes, the answer is sent in parts.
             event: JSON text.
             now_s: when the invocation began, ``time.monotonic()`` seconds.
         """
@@ -48,16 +48,16 @@ class Streams:
             body, failed = invoking.invoke(answer, head, event, now_s=now_s, marshal=whole)
         finally:
             stream.abandon()
-        self.told = {} if failed else {"type": stream.content_type}
+        self.result_head = {} if failed else {"type": stream.content_type}
         return body, failed
 
 
 class _Sender:
-    """Where a stream's parts go: over `channel`, or into `kept`.
+    """Sends a stream's parts over `channel`, or keeps them.
 
     Attributes:
-        kept: parts that nobody wanted as they came.
-        fault: why a part was not taken; handlers that go on all the same fail with it in the end.
+        kept: the parts of an answer that is returned whole.
+        fault: why a part was refused; a handler that ignores the error fails with it at its end.
     """
 
     def __init__(self, channel: Optional[Channel], limit_bytes: int) -> None:

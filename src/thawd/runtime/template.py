@@ -1,10 +1,11 @@
-"""The template: a process that has run init and forks execution environments from there.
+"""The template: a process that has run init and then forks execution environments.
 
-A fork copies one thread. Libraries that keep native threads and do not know forks (ONNX Runtime's and OpenMP's pools)
-would leave the copy waiting for threads that do not exist; so the template tries a fork first and looks which threads
-are left afterwards: those that their library did not take down are the dangerous ones, and fork is refused by name.
+A fork copies one thread. Libraries that keep native threads and do not handle forks (ONNX Runtime's and OpenMP's pools)
+would leave the copy waiting for threads that do not exist. The template therefore tries a fork first and looks which
+threads it has afterwards: threads that their library has not stopped for the fork are dangerous, and forking is refused
+with their names.
 
-A process thawed from a snapshot may be a template too: a burst of starts forks from one thawed copy.
+A process thawed from a snapshot may be a template, too: a burst of starts forks from one thawed copy.
 """
 
 import gc
@@ -21,11 +22,11 @@ DESCRIPTORS_PER_FORK = 4
 
 
 class Forked(NamedTuple):
-    """What a forked environment begins with.
+    """The state with which a forked environment begins.
 
     Attributes:
-        channel: to the platform.
-        environ: environment variables in which it differs from its template.
+        channel: channel to the platform.
+        environ: environment variables that differ from the template's.
         fork_ms: how long the fork took, milliseconds.
     """
 
@@ -43,9 +44,9 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
         own_fds: descriptors of the template that a forked environment must not keep.
     """
     if os.geteuid() == 0:
-        from thawd.snapshot import engine  # noqa: F401 - each fork gives up its capabilities by it
+        from thawd.snapshot import engine  # noqa: F401 - each fork drops its capabilities with it
 
-    # What init left is shared by all environments; the collector must not write to it, page by page, in each of them.
+    # All environments share the memory that init left; the garbage collector must not dirty its pages in each of them.
     gc.collect()
     gc.freeze()
     own_pid, original = os.getpid(), dict(os.environ)
@@ -54,7 +55,7 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
     if refused is not None:
         os._exit(0)
     forked = serve(channel, own_fds=own_fds)
-    process.become_another(
+    process.become_own_process(
         own_pid, variables={**original, **forked.environ}, original=original, thread_ids=lambda tid: 0
     )
     logs.configure()
@@ -62,12 +63,12 @@ def run(channel: Channel, *, init_ms: float, own_fds: List[int]) -> Forked:
 
 
 def serve(channel: Channel, *, own_fds: List[int]) -> Forked:
-    """Fork on request; returns only in the forked environments, which still have the template's variables and luck."""
+    """Fork on request; returns only in forked environments, with the template's variables and random state."""
     return _Template(channel, own_fds).serve()
 
 
 def fork_refusal() -> Optional[str]:
-    """Why a copy of this process would not work, with the way out; None when it would."""
+    """Why a fork of this process would not work, with the way out; None when it would."""
     import threading
 
     others = [thread.name for thread in threading.enumerate() if thread is not threading.current_thread()]
@@ -81,7 +82,7 @@ def fork_refusal() -> Optional[str]:
     if pid == 0:
         os._exit(0)
     _wait(pid, 0)
-    # Libraries that handle forks, OpenBLAS for one, have stopped their threads before it and start them when needed.
+    # Libraries that handle forks, such as OpenBLAS, stop their threads before a fork and start them when needed.
     names = process.native_threads()
     if names:
         return (
@@ -93,7 +94,7 @@ def fork_refusal() -> Optional[str]:
 
 
 def _wait(pid: int, options: int) -> "Tuple[int, Optional[int]]":
-    """As os.waitpid; the status is None when the function has the kernel reap its children (SIGCHLD ignored)."""
+    """Call os.waitpid; the status is None if the function lets the kernel reap its children (SIGCHLD ignored)."""
     try:
         return os.waitpid(pid, options)
     except ChildProcessError:
@@ -101,7 +102,7 @@ def _wait(pid: int, options: int) -> "Tuple[int, Optional[int]]":
 
 
 def _enter_disk(mount: Dict[str, Optional[str]]) -> None:
-    """In a fork: what init left in the temporary folder, as this process's own. Without it the fork is of no use."""
+    """Mount this fork's own temporary folder, with the files that init left; ends the fork if that fails."""
     from thawd.snapshot import engine
 
     try:
@@ -123,9 +124,9 @@ def _drop_capabilities(library: str) -> None:
         os._exit(1)
 
 
-def _open_anew() -> None:
+def _reopen() -> None:
     try:
-        sharing.open_anew()
+        sharing.reopen()
     except OSError as error:
         faults.write_log("thawd: a file that init opened cannot be opened in a fork: %s\n" % error)
         os._exit(1)
@@ -140,7 +141,7 @@ class _Template:
         self._socket = socket.socket(fileno=os.dup(channel.fd))
         self._recv_fds = socket.recv_fds
         self._children: Dict[int, int] = {}  # pidfd -> pid
-        self._unwatched: List[int] = []  # children where there are no pidfds: before Linux 5.3, or elsewhere
+        self._unwatched: List[int] = []  # children without pidfds: before Linux 5.3, or on another system
         self._poll = select.poll()
         self._poll.register(channel.fd, select.POLLIN)
 
@@ -183,8 +184,8 @@ class _Template:
             channel = self._become_environment(fds)
             if head["disk"] is not None:
                 _enter_disk(head["disk"])
-                shared_files.give_back()
-            _open_anew()
+                shared_files.restore()
+            _reopen()
             if head.get("bare") is not None:
                 _drop_capabilities(head["bare"])
             return Forked(channel, head["environ"], (time.monotonic() - started_s) * 1000)
@@ -204,7 +205,7 @@ class _Template:
         self._poll.register(pidfd, select.POLLIN)
 
     def _report(self, pid: int, options: int) -> None:
-        """Reap the child and tell the platform its wait status."""
+        """Reap the child and report its wait status to the platform."""
         reaped, status = _wait(pid, options)
         if reaped:
             if pid in self._unwatched:
@@ -215,7 +216,7 @@ class _Template:
         os._exit(0)
 
     def _become_environment(self, fds: List[int]) -> Channel:
-        """In the child: leave the template's descriptors behind and take the environment's own."""
+        """Close the template's descriptors in the child and take over the environment's own."""
         control, service, lifeline, output = fds
         os.setsid()
         process.die_with_platform(lifeline)

@@ -1,11 +1,11 @@
-// The client's side of the Runtime API, over connections that are kept.
+// The client's side of the Runtime API, over kept-alive connections.
 
 import http from "node:http";
 
 const PREFIX = "/2018-06-01/runtime/";
 const ERROR_TYPE = "Lambda-Runtime-Function-Error-Type";
 
-/** What the platform said instead of yes. */
+/** The platform refused a request. */
 export class RefusedError extends Error {
   constructor(status, body) {
     super(`The Runtime API answered ${status}: ${body}`);
@@ -46,14 +46,14 @@ export class RuntimeApi {
   }
 
   error(id, document) {
-    return this.#exchange("POST", `invocation/${id}/error`, 202, told(document));
+    return this.#exchange("POST", `invocation/${id}/error`, 202, errorRequest(document));
   }
 
   initError(document) {
-    return this.#exchange("POST", "init/error", 202, told(document));
+    return this.#exchange("POST", "init/error", 202, errorRequest(document));
   }
 
-  /** A response whose body is written piece by piece; `done` settles when the platform has taken it. */
+  /** A response whose body is written piece by piece; `done` settles when the platform has accepted it. */
   stream(id, contentType) {
     let request;
     const done = new Promise((resolve, reject) => {
@@ -89,11 +89,12 @@ export class RuntimeApi {
   }
 }
 
-function told(document) {
+/** Body and headers of a request that reports an error. */
+function errorRequest(document) {
   return { body: JSON.stringify(document), headers: { [ERROR_TYPE]: headerValue(document.errorType) } };
 }
 
-/** Headers hold visible ASCII only. */
+/** `text` as a header's value, which may hold visible ASCII only. */
 function headerValue(text) {
   return String(text).replace(/[^\x20-\x7e]/g, "?").slice(0, 1024);
 }

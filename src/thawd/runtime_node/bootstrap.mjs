@@ -1,6 +1,6 @@
-// Program: `node bootstrap.mjs`. Runs a function's Node handler by AWS Lambda's Runtime API; nothing but Node's own modules.
+// Program: `node bootstrap.mjs`. Runs a function's Node handler over AWS Lambda's Runtime API. Imports only Node's modules.
 //
-// The function is described by Lambda's environment variables: _HANDLER, LAMBDA_TASK_ROOT, AWS_LAMBDA_RUNTIME_API.
+// Lambda's environment variables describe the function: _HANDLER, LAMBDA_TASK_ROOT, AWS_LAMBDA_RUNTIME_API.
 // Source: AWS Lambda developer guide, "Define Lambda function handler in Node.js", "Using the Lambda runtime API".
 
 import { RuntimeApi } from "./api.mjs";
@@ -12,17 +12,17 @@ import { keepHere, searchNodePath } from "./sdk.mjs";
 import { installStreaming } from "./streaming.mjs";
 
 const api = new RuntimeApi(process.env.AWS_LAMBDA_RUNTIME_API);
-let underWay = null;
+let currentId = null; // request id of the invocation that is running
 
-/** Tell the platform that the program cannot go on, then end it. */
+/** Report to the platform that the program cannot continue, then end it. */
 async function giveUp(error, errorType) {
   const document = documentOf(error, errorType);
   writeLog("ERROR", `${errorType ?? "Uncaught Exception"} \t${textOf(document)}`);
   try {
-    if (underWay === null) await api.initError(document);
-    else await api.error(underWay, document);
+    if (currentId === null) await api.initError(document);
+    else await api.error(currentId, document);
   } finally {
-    process.exit(underWay === null ? 1 : 129);
+    process.exit(currentId === null ? 1 : 129);
   }
 }
 
@@ -48,12 +48,12 @@ async function main() {
   }
   for (;;) {
     const invocation = await api.next();
-    underWay = invocation.id;
+    currentId = invocation.id;
     setRequestId(invocation.id);
     if (invocation.traceId) process.env._X_AMZN_TRACE_ID = invocation.traceId;
     else delete process.env._X_AMZN_TRACE_ID;
     await run(handler, invocation, api);
-    underWay = null;
+    currentId = null;
   }
 }
 

@@ -1,6 +1,6 @@
-// Lambda's error documents from what JavaScript throws: errorType, errorMessage, trace.
+// Lambda's error documents for values that JavaScript code throws: errorType, errorMessage, trace.
 
-/** An error with one of Lambda's error types for its name. */
+/** An error whose name is one of Lambda's error types. */
 export function fault(errorType, message) {
   const error = new Error(message);
   error.name = errorType;
@@ -8,7 +8,7 @@ export function fault(errorType, message) {
   return error;
 }
 
-/** The document for anything that can be thrown. */
+/** The error document for any thrown value. */
 export function documentOf(error, errorType) {
   if (isError(error)) {
     const message = String(error.message);
@@ -18,12 +18,12 @@ export function documentOf(error, errorType) {
   return { errorType: errorType ?? typeof error, errorMessage: String(error), trace: [] };
 }
 
-/** The same for the log, on one line. */
+/** An error document as one line for the log. */
 export function textOf(document) {
   return JSON.stringify({ errorType: document.errorType, errorMessage: document.errorMessage, stack: document.trace });
 }
 
-// An error of another realm, such as a vm context, is no instance of this one's Error.
+// An error of another realm, such as a vm context, is not an instance of this realm's Error.
 function isError(value) {
   return value instanceof Error || (value !== null && typeof value === "object" && "message" in value && "stack" in value);
 }

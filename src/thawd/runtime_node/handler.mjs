@@ -13,7 +13,7 @@ import { hint } from "./sdk.mjs";
 
 const HANDLER = /^([^.]*)\.(.*)$/;
 
-/** The function that `name` stands for in the code folder `root`. */
+/** The function that the handler name `name` refers to in the code folder `root`. */
 export async function loadHandler(root, name) {
   const base = path.basename(name);
   const folder = path.join(root, name.slice(0, name.length - base.length));
@@ -47,7 +47,7 @@ async function load(stem, root) {
     throw fault("Runtime.ImportModuleError", `Cannot find module '${wanted}': there is no ${wanted}.mjs, .js or .cjs`);
   }
   try {
-    // A CommonJS module is required, not imported: its exports are then seen as they are, whatever made them.
+    // A CommonJS module is loaded by `require`: `import` would not see exports that are assigned dynamically.
     if (!(await isModule(file))) return createRequire(path.join(root, "/"))(file);
     return await import(pathToFileURL(file).href);
   } catch (error) {
@@ -60,14 +60,14 @@ async function load(stem, root) {
   }
 }
 
-/** `error` under one of Lambda's error types, told as `SyntaxError: …`. */
+/** `error` as one of Lambda's error types, with a message such as `SyntaxError: …`. */
 function retyped(errorType, error) {
-  const told = fault(errorType, errorType === "Runtime.UserCodeSyntaxError" ? `SyntaxError: ${error.message}` : `Error: ${error.message}`);
-  told.stack = `${errorType}: ${error.stack}`;
-  return told;
+  const typed = fault(errorType, errorType === "Runtime.UserCodeSyntaxError" ? `SyntaxError: ${error.message}` : `Error: ${error.message}`);
+  typed.stack = `${errorType}: ${error.stack}`;
+  return typed;
 }
 
-/** Whether Node takes a file for an ES module: by its ending, or by the nearest package.json. */
+/** Whether Node treats a file as an ES module, by its suffix or by the nearest package.json. */
 async function isModule(file) {
   if (file.endsWith(".mjs")) return true;
   if (!file.endsWith(".js")) return false;

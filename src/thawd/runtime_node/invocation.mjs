@@ -1,4 +1,4 @@
-// One invocation: the context, the handler called as it wants to be, its answer or its failure to the platform.
+// One invocation: makes the context, calls the handler, and sends its answer or its error to the platform.
 
 import { types } from "node:util";
 
@@ -10,7 +10,7 @@ const TOO_LARGE = 413;
 const LEFT = "The Lambda runtime client detected an unexpected Node.js exit code.";
 const { isAsyncFunction } = types;
 
-/** Run `handler` on `invocation` and send what came of it. */
+/** Run `handler` on `invocation` and send its answer or its error. */
 export async function run(handler, invocation, api) {
   let answer;
   try {
@@ -29,17 +29,17 @@ export async function run(handler, invocation, api) {
   try {
     await api.response(invocation.id, answer);
   } catch (error) {
-    // Too large: the platform has told the caller so, and the environment goes on.
+    // Too large: the platform has answered the caller, and the environment continues.
     if (error.status !== TOO_LARGE) throw error;
     writeLog("ERROR", error.message);
   }
 }
 
 /**
- * The value of a handler that returns a promise, or calls back. What a handler returns that does neither is not looked at.
+ * The answer of a handler, by the promise it returns or the callback it calls. Any other return value is ignored.
  *
- * Nothing is left to do when Node emits `beforeExit`. Then a callback's answer is sent, unless the handler has set
- * `callbackWaitsForEmptyEventLoop` to false; and one who has not answered will not do so any more.
+ * Node emits `beforeExit` when its event loop is empty. A callback's answer is sent then, or immediately if the handler
+ * has set `callbackWaitsForEmptyEventLoop` to false. A handler that has not answered by then never will.
  */
 function call(handler, event, invocation) {
   const { context, state } = contextOf(invocation);

@@ -1,7 +1,7 @@
-// What a handler prints through `console`, as Lambda writes it: one line of the log for each call.
+// Writes the output of a handler's `console` as Lambda does: one line of the log for each call.
 //
-// In text: time, request id, level, message. As JSON (AWS_LAMBDA_LOG_FORMAT): an object with these, from the level on that
-// AWS_LAMBDA_LOG_LEVEL names. Source: AWS Lambda developer guide, "Using the JSON log format with Node.js".
+// As text: time, request id, level, message. As JSON (AWS_LAMBDA_LOG_FORMAT): an object with these fields, for levels
+// at or above AWS_LAMBDA_LOG_LEVEL. Source: AWS Lambda developer guide, "Using the JSON log format with Node.js".
 
 import fs from "node:fs";
 import { format } from "node:util";
@@ -12,19 +12,19 @@ const isJson = process.env.AWS_LAMBDA_LOG_FORMAT === "JSON";
 const least = isJson ? Math.max(0, LEVELS.indexOf((process.env.AWS_LAMBDA_LOG_LEVEL ?? "").toUpperCase())) : 0;
 let requestId;
 
-/** Which invocation the lines from now on belong to. */
+/** Set the request id for later lines. */
 export function setRequestId(id) {
   requestId = id;
 }
 
-/** Have `console` write so from now on. */
+/** Replace the methods of `console`. */
 export function installConsole() {
   for (const [method, level] of Object.entries(METHODS)) {
     console[method] = (...values) => write(level, values);
   }
 }
 
-/** One entry of the runtime's own. */
+/** Write an entry of the runtime itself. */
 export function writeLog(level, message) {
   write(level, [message]);
 }
@@ -35,12 +35,12 @@ function write(level, values) {
   if (isJson) {
     writeLine(JSON.stringify({ timestamp, level, requestId, ...contentOf(values) }, withoutCircles()));
   } else {
-    // A line feed within an entry is written as a carriage return, so that it stays one.
+    // A line feed within an entry is written as a carriage return, so that the entry stays one line.
     writeLine(`${timestamp}\t${requestId ?? "undefined"}\t${level}\t${format(...values).replace(/\n/g, "\r")}`);
   }
 }
 
-/** A single object as it is, anything else as text; of an error among them its parts. */
+/** The fields of an entry: a single object unchanged, anything else as text; for an error also its parts. */
 function contentOf(values) {
   const error = values.find((value) => value instanceof Error);
   const [only] = values;
@@ -52,7 +52,7 @@ function contentOf(values) {
   return isObject ? parts : { message, ...parts };
 }
 
-/** For JSON.stringify: an object that holds itself, and numbers that JSON lacks, do not fail an entry. */
+/** A replacer for JSON.stringify with which circular objects and big integers do not raise an error. */
 function withoutCircles() {
   const holders = [];
   return function (_, value) {
@@ -65,7 +65,7 @@ function withoutCircles() {
   };
 }
 
-/** Written at once: what is still in a buffer when the process is ended is lost. */
+/** Write a line synchronously: buffered output would be lost when the process is ended. */
 function writeLine(text) {
   const line = Buffer.from(`${text}\n`);
   for (let at = 0; at < line.length; ) {

@@ -1,12 +1,12 @@
-// Hooks for `import`: what is not found beside the file is looked for on NODE_PATH, as Lambda's Node runtime does.
+// Hooks for `import`: a module that is not found near the file is searched on NODE_PATH, as by Lambda's Node runtime.
 //
-// Node itself looks there for `require` alone. Source: Node.js documentation, "Module: customization hooks"; AWS Lambda
+// Node itself searches there for `require` only. Source: Node.js documentation, "Module: customization hooks"; AWS Lambda
 // developer guide, "Working with layers for Node.js Lambda functions".
 
 import path from "node:path";
 import { pathToFileURL } from "node:url";
 
-/** Where a bare specifier would be resolved from for each folder on NODE_PATH. */
+/** For each folder on NODE_PATH, the URL of a parent module from which bare specifiers are resolved in that folder. */
 function parents() {
   return (process.env.NODE_PATH ?? "")
     .split(path.delimiter)

@@ -1,7 +1,7 @@
-// AWS's SDK in Node functions: found on NODE_PATH, and under `thawd up --aws` never on its way to AWS itself.
+// AWS's SDK in Node functions: is found on NODE_PATH, and cannot reach AWS itself under `thawd up --aws`.
 //
-// Clients of version 3 know AWS_ENDPOINT_URL since late 2023. Older ones and those of version 2 do not: their requests
-// are refused before they leave. Source: AWS SDKs and tools reference guide, "Service-specific endpoints".
+// Clients of version 3 know AWS_ENDPOINT_URL since late 2023. Requests of older clients and of version 2 go to AWS and are
+// refused before they leave. Source: AWS SDKs and tools reference guide, "Service-specific endpoints".
 
 import http from "node:http";
 import https from "node:https";
@@ -9,12 +9,12 @@ import * as module from "node:module";
 
 const AWS = /(^|\.)(amazonaws\.com|amazonaws\.com\.cn|api\.aws)$/i;
 
-/** Have `import` look on NODE_PATH, too, where Node can be told to. */
+/** Make `import` search NODE_PATH, too, if this version of Node supports that. */
 export function searchNodePath() {
   if (process.env.NODE_PATH) module.register?.("./resolving.mjs", import.meta.url);
 }
 
-/** Refuse requests to AWS itself, where it is emulated. */
+/** Refuse requests to AWS itself if AWS is emulated. */
 export function keepHere() {
   if (process.env.THAWD_AWS !== "local") return;
   for (const one of [http, https]) {
@@ -24,7 +24,7 @@ export function keepHere() {
       if (AWS.test(host)) throw refusal(host);
       return request.apply(this, parts);
     };
-    // Node's own `get` calls the request that it knows, not the one that is exported.
+    // Node's own `get` calls its internal `request`, not the exported one.
     one.get = function get(...parts) {
       const asked = one.request(...parts);
       asked.end();
@@ -43,7 +43,7 @@ function urlOf(text) {
   try {
     return { hostname: new URL(text).hostname };
   } catch {
-    return {}; // Node's own request tells what is wrong with it
+    return {}; // Node's own `request` raises the error
   }
 }
 
@@ -59,11 +59,11 @@ function refusal(host) {
   return error;
 }
 
-/** What to add to an import's failure when it is a client of the SDK that is missing; empty otherwise. */
+/** A text to add to an import's error if a client of the SDK is missing; empty for other errors. */
 export function hint(error) {
   if (!/'@aws-sdk\//.test(String(error?.message))) return "";
   return (
-    " (Lambda brings the clients of AWS's SDK; thawd finds them where npm has installed them for all: " +
-    "npm install --global @aws-sdk/client-…, or bring them in the function's node_modules)"
+    " (Lambda includes the clients of AWS's SDK; thawd finds them if npm has installed them globally: " +
+    "npm install --global @aws-sdk/client-…, or include them in the function's node_modules)"
   );
 }

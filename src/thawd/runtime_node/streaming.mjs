@@ -1,4 +1,4 @@
-// Response streaming, as handlers know it: `awslambda.streamifyResponse` and `awslambda.HttpResponseStream.from`.
+// Response streaming for handlers: `awslambda.streamifyResponse` and `awslambda.HttpResponseStream.from`.
 //
 // Source: AWS Lambda developer guide, "Writing response streaming-enabled Lambda functions".
 
@@ -10,7 +10,7 @@ const TOO_LARGE = 413;
 const PRELUDE_TYPE = "application/vnd.awslambda.http-integration-response";
 const END_OF_PRELUDE = Buffer.alloc(8);
 
-/** Offer the global `awslambda`. */
+/** Install the global `awslambda`. */
 export function installStreaming() {
   globalThis.awslambda = {
     streamifyResponse(handler) {
@@ -27,21 +27,21 @@ export function installStreaming() {
   };
 }
 
-/** Whether `handler` writes its response. */
+/** Whether `handler` was marked by `streamifyResponse`. */
 export function isStreaming(handler) {
   return handler[STREAMING] === "response";
 }
 
-/** Run a handler that writes its response. */
+/** Run a handler that writes its response as a stream. */
 export async function stream(handler, event, context, { id, api }) {
   const { request, done } = api.stream(id, "application/octet-stream");
   request.setContentType = (type) => request.setHeader("Content-Type", type);
-  // Too large: the platform has told the caller so, and the environment goes on.
+  // Too large: the platform has answered the caller, and the environment continues.
   const taken = done.catch((error) => {
     if (error.status !== TOO_LARGE) throw error;
     writeLog("ERROR", error.message);
   });
-  taken.catch(() => {}); // awaited below; it may fail before that
+  taken.catch(() => {}); // awaited below; handles a failure before that
   try {
     await handler(event, request, context);
   } catch (error) {

@@ -51,6 +51,8 @@ _SWITCH_S = 0.0001
 # Source: malloc.h of glibc, and its own default.
 _M_MMAP_THRESHOLD = -3
 _RETURNED_BYTES = 128 << 10
+# Source: <linux/prctl.h>.
+_PR_SET_CHILD_SUBREAPER = 36
 
 Tasks = list[asyncio.Task[Any]]
 
@@ -343,12 +345,14 @@ def _give_memory_back() -> None:
 
 
 def _adopt_orphans() -> None:
-    """Become the parent of processes that functions leave behind, so that they can be ended with their environment."""
-    try:
-        from thawd import _native
+    """Become the parent of processes that functions leave behind, so that they can be ended with their environment.
 
-        _native.set_child_subreaper()
-    except ImportError:
-        complain("thawd: its native module is not built; processes that functions detach may outlive them")
-    except OSError:
+    Source: prctl(2), PR_SET_CHILD_SUBREAPER, Linux 3.4.
+    """
+    try:
+        prctl = ctypes.CDLL(None, use_errno=True).prctl
+    except AttributeError:
         return  # not Linux
+    if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0:
+        reason = os.strerror(ctypes.get_errno())
+        complain(f"thawd: prctl was refused ({reason}); processes that functions detach may outlive them")

@@ -10,7 +10,7 @@ For any slow-starting Python program, with the platform or without::
         print(model.predict(outcome.arguments))
 
 Standard library only, Python 3.9 and later; Linux x86-64. Nothing is imported eagerly, since every execution
-environment loads this package. docs/standalone.md has more.
+environment loads this package. docs/how-to/standalone.md has more.
 """
 
 from typing import TYPE_CHECKING, Any

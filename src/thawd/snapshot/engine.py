@@ -9,12 +9,12 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from typing import Any, NamedTuple, NoReturn
 
+import thawd
 from thawd.snapshot import event_loops
 
 LIBRARY_NAME = "libthawd_freeze.so"
@@ -120,12 +120,14 @@ class _Report(ctypes.Structure):
 
 
 def native_folder() -> str | None:
-    """The folder with the compiled parts; None if thawd is installed without them."""
-    try:
-        spec = importlib.util.find_spec("thawd._native")
-    except (ImportError, ValueError):
-        spec = None
-    return os.path.dirname(spec.origin) if spec is not None and spec.origin else None
+    """The folder with the compiled parts; None if thawd is installed without them.
+
+    The package may have several folders: an editable install keeps the compiled parts apart from the sources.
+    """
+    for folder in thawd.__path__:
+        if os.path.exists(os.path.join(folder, LIBRARY_NAME)):
+            return folder
+    return None
 
 
 def unavailable(folder: str | None = None) -> str | None:
@@ -280,8 +282,8 @@ def freeze(
         pagemap_scan: use PAGEMAP_SCAN where the kernel has it.
         procmap_query: use PROCMAP_QUERY where the kernel has it.
         fail_at: name of a fault point, for tests.
-        disk: folder, without links in its path, of which each copy has its own (docs/disk-snapshots.md); files in it
-            may be mapped shared and writable.
+        disk: folder, without links in its path, of which each copy has its own; files in it may be mapped shared and
+            writable (docs/explanation/disk-snapshots.md).
         connections: ``drop``: in a copy all connections have ended, as after any loss of a connection; ``refuse``: a
             connected socket refuses the freeze.
         listeners: ``refuse``: a socket that listens on a port of the program's choice refuses the freeze; ``close``: in

@@ -7,7 +7,7 @@ Runs right after the thaw, before the after-restore hooks and thus before any co
 first, then `renew`.
 
 State that libraries keep in native code, beyond that named here, and state in the function's own objects cannot be
-renewed here: see docs/uniqueness.md.
+renewed here: see docs/explanation/uniqueness.md.
 """
 
 from __future__ import annotations
@@ -257,7 +257,7 @@ def _platform(platform: Any) -> None:
         platform._platform_cache.clear()
 
 
-# Repairs by module; one runs if its module is loaded. docs/uniqueness.md lists the same names.
+# Repairs by module; one runs if its module is loaded. docs/explanation/uniqueness.md lists the same names.
 RENEWALS: dict[str, Callable[[Any], None]] = {
     "random": _random,
     "numpy.random.mtrand": _numpy,

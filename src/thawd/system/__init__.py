@@ -1,1 +1,1 @@
-"""What the operating system gives everybody: threads that cannot fail a server, and folders with the right modes."""
+"""Threads and folders of the operating system: pools that start all threads first, and files that survive a crash."""

@@ -1,4 +1,4 @@
-"""Files and folders that are on the disk with their names: syncing a file keeps neither its own nor its folder's."""
+"""Writes files and folders durably, with their names: syncing a file alone does not sync its name in its folder."""
 
 from __future__ import annotations
 
@@ -11,34 +11,34 @@ from typing import IO
 
 
 def make(folder: Path, *, mode: int = 0o777) -> None:
-    """Make a folder and those above it that are missing, durably.
+    """Create a folder and its missing parents, durably.
 
     Args:
-        folder: it; nothing happens when it is there.
-        mode: of the folder itself, before the umask.
+        folder: the folder; an existing one is left as it is.
+        mode: mode of the folder itself, before the umask.
 
     Raises:
-        OSError: it cannot be made.
+        OSError: the folder cannot be created.
     """
     if folder.is_dir():
         return
     make(folder.parent)
     folder.mkdir(mode=mode, exist_ok=True)
-    with contextlib.suppress(PermissionError):  # of a folder above that may be written and not be read
+    with contextlib.suppress(PermissionError):  # the parent may be writable but not readable
         sync(folder.parent)
 
 
 @contextlib.contextmanager
 def replacing(path: Path) -> Iterator[IO[bytes]]:
-    """A new file that takes the place of `path`, at once and whole, when all went well; else nothing of it is left.
+    """A new file that replaces `path` atomically at the end of the ``with`` block; after an exception it is removed.
 
-    After the block it and its name are on the disk. Until then its own name is ``.thawd-…``, which is no object's.
+    After the block the file and its name are on the disk. Until then it is named ``.thawd-…``, which no object is.
 
     Raises:
-        OSError: it cannot be written.
+        OSError: the file cannot be written.
     """
     staged = path.with_name(f".thawd-{secrets.token_hex(16)}")
-    # Not by `tempfile`, whose files only their owner can read: this one gets the rights that any new file gets.
+    # Not with `tempfile`, whose files only their owner can read: this file has the permissions of any new file.
     fd = os.open(staged, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
     try:
         with os.fdopen(fd, "wb") as file:
@@ -53,10 +53,10 @@ def replacing(path: Path) -> Iterator[IO[bytes]]:
 
 
 def sync_all(path: Path) -> None:
-    """Have a file on the disk, or a folder with all files and names in it; links are names only.
+    """Sync a file, or a folder with all files and names in it; of links only the names.
 
     Raises:
-        OSError: something cannot be read, or the disk failed.
+        OSError: a file cannot be read, or the disk failed.
     """
     if path.is_dir():
         for place, _, names in os.walk(path):
@@ -69,7 +69,7 @@ def sync_all(path: Path) -> None:
 
 
 def sync(path: Path | bytes) -> None:
-    """Have what a file holds, or the names in a folder, on the disk.
+    """Sync the contents of a file, or the names in a folder.
 
     Raises:
         OSError: it cannot be read, or the disk failed.

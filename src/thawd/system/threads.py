@@ -1,8 +1,8 @@
-"""Pools whose threads all run before the first work: a server that has started never has to ask for another thread.
+"""Thread pools that start all threads at once, so that a running server never needs another thread.
 
 The kernel refuses a thread when a limit on processes, address space or memory is reached (pthread_create(3), EAGAIN).
-A pool of Python's starts its threads when they are first needed, which would be in the middle of a request; and it has
-queued the work by then, which another thread may do later although the caller was told that it failed.
+Python's own pool starts threads when they are first needed, which would be in the middle of a request. By then it has
+queued the work, and another thread may do it later although the caller got an error.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from thawd.errors import NoThreadError, ScarcityError
 # malloc.h
 _M_ARENA_MAX = -8
 _REFUSED = "can't start new thread"
-# dlopen(3) of an extension module that finds no address space.
+# dlopen(3)'s message about an extension module for which there is no address space.
 _UNLOADABLE = "failed to map segment from shared object"
 
 
@@ -25,30 +25,30 @@ def pool(count: int, *, name: str) -> ThreadPoolExecutor:
     """A pool with `count` threads, all running.
 
     Args:
-        count: threads, 1 or more; the pool never has more.
-        name: what its threads' names begin with.
+        count: number of threads, 1 or more; the pool never has more.
+        name: prefix of the threads' names.
 
     Raises:
-        NoThreadError: the machine gives too few threads (HTTP 503).
+        NoThreadError: the machine has too few threads (HTTP 503).
     """
-    made = ThreadPoolExecutor(count, thread_name_prefix=name)
+    executor = ThreadPoolExecutor(count, thread_name_prefix=name)
     go = threading.Event()
     try:
         for _ in range(count):
-            made.submit(go.wait)  # none is idle: each work starts a thread
+            executor.submit(go.wait)  # no thread is idle, so each call starts one
     except RuntimeError as error:
-        made.shutdown(wait=False)
+        executor.shutdown(wait=False)
         raise NoThreadError(f"no thread could be started for {name} ({error})") from error
     finally:
         go.set()
-    return made
+    return executor
 
 
 def start(thread: threading.Thread) -> None:
     """Start a thread.
 
     Raises:
-        NoThreadError: the machine has none to give (HTTP 503).
+        NoThreadError: the machine has no thread left (HTTP 503).
     """
     try:
         thread.start()
@@ -59,7 +59,7 @@ def start(thread: threading.Thread) -> None:
 
 
 def scarcity(error: BaseException) -> ScarcityError | None:
-    """What to tell when `error` is Python's for too few threads or too little memory; None: it is none of these."""
+    """The error to report if `error` is Python's for too few threads or too little memory; None for other errors."""
     if isinstance(error, RuntimeError) and _REFUSED in str(error):
         return NoThreadError(f"thawd cannot run: {error}")
     if isinstance(error, MemoryError) or (isinstance(error, ImportError) and _UNLOADABLE in str(error)):
@@ -68,7 +68,7 @@ def scarcity(error: BaseException) -> ScarcityError | None:
 
 
 def spare_address_space() -> None:
-    """Where address space is limited, have threads share one arena of malloc: each else reserves 64 MiB of its own.
+    """Where address space is limited, let all threads share one malloc arena, as each arena reserves 64 MiB.
 
     Source: mallopt(3), M_ARENA_MAX; without glibc nothing happens.
     """

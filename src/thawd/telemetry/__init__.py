@@ -1,3 +1,1 @@
-"""What the platform measures and writes down: metrics (`metrics`), functions' logs (`logs`), its own lines
-(`console`).
-"""
+"""Metrics of the platform (`metrics`), logs of the functions (`logs`), and lines for the operator (`console`)."""

@@ -1,4 +1,4 @@
-"""Lines for the operator who started the server. Never raises: a terminal that has gone away ends nothing."""
+"""Prints lines for the operator of the server. Never raises: a closed terminal must not end the server."""
 
 from __future__ import annotations
 
@@ -7,12 +7,12 @@ from typing import TextIO
 
 
 def say(text: str) -> None:
-    """Tell the operator something, on standard output."""
+    """Print a line on standard output."""
     _write(sys.stdout, text)
 
 
 def complain(text: str) -> None:
-    """Tell the operator of something wrong, on standard error."""
+    """Print a line about a problem on standard error."""
     _write(sys.stderr, text)
 
 
@@ -20,7 +20,7 @@ def _write(stream: TextIO | None, text: str) -> None:
     if stream is None:  # a process without standard streams
         return
     try:
-        stream.write(f"{text}\n")  # in one piece: others tell the operator something, too
+        stream.write(f"{text}\n")  # one call, so that lines of several threads do not mix
         stream.flush()
     except (OSError, ValueError):
         return

@@ -27,9 +27,9 @@ class Distribution:
     """Durations in logarithmic buckets 2 % wide: any quantile to 1 %, a few hundred integers at most.
 
     Attributes:
-        count: how many were recorded.
-        sum_ms: their sum, milliseconds.
-        max_ms: the largest, milliseconds.
+        count: number of recorded durations.
+        sum_ms: sum of the durations, milliseconds.
+        max_ms: longest duration, milliseconds.
     """
 
     __slots__ = ("_buckets", "count", "max_ms", "sum_ms")
@@ -49,7 +49,7 @@ class Distribution:
         self._buckets[bucket] = self._buckets.get(bucket, 0) + 1
 
     def quantile_ms(self, fraction: float) -> float:
-        """The duration below which `fraction` (0-1) of those recorded lie, milliseconds; 0 when there is none."""
+        """The duration below which `fraction` (0-1) of all durations lie, milliseconds; 0 when there are none."""
         rank = fraction * self.count
         seen = 0
         for bucket in sorted(self._buckets):
@@ -69,12 +69,12 @@ class Distribution:
 
 
 class Fallback(enum.StrEnum):
-    """What was in the way of the fastest start of an environment."""
+    """Why an environment was not started in the fastest way."""
 
     SNAPSHOT_REFUSED = "snapshot_refused"
     """The function could not be frozen, or its image failed the self-test."""
     THAW_FAILED = "thaw_failed"
-    """This thaw failed, or so many before it did that the snapshot was given up."""
+    """This thaw failed, or the snapshot is no longer used because too many thaws failed."""
     FORK_REFUSED = "fork_refused"
     """A copy of the initialised process would lack threads."""
     TEMPLATE_LOST = "template_lost"
@@ -82,32 +82,32 @@ class Fallback(enum.StrEnum):
 
 
 class DeliveryOutcome(enum.StrEnum):
-    """What became of a try to bring a record to a destination."""
+    """Result of an attempt to deliver a record to a destination."""
 
     DELIVERED = "delivered"
-    """The destination took it."""
+    """The destination accepted the record."""
     UNAVAILABLE = "unavailable"
-    """It did not, and may take it at another try."""
+    """The destination did not accept the record; the delivery is tried again."""
     REFUSED = "refused"
-    """It does not take this record."""
+    """The destination refuses this record; the delivery is not tried again."""
 
 
 class FunctionMetrics:
     """Counters of one function, kept across its versions.
 
     Attributes:
-        starts: time from spawning an environment to its being ready, by how it was started.
-        invocations: time from lease request to answer, by what served it.
+        starts: time from spawning an environment until it is ready, by start kind.
+        invocations: time from the request for an environment to the answer, by start kind.
         errors: invocations that ended in a function error.
-        timeouts: of these, those that ran into the time limit.
-        exits: of these, those whose environment ended under them.
+        timeouts: function errors of invocations that reached the time limit.
+        exits: function errors of invocations whose environment ended during the invocation.
         throttles: requests refused by a concurrency limit or a full queue.
         init_failures: starts that ended in an init error.
-        destination_failures: tries to bring a record to a destination that failed.
-        dead_letter_errors: tries to bring a payload to the function's dead-letter queue that failed.
-        recursive_invocations_dropped: invocations that were not made, as they would have closed a loop once more.
-        fallbacks: starts that were slower than they might be, by what was in the way of the faster one.
-        deliveries: tries to bring something to a destination, by its kind and by what became of them.
+        destination_failures: failed attempts to deliver a record to a destination.
+        dead_letter_errors: failed attempts to send a payload to the function's dead-letter queue.
+        recursive_invocations_dropped: invocations dropped because they would have continued a loop.
+        fallbacks: starts that were slower than possible, by reason.
+        deliveries: attempts to deliver a record or a dead letter, by kind of destination and outcome.
     """
 
     __slots__ = (
@@ -163,49 +163,49 @@ class FunctionMetrics:
 # Name of the attribute -> help of the metric; the metric is thawd_<name>_total.
 COUNTERS: Mapping[str, str] = {
     "errors": "Invocations that ended in a function error.",
-    "timeouts": "Invocations that ran into the function's time limit.",
-    "exits": "Invocations whose execution environment ended under them.",
+    "timeouts": "Invocations that reached the function's time limit.",
+    "exits": "Invocations whose execution environment ended during the invocation.",
     "throttles": "Requests refused by a concurrency limit or a full queue.",
     "init_failures": "Starts of an execution environment that ended in an init error.",
-    "destination_failures": "Tries to bring a record to a destination that failed; AWS's DestinationDeliveryFailures.",
-    "dead_letter_errors": "Tries to bring a payload to a dead-letter queue that failed; AWS's DeadLetterErrors.",
-    "recursive_invocations_dropped": "Invocations not made, as they would have closed a loop once more; AWS's "
+    "destination_failures": "Failed attempts to deliver a record to a destination; AWS's DestinationDeliveryFailures.",
+    "dead_letter_errors": "Failed attempts to send a payload to a dead-letter queue; AWS's DeadLetterErrors.",
+    "recursive_invocations_dropped": "Invocations dropped because they would have continued a loop; AWS's "
     "RecursiveInvocationsDropped.",
 }
-DELIVERIES = "Tries to bring a record or a dead letter to a destination, by its kind and by what became of them."
-FALLBACKS = "Starts that were slower than they might be, by what was in the way of the faster one."
+DELIVERIES = "Attempts to deliver a record or a dead letter, by kind of destination and outcome."
+FALLBACKS = "Starts that were slower than possible, by reason."
 DISTRIBUTIONS: Mapping[str, str] = {
-    "starts": "Time from spawning an execution environment to its being ready, by start kind, in seconds.",
-    "invocations": "Time from asking for an execution environment to its answer, by start kind, in seconds.",
+    "starts": "Time from spawning an execution environment until it is ready, by start kind, in seconds.",
+    "invocations": "Time from the request for an execution environment to the answer, by start kind, in seconds.",
 }
 # Labels of these are the source and its function; see `SourceSubsystem.measure`.
 SOURCE_COUNTERS: Mapping[str, str] = {
-    "source_events": "Messages received from a queue, runs of a schedule, or events of a bucket elsewhere.",
+    "source_events": "Messages received from a queue, runs of a schedule, or events of a remote bucket.",
     "source_filtered": "Messages that matched no filter and were deleted.",
-    "source_failed": "Messages that were handled and failed.",
+    "source_failed": "Messages whose handling failed.",
 }
 SOURCE_GAUGES: Mapping[str, str] = {
-    "source_enabled": "Whether the source works (1) or rests (0).",
-    "source_waiting": "About how many messages wait in the queue.",
+    "source_enabled": "1 while the source is enabled, 0 while it is paused.",
+    "source_waiting": "Approximate number of messages that wait in the queue.",
     "source_age_seconds": (
-        "Age of the oldest message received last, or of the last listing, or how late the last run was, in seconds."
+        "Age of the oldest message received last, or of the last listing, or the delay of the last run, in seconds."
     ),
 }
-# Of asynchronous events; see `EventSubsystem.measure`. Counted since the state file was made.
+# Asynchronous events; see `EventSubsystem.measure`. Counted from the creation of the state file.
 EVENT_COUNTERS: Mapping[str, str] = {
     "events_accepted": "Asynchronous events stored.",
-    "events_done": "Asynchronous events dealt with.",
-    "events_retried": "Attempts of asynchronous events that failed and are followed by another.",
+    "events_done": "Asynchronous events completed.",
+    "events_retried": "Failed attempts of asynchronous events that are tried again.",
     "events_given_up": "Asynchronous events that became dead letters.",
 }
 EVENT_GAUGES: Mapping[str, str] = {
-    "queued": "Asynchronous events stored and not yet begun.",
+    "queued": "Asynchronous events that wait to run.",
     "events_running": "Asynchronous events that run, or are about to.",
-    "outcomes_waiting": "Outcomes of events that wait for their destination.",
-    "dead_letters": "Asynchronous events that were given up and are kept.",
-    "oldest_event_age_seconds": "Age of the oldest asynchronous event that is queued, in seconds.",
+    "outcomes_waiting": "Outcomes of asynchronous events that wait for their destination.",
+    "dead_letters": "Dead letters that are kept.",
+    "oldest_event_age_seconds": "Age of the oldest queued asynchronous event, in seconds.",
 }
-# So many functions are dealt with before others have their turn: some ten milliseconds.
+# The exposition yields to other tasks after this number of functions: some ten milliseconds.
 _AT_A_TIME = 25
 _FAMILY = "# HELP "
 GAUGES: Mapping[str, str] = {
@@ -224,7 +224,7 @@ class Metrics:
         self.sources: dict[tuple[str, str], dict[str, float]] = {}
 
     def function(self, name: str) -> FunctionMetrics:
-        """The counters of the function `name`, made when there are none yet."""
+        """The counters of the function `name`, created at the first call."""
         if name not in self.functions:
             self.functions[name] = FunctionMetrics()
         return self.functions[name]
@@ -234,7 +234,7 @@ class Metrics:
         self.gauges.setdefault(name, {})[function, state] = value
 
     async def exposition(self) -> bytes:
-        """The metrics in Prometheus' text format; others have their turn while it is made."""
+        """The metrics in Prometheus' text format. Yields to other tasks between groups of functions."""
         named = dict.fromkeys([*self.functions, *self.events, *(function for _, function in self.sources)])
         named |= dict.fromkeys(function for values in self.gauges.values() for function, _ in values)
         names = list(named)
@@ -250,7 +250,7 @@ class Metrics:
 
 
 class _Selection(Collector):
-    """The metrics of some functions, as the Prometheus client takes them."""
+    """The metrics of some functions, as a collector for the Prometheus client."""
 
     def __init__(self, metrics: Metrics, names: Sequence[str]) -> None:
         wanted = set(names)
@@ -263,7 +263,7 @@ class _Selection(Collector):
         }
 
     def text(self) -> str:
-        """In Prometheus' text format."""
+        """The metrics in Prometheus' text format."""
         registry = CollectorRegistry()
         registry.register(self)
         return generate_latest(registry).decode()

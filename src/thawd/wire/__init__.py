@@ -1,4 +1,4 @@
-"""What travels between the platform and an execution environment: frames, and the head of a response stream.
+"""Data between the platform and an execution environment: frames, and the parts of streamed answers.
 
-Standard library only, Python 3.9 and later: the runtime imports it.
+Standard library only. The runtime imports `frames`, which therefore runs on Python 3.9.
 """

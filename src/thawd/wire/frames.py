@@ -1,16 +1,20 @@
 """Frames between the platform and the runtime, over a socketpair. Standard library only; runs on Python 3.9.
 
 A frame is a 9-byte header (``<IIB``: length of the head, length of the body, kind), the head (JSON, small: ids,
-deadline, measurements) and the body (the event or the answer, opaque bytes). Both sides trust the other's lengths only
-up to `MAX_HEAD_BYTES` and `MAX_BODY_BYTES`: user code can write to the descriptor, so a broken frame must end the
+deadline, measurements) and the body (the event or the answer, opaque bytes). Each side accepts lengths only up to
+`MAX_HEAD_BYTES` and `MAX_BODY_BYTES`: user code can write to the descriptor, so a broken frame must end the
 environment, never the platform.
 
-Way of the frames: the platform sends INVOKE or FORK; the runtime sends READY once (or INIT_ERROR), then RESULT for each
-INVOKE; a template sends FORKED for each FORK and EXITED when a child has ended. A process that is to be frozen gets
-FREEZE after its READY, tells by STAGE how far it is, and answers FROZEN; then it answers INVOKE, until GO_ON makes
-it a template, which it tells by a last STAGE. Where INVOKE asks for the answer in parts, as many PARTs as the handler
-makes come before the RESULT, whose body is then empty. On the second socketpair the runtime sends
-CALL and the platform answers REPLY.
+The protocol: the platform sends INVOKE or FORK. The runtime sends READY once (or INIT_ERROR), then a RESULT for each
+INVOKE. A template sends FORKED for each FORK, and EXITED when a child has ended.
+
+Freezing: the process gets FREEZE after its READY, reports its progress with STAGE frames, and answers FROZEN. Then it
+answers INVOKE frames until GO_ON makes it a template, which it reports with a last STAGE.
+
+Streaming: if INVOKE asks for the answer in parts, the runtime sends a PART for each of them before the RESULT, whose
+body is then empty.
+
+On the second socketpair the runtime sends CALL and the platform answers REPLY.
 """
 
 import json
@@ -18,10 +22,10 @@ import struct
 from typing import Any, NamedTuple, Optional
 
 DESCRIPTORS = (3, 4, 5)
-"""Numbers of the control, services and lifeline descriptors in a process that is frozen, and so in all its copies."""
+"""Numbers of the control, services and lifeline descriptors in a frozen process, and so in all its copies."""
 
 PRIMING_FAILED = "the priming event failed"
-"""How the reason begins why a process must not be frozen; another publication may fare better."""
+"""First words of the reason for not freezing a process when its priming event failed; a republish tries again."""
 
 PER_ENVIRONMENT = ("AWS_LAMBDA_LOG_STREAM_NAME", "AWS_LAMBDA_INITIALIZATION_TYPE", "THAWD_ENVIRONMENT", "TMPDIR")
 """The environment variables in which the processes of one version differ."""
@@ -47,7 +51,7 @@ PART = 14
 
 
 class Frame(NamedTuple):
-    """One frame, taken apart."""
+    """One decoded frame."""
 
     kind: int
     head: Any
@@ -68,7 +72,7 @@ def sizes(header: bytes) -> "tuple[int, int, int]":
     """Head length, body length and kind from the first `HEADER.size` bytes.
 
     Raises:
-        WireError: a length beyond the limits.
+        WireError: a length exceeds its limit.
     """
     head_bytes, body_bytes, kind = HEADER.unpack_from(header)
     if head_bytes > MAX_HEAD_BYTES or body_bytes > MAX_BODY_BYTES:
@@ -80,7 +84,7 @@ def decode_head(text: bytes) -> Any:
     """The head from its JSON text.
 
     Raises:
-        WireError: it is not JSON.
+        WireError: the text is not JSON.
     """
     try:
         return json.loads(text) if text else None
@@ -89,7 +93,7 @@ def decode_head(text: bytes) -> Any:
 
 
 class Decoder:
-    """Cuts a stream of bytes into frames. Feed it what arrives, then take frames until there is none."""
+    """Cuts a stream of bytes into frames. Feed it received bytes, then take frames until `take` returns None."""
 
     __slots__ = ("_buffer",)
 

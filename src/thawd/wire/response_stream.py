@@ -1,7 +1,7 @@
-"""The parts of an answer on their way from an execution environment to a client: few at a time, in order.
+"""A bounded queue of the parts of one streamed answer, between an execution environment and a client.
 
-The environment puts, the client takes. What was put and not yet taken is bounded: beyond `HIGH_BYTES` the environment's
-channel is not read until the client has caught up, and so the handler's next write waits. One event loop, no locks.
+The environment puts parts and the client takes them, in order. With more than `HIGH_BYTES` waiting, the environment's
+channel is not read until the client has caught up, so the handler's next write blocks. One event loop, no locks.
 """
 
 from __future__ import annotations
@@ -14,28 +14,28 @@ from typing import Protocol
 MAX_STREAMED_BYTES = 200 << 20
 HIGH_BYTES = 256 << 10
 CONTENT_TYPE = r"^[ -~]{1,256}$"
-"""What a content type must match: it becomes a header."""
+"""Pattern of a content type, which becomes a header."""
 
 
 class PausableSource(Protocol):
-    """Where parts come from."""
+    """Source of the parts."""
 
     def pause(self) -> None:
-        """Bring no more for now."""
+        """Put no more parts until `resume`."""
 
     def resume(self) -> None:
-        """Go on."""
+        """Put parts again."""
 
 
 class ResponseStream:
     """Parts of one answer.
 
     Attributes:
-        limit_bytes: most bytes of all parts together.
-        content_type: of the answer, known with its first part.
-        executed_version: the version that answers, known when it has begun to.
-        waiting_bytes: put and not yet taken.
-        total_bytes: put so far.
+        limit_bytes: limit of the answer's size, bytes.
+        content_type: content type of the answer, known with its first part.
+        executed_version: the version that answers, known once the answer has begun.
+        waiting_bytes: bytes put and not yet taken.
+        total_bytes: bytes put so far.
     """
 
     def __init__(self, *, limit_bytes: int = MAX_STREAMED_BYTES) -> None:
@@ -52,14 +52,14 @@ class ResponseStream:
         self._paused = False
 
     def attach(self, source: PausableSource) -> None:
-        """Parts come from `source` from now on."""
+        """Let `source` be paused and resumed from now on."""
         self._source = source
 
     def put(self, content_type: str, data: bytes) -> bool:
-        """Add a part; False: the answer is larger than it may be, and the part is not taken.
+        """Add a part; returns False, without adding it, when the answer would exceed its size limit.
 
         Raises:
-            ValueError: the content type is none.
+            ValueError: the content type is not valid.
         """
         self.total_bytes += len(data)
         if self.total_bytes > self.limit_bytes:
@@ -79,23 +79,23 @@ class ResponseStream:
         return True
 
     def detach(self) -> None:
-        """The source has no more for this answer, and is free for others."""
+        """Let go of the source, which has no further part of this answer."""
         self._resume()
         self._source = None
 
     def end(self) -> None:
-        """No part follows."""
+        """Note that no part follows."""
         self._ended = True
         self._wake()
 
     async def begun(self) -> bool:
-        """Wait until the answer has begun; False: it ended without."""
+        """Wait until the answer has begun; returns False if it ended without a part."""
         while not self._begun and not self._ended:
             await self._change()
         return self._begun
 
     async def take(self) -> bytes | None:
-        """What has come, once there is something; None at the end."""
+        """Wait for parts and return all that arrived, joined; None at the end of the answer."""
         while not self._parts:
             if self._ended:
                 return None

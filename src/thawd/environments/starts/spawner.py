@@ -31,7 +31,7 @@ _START_TRIES = 3
 # An image is discarded after this many failed thaws in a row.
 _THAW_FAILURES = 3
 # From this many simultaneous starts on, environments are forked from one thawed copy, if a restore takes this long:
-# below that, which is some 2,000 mappings, thawing each is faster (docs/decisions/0011-bursts.md).
+# below that, which is some 2,000 mappings, thawing each is faster (docs/decisions/0007-bursts.md).
 _BURST = 3
 _SLOW_RESTORE_MS = 8.0
 # How often an image that does not fit this machine any more is replaced, before the version is left without one.
@@ -62,6 +62,7 @@ class Spawner:
         self._origins: dict[tuple[str, int], Origin] = {}
         self._retired: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
+        self._is_crowded = False  # the last start found no process or memory left
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
         """Freeze versions from now on, and thaw their images."""
@@ -144,6 +145,8 @@ class Spawner:
         """
         started_s = time.monotonic()
         origin = self.origin(version)
+        if self._is_crowded:
+            self._launcher.sweep()  # what has ended since the last try
         for left in reversed(range(_START_TRIES)):
             try:
                 environment = await self._start_fastest(origin, provisioned=provisioned, started_s=started_s)
@@ -153,10 +156,12 @@ class Spawner:
                     raise
             except OSError as error:
                 if error.errno in _NO_ROOM:
+                    self._is_crowded = True
                     self._launcher.sweep()  # dead processes that are not reaped count, too
                     raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
+                self._is_crowded = False
                 self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
                 self._count_alive(origin, environment)
                 return environment

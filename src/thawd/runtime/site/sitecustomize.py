@@ -1,6 +1,6 @@
-"""Loaded by every Python that a function starts under ``thawd up --aws``, by ``PYTHONPATH``: see `aws_guard`.
+"""Loaded through ``PYTHONPATH`` by every Python that a function starts under ``thawd up --aws``; see `aws_guard`.
 
-Python imports one module of this name. The one that it would have found without us is loaded, too.
+Python imports only one module of this name, so this one loads the one that Python would otherwise have found.
 Source: Python's documentation of the module `site`.
 """
 

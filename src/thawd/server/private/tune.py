@@ -14,7 +14,7 @@ from pathlib import Path
 import msgspec
 
 from thawd.config import Settings
-from thawd.cost.tune import COLD, RESTORED, TuneServer
+from thawd.cost.tune import COLD, RESTORED, TuneConditions
 from thawd.server.private.serving import alone, serve
 
 _ENVIRONMENTS = 8
@@ -22,11 +22,11 @@ _ENVIRONMENTS = 8
 
 def main() -> int:
     """Serve until SIGTERM; the ready file that the plan names is written once the server is ready."""
-    plan = msgspec.json.decode(sys.argv[1], type=TuneServer)
+    plan = msgspec.json.decode(sys.argv[1], type=TuneConditions)
     return serve(plan.place, lambda settings: settings_of(settings, plan))
 
 
-def settings_of(settings: Settings, plan: TuneServer) -> Settings:
+def settings_of(settings: Settings, plan: TuneConditions) -> Settings:
     """The configuration with only the function, at the plan's memory size."""
     function = msgspec.structs.replace(
         settings.functions[plan.function],

@@ -29,7 +29,7 @@ Description = dict[str, Any]
 
 
 def describe(image: Image) -> Description:
-    """The document; `docs/snapshot-format.md`, section "What inspect shows", describes its keys."""
+    """The document; `docs/reference/snapshot-format.md`, section "What inspect shows", describes its keys."""
     mappings = _mappings(image)
     objects = _objects(image)
     kinds = _kinds(image, mappings)

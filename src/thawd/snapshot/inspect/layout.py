@@ -2,7 +2,7 @@
 
 Owns the layout and the checksum, nothing else; standard library only, Python 3.9 and later. Shares no code with the C
 writer, so that a mistake in one is visible in the other; ``tests/architecture/test_snapshot_format.py`` compares both,
-and ``docs/snapshot-format.md``, name by name. No request passes here: the module is for inspecting images.
+and ``docs/reference/snapshot-format.md``, name by name. No request passes here: the module is for inspecting images.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Checks the rules between the records of an image, for example that no record points outside the file.
 
-Owns the rules that `docs/snapshot-format.md` lists under "Rules"; pure functions, standard library only, Python 3.9
-and later.
+Owns the rules that `docs/reference/snapshot-format.md` lists under "Rules"; pure functions, standard library
+only, Python 3.9 and later.
 """
 
 from __future__ import annotations

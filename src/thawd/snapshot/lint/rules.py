@@ -1,7 +1,7 @@
 """The rules of ``thawd snapshot lint``: what each one warns of, why it matters after a thaw, and the way out.
 
-Owns the texts; docs/uniqueness.md shows an example for each. Inspects no objects. Standard library only, Python 3.9
-and later.
+Owns the texts; docs/reference/snapshot-lint.md shows an example for each. Inspects no objects. Standard library
+only, Python 3.9 and later.
 """
 
 from __future__ import annotations

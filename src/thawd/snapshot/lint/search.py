@@ -5,7 +5,8 @@ as a whole, its threads and descriptors. May not change anything, nor run code o
 secret's value. Standard library only, Python 3.9 and later. Runs after init, before the freeze; no request waits for
 it.
 
-Findings do not refuse the freeze: the engine refuses what it cannot restore. docs/uniqueness.md explains the rules.
+Findings do not refuse the freeze: the engine refuses what it cannot restore. docs/reference/snapshot-lint.md
+explains the rules.
 """
 
 from __future__ import annotations

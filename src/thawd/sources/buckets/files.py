@@ -57,7 +57,7 @@ class FileState(Enum):
 
 
 @dataclass(slots=True)
-class Patience:
+class UnfinishedFile:
     """What is remembered of a file that was unfinished at the last look.
 
     Attributes:
@@ -81,7 +81,7 @@ class LookResult:
         record: the object as it is; None unless it changed.
         announce: whether an event is due for the change.
         wait_s: when to look again, seconds from now; for an unfinished file.
-        patience: what to pass to the next look; for an unfinished or large file.
+        unfinished: what to pass to the next look; for an unfinished or large file.
         error: why the file cannot be read.
     """
 
@@ -90,12 +90,12 @@ class LookResult:
     record: ObjectRecord | None = None
     announce: bool = False
     wait_s: float = 0.0
-    patience: Patience | None = None
+    unfinished: UnfinishedFile | None = None
     error: OSError | None = None
 
 
 @dataclass(frozen=True, slots=True)
-class Trusted:
+class WrittenFile:
     """A file that the platform has written itself, and need not read again.
 
     Attributes:
@@ -128,8 +128,8 @@ class Looker:
         key: bytes,
         *,
         known: ObjectRecord | None = None,
-        patience: Patience | None = None,
-        trusted: Trusted | None = None,
+        unfinished: UnfinishedFile | None = None,
+        written: WrittenFile | None = None,
         largest_bytes: int | None = None,
     ) -> LookResult:
         """Look at one key now.
@@ -137,44 +137,44 @@ class Looker:
         Args:
             key: the key.
             known: the key's record, looked up before this call; None: there is none.
-            patience: from the last look, where that found the file unfinished.
-            trusted: the file as the platform wrote it; where it is still that file, it is complete and announced.
+            unfinished: from the last look, where that found the file unfinished.
+            written: the file as the platform wrote it; where it is still that file, it is complete and announced.
             largest_bytes: a larger file is not read; None: files of any size are.
         """
-        patience = patience or Patience()
+        unfinished = unfinished or UnfinishedFile()
         try:
             located = self._folder.locate(key)
             if located is None:
                 return LookResult(key, FileState.GONE)
             if known is not None and is_same(located.stat, known):
                 return LookResult(key, FileState.SAME)
-            if trusted is not None and _stat_key(located.stat)[:3] == _stat_key(trusted.stat)[:3]:
-                record = _record(key, located.stat, trusted.etag)
+            if written is not None and _stat_key(located.stat)[:3] == _stat_key(written.stat)[:3]:
+                record = _record(key, located.stat, written.etag)
                 return LookResult(key, FileState.CHANGED, record=record, announce=not _is_same_file(record, known))
             if largest_bytes is not None and located.stat.st_size > largest_bytes:
-                return LookResult(key, FileState.LARGE, patience=patience)
-            return self._examine(key, located.path, known, patience)
+                return LookResult(key, FileState.LARGE, unfinished=unfinished)
+            return self._examine(key, located.path, known, unfinished)
         except OSError as error:
-            return self._unfinished(key, patience) if error.errno in _PASSING else _unreadable(key, error)
+            return self._unfinished(key, unfinished) if error.errno in _PASSING else _unreadable(key, error)
 
-    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, patience: Patience) -> LookResult:
+    def _examine(self, key: bytes, path: bytes, known: ObjectRecord | None, unfinished: UnfinishedFile) -> LookResult:
         descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
         try:
             before = os.fstat(descriptor)
             if not stat.S_ISREG(before.st_mode):
                 return LookResult(key, FileState.GONE)
             if 0 <= time.time_ns() - before.st_ctime_ns < REST_S * 1e9:
-                return LookResult(key, FileState.UNFINISHED, wait_s=REST_S, patience=patience)
+                return LookResult(key, FileState.UNFINISHED, wait_s=REST_S, unfinished=unfinished)
             writers = has_writers(descriptor) if self._leases else None
-            if writers or (writers is None and not self._is_settled(before, patience)):
-                return self._unfinished(key, patience)
+            if writers or (writers is None and not self._is_settled(before, unfinished)):
+                return self._unfinished(key, unfinished)
             etag = self._md5(descriptor)
             same_content = os.fstat(descriptor)
         finally:
             os.close(descriptor)
         named = os.stat(path, follow_symlinks=False)
         if etag is None or not _stat_key(before) == _stat_key(same_content) == _stat_key(named):
-            return self._unfinished(key, patience)
+            return self._unfinished(key, unfinished)
         record = _record(key, before, etag)
         return LookResult(key, FileState.CHANGED, record=record, announce=_is_new(record, known))
 
@@ -186,16 +186,16 @@ class Looker:
             digest.update(chunk)
         return digest.hexdigest()
 
-    def _is_settled(self, now: os.stat_result, patience: Patience) -> bool:
+    def _is_settled(self, now: os.stat_result, unfinished: UnfinishedFile) -> bool:
         seen = (now.st_size, now.st_mtime_ns, now.st_ctime_ns)
         at = time.monotonic()
-        if patience.seen != seen:
-            patience.seen, patience.since = seen, at
-        return at - patience.since >= self._settle_s
+        if unfinished.seen != seen:
+            unfinished.seen, unfinished.since = seen, at
+        return at - unfinished.since >= self._settle_s
 
-    def _unfinished(self, key: bytes, patience: Patience) -> LookResult:
-        patience.wait_s = min(max(FIRST_POLL_S, patience.wait_s * _POLL_GROWTH), LONGEST_POLL_S)
-        return LookResult(key, FileState.UNFINISHED, wait_s=patience.wait_s, patience=patience)
+    def _unfinished(self, key: bytes, unfinished: UnfinishedFile) -> LookResult:
+        unfinished.wait_s = min(max(FIRST_POLL_S, unfinished.wait_s * _POLL_GROWTH), LONGEST_POLL_S)
+        return LookResult(key, FileState.UNFINISHED, wait_s=unfinished.wait_s, unfinished=unfinished)
 
 
 def _unreadable(key: bytes, error: OSError) -> LookResult:

@@ -9,18 +9,18 @@ import asyncio
 import heapq
 from typing import NamedTuple
 
-from thawd.sources.buckets.files import Patience
+from thawd.sources.buckets.files import UnfinishedFile
 from thawd.system.retry import is_set_within
 
 
-class Due(NamedTuple):
+class DueKey(NamedTuple):
     """A key that is due, and what is remembered of its last look."""
 
     key: bytes
-    patience: Patience | None
+    unfinished: UnfinishedFile | None
 
 
-class Pending:
+class PendingKeys:
     """Keys by the time of their next look.
 
     Args:
@@ -29,7 +29,7 @@ class Pending:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._due: dict[bytes, tuple[float, Patience | None]] = {}
+        self._due: dict[bytes, tuple[float, UnfinishedFile | None]] = {}
         # May hold times that a later `push` has replaced by earlier ones; `take` passes over them.
         self._heap: list[tuple[float, bytes]] = []
         self._changed = asyncio.Event()
@@ -40,7 +40,7 @@ class Pending:
     def __contains__(self, key: bytes) -> bool:
         return key in self._due
 
-    def push(self, key: bytes, due: float, *, patience: Patience | None = None) -> bool:
+    def push(self, key: bytes, due: float, *, unfinished: UnfinishedFile | None = None) -> bool:
         """Hold `key` until `due`; where it is held already, the earlier time counts.
 
         Returns:
@@ -50,25 +50,25 @@ class Pending:
         if known is None and len(self._due) >= self._limit:
             return False
         if known is not None:
-            patience = _longer(known[1], patience)
+            unfinished = _longer(known[1], unfinished)
             if known[0] <= due:
-                self._due[key] = (known[0], patience)
+                self._due[key] = (known[0], unfinished)
                 return True
-        self._due[key] = (due, patience)
+        self._due[key] = (due, unfinished)
         heapq.heappush(self._heap, (due, key))
         if self._heap[0][0] == due:
             self._changed.set()
         return True
 
-    def take(self, now: float, limit: int) -> list[Due]:
+    def take(self, now: float, limit: int) -> list[DueKey]:
         """Take out up to `limit` keys that are due, the earliest first."""
-        taken: list[Due] = []
+        taken: list[DueKey] = []
         while self._heap and len(taken) < limit and self._heap[0][0] <= now:
             due, key = heapq.heappop(self._heap)
             held = self._due.get(key)
             if held is not None and held[0] == due:
                 del self._due[key]
-                taken.append(Due(key, held[1]))
+                taken.append(DueKey(key, held[1]))
         return taken
 
     def next_due(self) -> float | None:
@@ -87,7 +87,7 @@ class Pending:
         await is_set_within(self._changed, timeout_s)
 
 
-def _longer(one: Patience | None, other: Patience | None) -> Patience | None:
+def _longer(one: UnfinishedFile | None, other: UnfinishedFile | None) -> UnfinishedFile | None:
     """Of two, the one that has seen the file unchanged for longer."""
     if one is None or other is None:
         return one or other

@@ -20,9 +20,9 @@ from typing import NamedTuple
 
 from thawd.errors import StoreError
 from thawd.resources import Bucket
-from thawd.sources.buckets.files import FileState, Looker, LookResult, Patience, Trusted
+from thawd.sources.buckets.files import FileState, Looker, LookResult, UnfinishedFile, WrittenFile
 from thawd.sources.buckets.object_events import BucketSource, events_of
-from thawd.sources.buckets.pending import Due
+from thawd.sources.buckets.pending import DueKey
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectChange, ObjectRecord
 from thawd.system import threads
 from thawd.system.retry import SayOnce
@@ -38,19 +38,19 @@ _FULL = "as many events as server.max_queued allows wait already"
 _REMEMBERED_COMPLAINTS = 1000
 
 
-class Again(NamedTuple):
+class LookAgain(NamedTuple):
     """A key that is to be looked at again.
 
     Attributes:
         key: the key.
         wait_s: when, seconds from now.
-        patience: what is remembered of the last look; None: nothing.
+        unfinished: what is remembered of the last look; None: nothing.
         alone: whether its file is too large for a batch with others.
     """
 
     key: bytes
     wait_s: float
-    patience: Patience | None
+    unfinished: UnfinishedFile | None
     alone: bool = False
 
 
@@ -123,16 +123,16 @@ class Recorder:
 
     async def look(
         self,
-        dues: Sequence[Due],
+        dues: Sequence[DueKey],
         *,
-        trusted: Mapping[bytes, Trusted] | None = None,
+        written: Mapping[bytes, WrittenFile] | None = None,
         limit_bytes: int | None = None,
-    ) -> list[Again]:
+    ) -> list[LookAgain]:
         """Look at up to `BATCH_KEYS` keys and record what changed; when it returns, that is durable.
 
         Args:
             dues: the keys, and what is remembered of their last look.
-            trusted: files that the platform has just written, by key.
+            written: files that the platform has just written, by key.
             limit_bytes: read no file larger than this, and not much more in all; None: no limit.
 
         Returns:
@@ -143,21 +143,21 @@ class Recorder:
         """
         if self._bucket.notify and self._is_full():
             self._complain_of_waiting(_FULL)
-            return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
+            return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
         try:
             known = await self._objects.lookup(self._bucket.name, [due.key for due in dues])
             findings = await asyncio.get_running_loop().run_in_executor(
-                self._threads, partial(self._look_at_all, dues, known, trusted or {}, limit_bytes)
+                self._threads, partial(self._look_at_all, dues, known, written or {}, limit_bytes)
             )
             conflicts = await self._record(findings, known)
         except StoreError as error:
             self.complain_of_store(error)
-            return [Again(due.key, _STORE_RETRY_S, due.patience) for due in dues]
+            return [LookAgain(due.key, _STORE_RETRY_S, due.unfinished) for due in dues]
         self._reports.over(f"bucket {self._bucket.name}: objects are recorded again")
-        again = [Again(due.key, 0.0, due.patience) for due in dues[len(findings) :]]
-        again += [Again(key, 0.0, None) for key in conflicts]
-        again += [Again(f.key, f.wait_s, f.patience) for f in findings if f.state is FileState.UNFINISHED]
-        again += [Again(f.key, 0.0, f.patience, alone=True) for f in findings if f.state is FileState.LARGE]
+        again = [LookAgain(due.key, 0.0, due.unfinished) for due in dues[len(findings) :]]
+        again += [LookAgain(key, 0.0, None) for key in conflicts]
+        again += [LookAgain(f.key, f.wait_s, f.unfinished) for f in findings if f.state is FileState.UNFINISHED]
+        again += [LookAgain(f.key, 0.0, f.unfinished, alone=True) for f in findings if f.state is FileState.LARGE]
         return again
 
     def complain(self, key: bytes, error: OSError) -> None:
@@ -183,9 +183,9 @@ class Recorder:
 
     def _look_at_all(
         self,
-        dues: Sequence[Due],
+        dues: Sequence[DueKey],
         known: Mapping[bytes, ObjectRecord],
-        trusted: Mapping[bytes, Trusted],
+        written: Mapping[bytes, WrittenFile],
         limit_bytes: int | None,
     ) -> list[LookResult]:
         """Look at the first of `dues`, as many as the limit of bytes allows. Runs on a thread."""
@@ -196,12 +196,12 @@ class Recorder:
             finding = looker.look(
                 due.key,
                 known=known.get(due.key),
-                patience=due.patience,
-                trusted=trusted.get(due.key),
+                unfinished=due.unfinished,
+                written=written.get(due.key),
                 largest_bytes=limit_bytes,
             )
             findings.append(finding)
-            if finding.record is not None and due.key not in trusted:
+            if finding.record is not None and due.key not in written:
                 read_bytes += finding.record.size
                 if limit_bytes is not None and read_bytes > limit_bytes:
                     break

@@ -13,8 +13,8 @@ import time
 from dataclasses import dataclass, field
 
 from thawd.sources.buckets.inotify import TreeWatch
-from thawd.sources.buckets.pending import Pending
-from thawd.sources.buckets.recorder import Again
+from thawd.sources.buckets.pending import PendingKeys
+from thawd.sources.buckets.recorder import LookAgain
 
 _MOST_DIRTY = 1000
 _FULL_RETRY_S = 2.0
@@ -40,7 +40,7 @@ class WatchSettings:
 
 
 @dataclass(slots=True)
-class Session:
+class WatchSession:
     """The time between finding the bucket's folder and losing it.
 
     Attributes:
@@ -55,8 +55,8 @@ class Session:
     """
 
     tree: TreeWatch | None
-    pending: Pending
-    large: Pending
+    pending: PendingKeys
+    large: PendingKeys
     dirty: dict[bytes, float] = field(default_factory=dict)
     dirtied: asyncio.Event = field(default_factory=asyncio.Event)
     lost: asyncio.Event = field(default_factory=asyncio.Event)
@@ -81,10 +81,10 @@ class Session:
         if not self.pending.push(key, due):
             self.scan_folder(os.path.dirname(key), due)
 
-    def look_again(self, again: list[Again]) -> None:
+    def look_again(self, again: list[LookAgain]) -> None:
         """Have keys looked at later; when too many wait, have their folders scanned later."""
         now = time.monotonic()
-        for key, wait_s, patience, alone in again:
+        for key, wait_s, unfinished, alone in again:
             held_by = self.large if alone else self.pending
-            if not held_by.push(key, now + wait_s, patience=patience):
+            if not held_by.push(key, now + wait_s, unfinished=unfinished):
                 self.scan_folder(os.path.dirname(key), now + max(wait_s, _FULL_RETRY_S))

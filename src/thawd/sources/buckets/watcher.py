@@ -21,11 +21,11 @@ from typing import TypeVar
 from thawd.errors import StoreError
 from thawd.resources import Bucket
 from thawd.sources.buckets import scan
-from thawd.sources.buckets.files import REST_S, Trusted, install_lease_signal_handler, leases_work
+from thawd.sources.buckets.files import REST_S, WrittenFile, install_lease_signal_handler, leases_work
 from thawd.sources.buckets.inotify import NoticeKind, TreeWatch
-from thawd.sources.buckets.pending import Due, Pending
-from thawd.sources.buckets.recorder import BATCH_KEYS, LARGE_BYTES, Again, FolderLost, Recorder
-from thawd.sources.buckets.session import Session, WatchSettings
+from thawd.sources.buckets.pending import DueKey, PendingKeys
+from thawd.sources.buckets.recorder import BATCH_KEYS, LARGE_BYTES, FolderLost, LookAgain, Recorder
+from thawd.sources.buckets.session import WatchSession, WatchSettings
 from thawd.stores.objects.catalog import ObjectCatalog, ObjectRecord
 from thawd.stores.objects.folder import is_hidden
 from thawd.system import threads
@@ -88,7 +88,7 @@ class BucketWatcher:
             is_full=is_full,
         )
         self._scan_thread = threads.pool(1, name=f"bucket {bucket.name} scan")
-        self._session: Session | None = None
+        self._session: WatchSession | None = None
         self._ended = False
 
     async def run(self) -> None:
@@ -128,11 +128,11 @@ class BucketWatcher:
         """
         if self._ended or is_hidden(key):
             return
-        trusted = {key: Trusted(stat, etag)} if stat is not None and etag is not None else None
-        again: list[Again] = []
+        written = {key: WrittenFile(stat, etag)} if stat is not None and etag is not None else None
+        again: list[LookAgain] = []
         try:
             for _ in range(_INGEST_LOOKS):
-                again = await self._recorder.look([Due(key, None)], trusted=trusted)
+                again = await self._recorder.look([DueKey(key, None)], written=written)
                 if not again or again[0].wait_s > 0:
                     break
         except FolderLost:
@@ -168,8 +168,8 @@ class BucketWatcher:
                 f"bucket {self._bucket.name}: this file system does not say which files are being written; "
                 f"a file counts as complete when unchanged for {self._settings.settle_s:g} s"
             )
-        session = self._session = Session(
-            self._open_tree(), Pending(self._settings.held_keys), Pending(self._settings.held_keys)
+        session = self._session = WatchSession(
+            self._open_tree(), PendingKeys(self._settings.held_keys), PendingKeys(self._settings.held_keys)
         )
         loop = asyncio.get_running_loop()
         if session.tree is None:
@@ -203,7 +203,7 @@ class BucketWatcher:
             )
             return None
 
-    def _take_notices(self, session: Session, tree: TreeWatch) -> None:
+    def _take_notices(self, session: WatchSession, tree: TreeWatch) -> None:
         due = time.monotonic() + REST_S
         try:
             notices = tree.read()
@@ -218,7 +218,7 @@ class BucketWatcher:
             else:
                 session.scan_folder(notice.path, due)
 
-    async def _look_when_due(self, session: Session, pending: Pending) -> None:
+    async def _look_when_due(self, session: WatchSession, pending: PendingKeys) -> None:
         alone = pending is session.large
         while True:
             now = time.monotonic()
@@ -234,7 +234,7 @@ class BucketWatcher:
             due = pending.next_due()
             await pending.wait(None if due is None else max(_TICK_S, due - now))
 
-    async def _scan_when_due(self, session: Session) -> None:
+    async def _scan_when_due(self, session: WatchSession) -> None:
         next_full = 0.0
         while True:
             session.dirtied.clear()
@@ -264,7 +264,7 @@ class BucketWatcher:
                 next_full = time.monotonic() + max(least_s, self._settings.scan_share * cost_s)
                 self.initial_scan_done.set()
 
-    async def _reconcile(self, session: Session, folder: bytes) -> float:
+    async def _reconcile(self, session: WatchSession, folder: bytes) -> float:
         """Compare a folder, and all below it, with the catalog, and record what differs.
 
         Returns:
@@ -289,7 +289,7 @@ class BucketWatcher:
             spent_s += await self._sweep(session, folder)
         return time.monotonic() - begun - spent_s
 
-    async def _sweep(self, session: Session, folder: bytes) -> float:
+    async def _sweep(self, session: WatchSession, folder: bytes) -> float:
         """Find recorded objects in and below a folder whose files are gone."""
         spent_s = 0.0
         start = b""
@@ -300,18 +300,20 @@ class BucketWatcher:
             start = page[-1].key + b"\0"
         return spent_s
 
-    async def _record_differing(self, session: Session, keys: list[bytes], known: dict[bytes, ObjectRecord]) -> float:
+    async def _record_differing(
+        self, session: WatchSession, keys: list[bytes], known: dict[bytes, ObjectRecord]
+    ) -> float:
         """Look at those of `keys` that differ from their records; how long that took, seconds."""
         found = await self._in_scan_thread(
             partial(scan.differing, self._recorder.root, keys, known, report=self._recorder.complain)
         )
         begun = time.monotonic()
         for at in range(0, len(found), BATCH_KEYS):
-            dues = [Due(key, None) for key in found[at : at + BATCH_KEYS] if key not in session.pending]
+            dues = [DueKey(key, None) for key in found[at : at + BATCH_KEYS] if key not in session.pending]
             session.look_again(await self._recorder.look(dues))
         return time.monotonic() - begun
 
-    def _enter(self, session: Session, folder: bytes) -> None:
+    def _enter(self, session: WatchSession, folder: bytes) -> None:
         """Watch a folder that is about to be scanned. Runs on the scanning thread."""
         if session.tree is None or session.unwatched:
             return

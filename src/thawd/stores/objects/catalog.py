@@ -67,7 +67,7 @@ EventsFor = Callable[[ObjectChange, int], Sequence[NewEvent]]
 
 
 @dataclass(slots=True)
-class Applied:
+class AppliedChanges:
     """The result of a batch of changes.
 
     Attributes:
@@ -108,7 +108,7 @@ class ObjectCatalog:
 
     async def apply(
         self, bucket: str, changes: Sequence[ObjectChange], *, events_for: EventsFor, now: float | None = None
-    ) -> Applied:
+    ) -> AppliedChanges:
         """Record `changes` and queue their events, in one transaction.
 
         Args:
@@ -160,8 +160,8 @@ def _apply(
     changes: Sequence[ObjectChange],
     events_for: EventsFor,
     now: float,
-) -> Applied:
-    applied = Applied()
+) -> AppliedChanges:
+    applied = AppliedChanges()
     events: list[NewEvent] = []
     (last,) = connection.execute("SELECT last FROM sequencer").fetchone()
     for change in changes:

@@ -18,7 +18,7 @@ MAX_KEY_BYTES = 1024
 """Source: Amazon S3 user guide, "Naming Amazon S3 objects"."""
 
 
-class Located(NamedTuple):
+class LocatedFile(NamedTuple):
     """A file that is an object: its path, links resolved, and its stat."""
 
     path: bytes
@@ -38,7 +38,7 @@ class BucketFolder:
         self._real_root = os.path.realpath(root)
         self._real: dict[bytes, bool] = {}
 
-    def locate(self, key: bytes) -> Located | None:
+    def locate(self, key: bytes) -> LocatedFile | None:
         """The object under `key`: a regular file, or a link to one in the same bucket.
 
         Returns:
@@ -60,7 +60,7 @@ class BucketFolder:
                 found = os.stat(path, follow_symlinks=False)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        return Located(path, found) if stat.S_ISREG(found.st_mode) else None
+        return LocatedFile(path, found) if stat.S_ISREG(found.st_mode) else None
 
     def path(self, key: bytes) -> bytes | None:
         """The path of `key`, whether a file is there or not; None when its folder is reached through a link."""

@@ -1,7 +1,7 @@
 """Remote buckets: S3 and stores with its API, Google Cloud Storage and Azure, through obstore.
 
 obstore's blocking calls are used, on threads of the bucket's own: its coroutines can crash the process when it ends,
-see docs/decisions/0017-remote-buckets.md. Keys are the store's complete keys, except in `BucketStore.put`.
+see docs/decisions/0011-remote-buckets.md. Keys are the store's complete keys, except in `BucketStore.put`.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""A log as a sequence of events, each with a place that outlives rotation: what the Logs API pages through.
+"""A log as a sequence of events with positions that outlive rotation; the Logs API pages through these.
 
-Files are read in blocks, forwards or backwards, so memory does not grow with the log. A place is a file, known by the
-beginning of its first line, and an offset in it: a file that is rotated keeps its events' places and identifiers.
+Files are read in blocks, forwards or backwards, so memory does not grow with the log. A position is a file, identified
+by the beginning of its first line, and an offset in it. So events keep their positions and identifiers when their
+file is rotated.
 """
 
 from __future__ import annotations
@@ -19,17 +20,17 @@ from thawd.telemetry.logs.reader import LogFile, open_files
 
 _BLOCK_BYTES = 256 * 1024
 _KEY_BYTES = 256
-# Lines are in order of time but for the clock's being set back: so much disorder is looked for.
+# Lines are in order of time unless the clock was set back; a search by time allows for this much disorder.
 _DISORDER_MS = 60_000
 _TIME_DIGITS = len("2026-11-20T00:00:00.000Z")
 
 
 class LogPosition(NamedTuple):
-    """Where a line begins or ends.
+    """Position of the beginning or end of a line.
 
     Attributes:
-        file: what the file is known by, 64 bits.
-        offset: in the file, bytes.
+        file: identifier of the file, 64 bits.
+        offset: offset in the file, bytes.
     """
 
     file: int
@@ -41,11 +42,11 @@ class LogEvent:
     """One line of a log.
 
     Attributes:
-        time_ms: when it was written, milliseconds since 1970.
-        stream: name of its log stream.
-        message: the line, without the newline.
-        begin: where it begins.
-        end: where it ends, behind its newline.
+        time_ms: time of writing, milliseconds since 1970.
+        stream: name of the log stream.
+        message: the message, without the newline.
+        begin: position of its first byte.
+        end: position behind its newline.
     """
 
     time_ms: int
@@ -56,7 +57,7 @@ class LogEvent:
 
     @property
     def id(self) -> str:
-        """The same whenever it is read: 56 decimal digits, as CloudWatch has them, in order of time."""
+        """Identifier that stays the same: 56 decimal digits in order of time, as in CloudWatch."""
         return f"{self.time_ms:014d}{self.begin.file:020d}{self.begin.offset:022d}"
 
 
@@ -69,10 +70,10 @@ class _Opened(NamedTuple):
 
 
 class LogEvents:
-    """The events in a log as it is now; a context manager, which closes the files.
+    """The events in a log at the time of opening. A context manager, which closes the files.
 
     Attributes:
-        read_bytes: how much was read of it so far.
+        read_bytes: number of bytes read so far.
 
     Raises:
         OSError: the log cannot be read.
@@ -94,7 +95,7 @@ class LogEvents:
 
     @property
     def stored_bytes(self) -> int:
-        """How large the log is."""
+        """Size of the log, bytes."""
         return sum(opened.size for opened in self._files)
 
     def begin_ms(self) -> int:
@@ -102,13 +103,13 @@ class LogEvents:
         return next((event.time_ms for event in self.forward()), 0)
 
     def has_stream(self, stream: bytes) -> bool:
-        """Whether an event of `stream` is in it."""
+        """Whether the log has an event of `stream`."""
         return any(event.stream == stream for event in self.forward())
 
     def forward(self, place: LogPosition | None = None, *, start_ms: int = 0) -> Iterator[LogEvent]:
-        """Events from `place` on, else from the beginning, oldest first; those before `start_ms` may be left out.
+        """Events from `place` on, or from the beginning, oldest first; those before `start_ms` may be left out.
 
-        A place that has been rotated away stands for the beginning.
+        If the file of `place` has been removed by rotation, the events begin with the oldest one.
         """
         index, offset = self._find(place) or (0, 0)
         for number, opened in enumerate(self._files[index:]):
@@ -123,7 +124,7 @@ class LogEvents:
                     yield event
 
     def backward(self, place: LogPosition | None = None) -> Iterator[LogEvent]:
-        """Events before `place`, else all, newest first. A place that has been rotated away has none before it."""
+        """Events before `place`, or all, newest first; none if the file of `place` has been removed by rotation."""
         if place is None:
             index = len(self._files) - 1
             offset = self._files[-1].size if self._files else 0
@@ -146,7 +147,7 @@ class LogEvents:
         return None
 
     def _seek(self, opened: _Opened, time_ms: int) -> int:
-        """Offset of a line that is not younger than `time_ms`, and not much older: by halving."""
+        """Offset of a line that is at or shortly before `time_ms`, found by binary search."""
         low, high = 0, opened.size
         while high - low > _BLOCK_BYTES:
             middle = (low + high) // 2
@@ -162,12 +163,12 @@ class LogEvents:
         return low
 
     def _lines_from(self, opened: _Opened, offset: int, *, whole: bool = True) -> Iterator[tuple[int, bytes, int]]:
-        """Begin, text and end of each line from `offset` on; with `whole` false, `offset` may be within a line."""
+        """Begin, text and end of each line from `offset` on; if `whole` is false, `offset` may be within a line."""
         carry, at = b"", offset
         while at < opened.size:
             block = os.pread(opened.file.fd, min(_BLOCK_BYTES, opened.size - at), at)
             if not block:
-                return  # emptied in place by somebody
+                return  # another program truncated the file
             self.read_bytes += len(block)
             begin = at - len(carry)
             at += len(block)
@@ -179,7 +180,7 @@ class LogEvents:
                 whole = True
                 begin = end
         if carry and whole and not opened.is_newest:
-            yield at - len(carry), carry, at  # torn by a full disk
+            yield at - len(carry), carry, at  # a full disk cut this line off
 
     def _lines_before(self, opened: _Opened, offset: int) -> Iterator[tuple[int, bytes, int]]:
         carry, at = b"", offset
@@ -210,7 +211,7 @@ class LogEvents:
                 end -= len(line) + 1
 
     def _event(self, opened: _Opened, line: bytes, begin: int, end: int) -> LogEvent | None:
-        """The event that `line` is; None where it is none, such as the rest of one that a full disk tore."""
+        """The event in `line`; None if the line is not an event, such as the rest of a line that a full disk cut."""
         parts = line.split(b"\t", 2)
         if len(parts) != 3 or len(parts[0]) != _TIME_DIGITS:
             return None

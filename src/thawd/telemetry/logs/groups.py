@@ -1,4 +1,4 @@
-"""Log groups and their files: ``/aws/lambda/NAME`` is in ``NAME.log``, any other under a name made of its own."""
+"""Log groups and their files: ``/aws/lambda/NAME`` is in ``NAME.log``, any other group in a file of its own name."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _FILE = re.compile(r"(=?)([^=]+)\.log(?:\.\d)?")
 
 
 def path_of_group(folder: Path, group: str) -> Path:
-    """Where the newest file of `group` is, under the logs' `folder`."""
+    """Path of the newest file of `group` in the folder of logs."""
     name = group.removeprefix(DEFAULT_PREFIX)
     if group.startswith(DEFAULT_PREFIX) and _PLAIN.fullmatch(name):
         return folder / f"{name}.log"
@@ -20,7 +20,7 @@ def path_of_group(folder: Path, group: str) -> Path:
 
 
 def group_names(folder: Path) -> list[str]:
-    """The log groups that have a log, sorted.
+    """Names of the log groups that have a log, sorted.
 
     Raises:
         OSError: the folder cannot be read.

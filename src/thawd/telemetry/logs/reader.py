@@ -1,8 +1,7 @@
-"""Reading a function's log while it is written and rotated: the end of it first, then every line that comes.
+"""Reads a function's log while it is written and rotated: first its end, then every new line.
 
-`LogReader` keeps the files that it has not read open, so that a rotation takes nothing from it, and looks for newer
-ones by their inodes. It needs nobody's help: it works whether the server runs or not. How files rotate is
-`thawd.telemetry.logs`' matter.
+`LogReader` keeps unread files open, so that a rotation loses none of their lines, and finds newer files by their
+inodes. It works whether the server runs or not. `thawd.telemetry.logs.writer` decides how files rotate.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import Self
 from thawd.telemetry.logs.writer import KEPT_FILES, rotated
 
 MAX_HELD = 2 * (KEPT_FILES + 1)
-"""A reader slower than the writer keeps so many files on the disk and no more; then it leaves some out, and says so."""
+"""Limit of files that a slow reader keeps on the disk; beyond it the reader skips files and reports that."""
 
 _BLOCK_BYTES = 256 * 1024
 
@@ -27,8 +26,9 @@ class LogFile:
     """An open file of a log. While it is open, no other file has its identity.
 
     Attributes:
+        fd: descriptor of the open file.
         identity: device and inode.
-        number: how many rotations ago it was the log, when it was opened.
+        number: number of rotations since it was the newest file, at the time of opening.
     """
 
     fd: int
@@ -37,19 +37,19 @@ class LogFile:
 
 
 class LogReader:
-    """A place in a log, at its end to begin with; a context manager, which closes the files.
+    """A position in a log, at first its end. A context manager, which closes the files.
 
     Reading never waits. All methods raise `OSError` when a file cannot be read.
 
     Args:
-        path: the newest file of the log; it need not be there yet.
-        report: told when lines are missing.
+        path: the newest file of the log; it need not exist yet.
+        report: called with a text when lines are missing.
     """
 
     def __init__(self, path: Path, *, report: Callable[[str], None]) -> None:
         self._path = path
         self._report = report
-        # Oldest first: the one being read, then those to be read after it. The last is the newest known.
+        # Oldest first: the file being read, then the files after it. The last is the newest known file.
         self._held: deque[LogFile] = deque()
         self._position = 0  # in the first of them, bytes
         self._unfinished = b""
@@ -63,16 +63,17 @@ class LogReader:
 
     @property
     def exists(self) -> bool:
-        """Whether there was anything to read so far."""
+        """Whether the log has had a file so far."""
         return bool(self._held)
 
     def start(self, count: int, *, unfinished: bool = False) -> list[bytes]:
-        """The last `count` lines written so far, without newlines; `read` goes on right behind them.
+        """The last `count` lines written so far, without newlines; `read` continues behind them.
 
         Files are read backwards, no further than needed.
 
         Args:
-            unfinished: count the beginning of a line that is not written whole yet as a line.
+            count: number of lines.
+            unfinished: whether a line without its newline counts as a line.
         """
         lines: deque[bytes] = deque()
         files = open_files(self._path)
@@ -94,10 +95,10 @@ class LogReader:
         return list(lines)[-count:] if count else []
 
     def read(self) -> list[bytes]:
-        """Some of the next lines, without newlines, in order; empty when there are none for now."""
+        """Some of the next lines, without newlines, in order; empty when no new line was written."""
         self._look()
         while self._held:
-            # Looked before read: what is known to be followed by another file is complete, and its end is the end.
+            # `_look` comes before the read: a file that is followed by another one is complete, so its end is final.
             data = os.pread(self._held[0].fd, _BLOCK_BYTES, self._position)
             if data:
                 self._position += len(data)
@@ -108,17 +109,17 @@ class LogReader:
             elif len(self._held) > 1:
                 os.close(self._held.popleft().fd)
                 self._position = 0
-                if self._unfinished:  # torn by a full disk: the next file begins with a line of its own
+                if self._unfinished:  # a full disk cut this line off: the next file begins with a new line
                     line, self._unfinished = self._unfinished, b""
                     return [line]
             elif os.fstat(self._held[0].fd).st_size < self._position:
-                self._position, self._unfinished = 0, b""  # emptied in place by somebody
+                self._position, self._unfinished = 0, b""  # another program truncated the file
             else:
                 break
         return []
 
     def _look(self) -> None:
-        """Take hold of the files that are newer than those held."""
+        """Open the files that are newer than the open ones."""
         if not self._held:
             self._held.extend(open_files(self._path))
             return
@@ -130,12 +131,12 @@ class LogReader:
         if newest.identity in places:
             newer = files[places.index(newest.identity) + 1 :]
         else:
-            # Gone already; older ones may still be there when it was removed by hand. Renaming keeps the time of the
-            # last write; and whatever is the log now is newer.
+            # The newest known file is gone. Older ones may still exist if it was removed by hand. Renaming keeps the
+            # time of the last write, and the current newest file is newer in any case.
             written_ns = os.fstat(newest.fd).st_mtime_ns
             newer = [f for f in files if f.number == 0 or os.fstat(f.fd).st_mtime_ns >= written_ns]
             if newer:
-                self._tell_missing()
+                self._report_missing()
         for file in files:
             if file not in newer:
                 os.close(file.fd)
@@ -144,22 +145,23 @@ class LogReader:
             while len(self._held) > MAX_HELD:
                 os.close(self._held[1].fd)
                 del self._held[1]
-            self._tell_missing()
+            self._report_missing()
 
-    def _tell_missing(self) -> None:
+    def _report_missing(self) -> None:
         self._report(
             f"lines of {self._path.name} may be missing here: they were rotated away before they could be read"
         )
 
 
 def open_files(path: Path) -> list[LogFile]:
-    """The files of the log at `path`, opened, oldest first, as they were at one moment; the caller closes them.
+    """Open the files of the log at `path`, oldest first, as they were at one moment; the caller closes them.
 
-    Files only move from a lower number to a higher one, so looking from the lowest up misses none; but their order
-    is known only when each name still means the same file afterwards. Else there was a rotation: look again.
+    Files only move from a lower number to a higher one, so opening them from the lowest number up misses none. Their
+    order is certain only if each name still stands for the same file afterwards. Otherwise the log was rotated
+    meanwhile, and the files are opened again.
 
     Raises:
-        OSError: one cannot be read.
+        OSError: a file cannot be read.
     """
     while True:
         files: list[LogFile] = []
@@ -186,11 +188,11 @@ def _names(path: Path) -> Iterator[tuple[int, Path]]:
 
 
 def _last_lines(fd: int, size: int, count: int) -> tuple[list[bytes], bytes]:
-    """The last `count` whole lines of the first `size` bytes of a file, and what follows the last newline."""
+    """The last `count` complete lines of the first `size` bytes of a file, and the bytes behind the last newline."""
     blocks: deque[bytes] = deque()
     newlines = 0
     at = size
-    # One newline more than lines: it ends the line before them.
+    # One newline more than lines, because it ends the line before them.
     while at > 0 and newlines <= count:
         begin = max(0, at - _BLOCK_BYTES)
         block = os.pread(fd, at - begin, begin)

@@ -12,12 +12,12 @@ from thawd.telemetry.logs.events import LogEvents
 
 @dataclass(slots=True)
 class StreamSummary:
-    """What a log tells of one stream.
+    """First and last event of one log stream.
 
     Attributes:
-        name: of the stream.
-        first_ms: time of its first event that is kept, milliseconds since 1970.
-        last_ms: time of its last one.
+        name: name of the stream.
+        first_ms: time of the first event that is kept, milliseconds since 1970.
+        last_ms: time of the last event, milliseconds since 1970.
     """
 
     name: str
@@ -28,13 +28,13 @@ class StreamSummary:
 def streams_by_name(
     path: Path, *, limit: int, prefix: str = "", after: str | None = None, descending: bool = False
 ) -> list[StreamSummary]:
-    """The first `limit` streams by name, behind `after`; holds no more than these in memory.
+    """The first `limit` streams by name, from the one behind `after` on. Memory holds only these.
 
     Raises:
         OSError: the log cannot be read.
     """
     found: dict[str, StreamSummary] = {}
-    outer: str | None = None  # the last of a full page: what lies beyond it is for another page
+    outer: str | None = None  # the last stream of a full page; streams beyond it belong to another page
     for name, time_ms in _names(path):
         known = found.get(name)
         if known is not None:
@@ -55,13 +55,13 @@ def streams_by_name(
 def streams_by_time(
     path: Path, *, limit: int, after: tuple[int, str] | None = None, descending: bool = False
 ) -> list[StreamSummary]:
-    """The first `limit` streams by the time of their last event, and by name; one small entry for each is held.
+    """The first `limit` streams by time of their last event, then by name. Memory holds a small entry for each stream.
 
     Args:
         path: the log.
-        limit: most streams.
-        after: time and name of the stream behind which to begin; None: the first one.
-        descending: the one written to last comes first.
+        limit: largest number of streams.
+        after: time and name of the stream behind which the page begins; None: the page begins with the first stream.
+        descending: whether the stream with the newest event comes first.
 
     Raises:
         OSError: the log cannot be read.

@@ -1,7 +1,7 @@
-"""Functions' logs: one file per function, a line each: time, log stream, message, separated by tabs.
+"""Writes functions' logs: a file for each log group, and lines of time, log stream and message, separated by tabs.
 
-What the handler prints and Lambda's START, END and REPORT lines go through `FunctionLog`. Lines are gathered and
-written every `FLUSH_S`, so that a log line costs no system call; files rotate at a size, so that they are bounded.
+The handler's output and Lambda's START, END and REPORT lines go through `FunctionLog`. Lines are gathered and written
+every `FLUSH_S`, so that a line costs no system call of its own. Files rotate at a size, so that logs are bounded.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 from thawd.telemetry.console import complain
 
 FLUSH_S = 0.05
-# A log that holds back more than this asks its writers to wait for the next flush: at most 20 MB a second.
+# With more than this unwritten, writers wait for the next flush: at most 20 MB a second.
 MAX_PENDING_BYTES = 1 << 20
 KEPT_FILES = 3
 MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
@@ -25,8 +25,8 @@ MAX_LINE_BYTES = 256 * 1024  # CloudWatch's limit for one event
 class FunctionLog:
     """The log file of one function.
 
-    A write that fails (disk full) is dropped and told once on standard error: an invocation must not fail because its
-    log cannot be kept.
+    Lines that cannot be written (disk full) are dropped, with one message on standard error: an invocation must not
+    fail because its log cannot be stored.
     """
 
     def __init__(self, path: Path, *, max_bytes: int) -> None:
@@ -45,12 +45,12 @@ class FunctionLog:
         self._add(b"%s%s\n" % (self._prefix(stream), message))
 
     def write_lines(self, stream: bytes, lines: bytes) -> None:
-        """Add many lines at the cost of one; `lines` are separated by newlines and do not end in one."""
+        """Add several lines at once; `lines` are separated by newlines and do not end in one."""
         prefix = self._prefix(stream)
         self._add(b"%s%s\n" % (prefix, lines.replace(b"\n", b"\n" + prefix)))
 
     def is_full(self) -> bool:
-        """Whether so much waits to be written that writers should wait too."""
+        """Whether writers should wait for the next flush."""
         return self._pending_bytes > MAX_PENDING_BYTES
 
     def when_flushed(self, proceed: Callable[[], None]) -> None:
@@ -72,7 +72,7 @@ class FunctionLog:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_S, self.flush)
 
     def flush(self) -> None:
-        """Write what is gathered."""
+        """Write the gathered lines."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -115,10 +115,10 @@ class FunctionLog:
 
 
 class LogStream:
-    """The output of one execution environment, cut into lines; keeps the tail of the current invocation when asked.
+    """The output of one execution environment, cut into lines. Keeps the tail of the current invocation on request.
 
     Attributes:
-        log: the log it is part of.
+        log: log that the stream belongs to.
         name: Lambda's log stream name, for example ``2026/11/20/[$LATEST]5a1c…``.
     """
 
@@ -137,12 +137,12 @@ class LogStream:
         self._tail_bytes = limit_bytes
 
     def end_tail(self) -> bytes:
-        """What was kept."""
+        """The bytes kept since `begin_tail`."""
         tail, self._tail = self._tail, None
         return bytes(tail[-self._tail_bytes :]) if tail else b""
 
     def output(self, data: bytes) -> None:
-        """Take bytes that the function wrote, in whatever pieces they come."""
+        """Add bytes that the function wrote; they may begin and end within a line."""
         self._keep(data)
         lines, newline, self._partial = (self._partial + data).rpartition(b"\n")
         if newline:
@@ -156,7 +156,7 @@ class LogStream:
             self._partial = self._partial[MAX_LINE_BYTES:]
 
     def end(self) -> None:
-        """End an unfinished line: nothing more of it will come."""
+        """End an unfinished line."""
         if self._partial:
             self._keep(b"\n")
             self._write(self._partial)
@@ -168,7 +168,7 @@ class LogStream:
             self.log.write(self._stream, line[at : at + MAX_LINE_BYTES])
 
     def line(self, text: str) -> None:
-        """Add a line of the platform's own, after an unfinished one of the function."""
+        """Add a line of the platform, after ending an unfinished line of the function."""
         self.end()
         data = text.encode()
         self._keep(data + b"\n")
@@ -182,7 +182,7 @@ class LogStream:
 
 
 def rotated(path: Path, number: int) -> Path:
-    """Name of the log `number` rotations ago."""
+    """Path of the file that was the log `number` rotations ago."""
     return path.with_name(f"{path.name}.{number}")
 
 

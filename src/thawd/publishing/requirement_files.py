@@ -1,0 +1,127 @@
+"""Requirements files as text: what decides an environment's content, and what only pip can install.
+
+Reads files and installs nothing. pip and uv read the same files; this module knows the few lines on which they differ.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from thawd.errors import EnvironmentBuildError
+
+_COMMENT = re.compile(r"(^|\s+)#.*$")
+_REFERENCE = re.compile(r"(?:-r|-c|--requirement\b|--constraint\b)\s*=?\s*(\S.*)")
+_EDITABLE = re.compile(r"(?:-e|--editable\b)\s*=?\s*")
+_OPTION = re.compile(r"--[a-z-]+|-[a-zA-Z]")
+_NAMED = re.compile(r"[\w.-]+\s*(?:\[[^\]]*\])?\s*@\s*(.*)")
+_REMOTE = re.compile(r"(?:https?|(?:git|hg|svn|bzr)\+[a-z]+)://")
+_ARCHIVES = (".whl", ".zip", ".tar.gz", ".tgz", ".tar.bz2", ".tar.xz")
+# Options in a file that uv reads as pip does; others, such as --pre, it passes over. Tried with uv 0.13.
+_KNOWN_TO_UV = {
+    *("-r", "--requirement", "-c", "--constraint", "-i", "--index-url", "--extra-index-url", "-f", "--find-links"),
+    *("--no-index", "--no-binary", "--only-binary", "--require-hashes"),
+}
+_HASH = "--hash"
+
+
+class _Line(NamedTuple):
+    """One line of a requirements file, without comments and continuations."""
+
+    text: str
+    folder: Path
+
+
+def contents(file: Path) -> Iterator[str]:
+    """All that decides what is installed: the file's text, that of files it names, marks of local archives.
+
+    Archives count by size and time of change: they can be gigabytes. What is in a local folder does not count.
+
+    Raises:
+        EnvironmentBuildError: `file` cannot be read.
+    """
+    for part in _read(file, seen=set()):
+        if isinstance(part, str):
+            yield part
+
+
+def why_pip(file: Path) -> str | None:
+    """Why only pip installs what the file means; None when uv does, too.
+
+    Raises:
+        EnvironmentBuildError: `file` cannot be read.
+    """
+    for part in _read(file, seen=set()):
+        if isinstance(part, _Line) and (reason := _why_pip(part)) is not None:
+            return reason
+    return None
+
+
+def wants_hashes(file: Path) -> bool:
+    """Whether one requirement has a hash, which has pip demand hashes of all.
+
+    Raises:
+        EnvironmentBuildError: `file` cannot be read.
+    """
+    return any(isinstance(part, _Line) and _HASH in part.text for part in _read(file, seen=set()))
+
+
+def _why_pip(line: _Line) -> str | None:
+    requirement, *options = re.split(r"(?:^|\s+)(?=--?[a-zA-Z])", line.text)
+    for option in options:
+        name = _OPTION.match(option)
+        if name is not None and name[0] != _HASH and name[0] not in _KNOWN_TO_UV:
+            return f"it has the option {name[0]}"
+    where = requirement.split(";")[0].strip()
+    if (named := _NAMED.fullmatch(where)) is not None:
+        where = named[1]
+    is_path = "/" in where or where.startswith(".")
+    if not is_path or _REMOTE.match(where) or where.endswith(_ARCHIVES):
+        return None
+    # uv keeps what it has built of a folder, and does not see every change in it.
+    return f"{where} is a folder"
+
+
+def _read(file: Path, *, seen: set[Path]) -> Iterator[str | _Line]:
+    seen.add(file)
+    try:
+        text = file.read_bytes().decode(errors="surrogateescape")
+    except OSError as error:
+        message = f"The requirements file {file} cannot be read: {error.strerror}; correct its path or permissions."
+        raise EnvironmentBuildError(message) from error
+    yield text
+    for line in text.replace("\\\n", "").splitlines():
+        named = _COMMENT.sub("", line).strip()
+        if not named:
+            continue
+        yield _Line(named, file.parent)
+        if named.startswith("-") or "/" in named:
+            # It may name something relative to this folder: the same text means something else in another one.
+            yield str(file.parent)
+        reference = _REFERENCE.fullmatch(named)
+        path = file.parent / _unquoted(reference[1] if reference else _EDITABLE.sub("", named))
+        # Files that are missing are pip's to complain about: a path may hold a variable, or be no path at all.
+        if not _is_file(path):
+            continue
+        if not reference:
+            status = path.stat()
+            yield f"{path} {status.st_size} {status.st_mtime_ns}"
+        elif path not in seen:
+            yield from _read(path, seen=seen)
+
+
+def _is_file(path: Path) -> bool:
+    try:
+        return path.is_file()
+    except OSError:
+        return False  # Too long for a path, or in a folder that may not be entered.
+
+
+def _unquoted(text: str) -> str:
+    try:
+        return " ".join(shlex.split(text))
+    except ValueError:
+        return text

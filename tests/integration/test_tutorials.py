@@ -1,0 +1,81 @@
+"""The tutorials, followed as they stand in an empty folder: each file is written, each command is typed.
+
+Installing packages is left out: tests have no network, and the tests' own environment has what the tutorials name.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib.util
+import os
+import re
+import signal
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests import consoles
+from tests.integration.conftest import processes_of
+from tests.ports import quiet_port
+
+TUTORIALS = consoles.DOCS / "tutorials"
+NEEDS = {
+    "http-model": ("sklearn", "joblib"),
+    "bucket-pipeline": ("PIL",),
+    "existing-lambda": ("boto3", "moto", "awscli"),
+    "fastapi-app": ("fastapi", "mangum"),
+}
+
+
+# What a reader looks at again when it is not there yet.
+LOOKS = ("thawd table", "thawd dead list", "thawd status", "thawd logs", "ls ", "aws dynamodb get-item", "aws logs")
+
+
+def as_typed(command: str, *, port: int, log: Path) -> str:
+    """What a reader's command is here: the server goes to the background, and pip has nothing to do."""
+    command = command.replace("127.0.0.1:8350", f"127.0.0.1:{port}")
+    command = command.replace("python3.11", f"python3.{sys.version_info[1]}")
+    if re.match(r"(\S*python3? -m )?pip install ", command):
+        return "true"
+    if command.startswith("thawd up"):
+        ready = log.with_suffix(".ready")
+        started = f"({command} --ready-file {ready} > {log} 2>&1; touch {ready}) < /dev/null &"
+        # The page shows what a server says after it has begun to listen; what it says of the machine comes before.
+        return (
+            f"{started} until [ -e {ready} ]; do sleep 0.1; done; sed -n 's/:{port}/:8350/; /^thawd serves/,$p' {log}"
+        )
+    return command
+
+
+@pytest.mark.parametrize("name", sorted(NEEDS))
+def test_a_tutorial_works_as_it_stands(name: str, tmp_path: Path) -> None:
+    for module in NEEDS[name]:
+        if importlib.util.find_spec(module) is None:
+            pytest.skip(f"{module} is not installed")
+    folder, port = tmp_path / name, quiet_port()
+    folder.mkdir()
+    try:
+        consoles.run(
+            TUTORIALS / f"{name}.md",
+            folder,
+            told=lambda command: as_typed(command, port=port, log=tmp_path / "log"),
+            variables={"THAWD_PORT": str(port)},
+            write_files=True,
+            repeat=lambda command: command.startswith(LOOKS),
+        )
+    finally:
+        end(folder)
+
+
+def end(folder: Path) -> None:
+    """Stop the server that works in `folder`, and what it runs."""
+    with contextlib.suppress(FileNotFoundError, ValueError, ProcessLookupError):
+        os.kill(int((folder / ".thawd" / "lock").read_text()), signal.SIGKILL)
+    for pid in processes_of(folder / ".thawd"):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+
+
+def test_every_tutorial_is_followed() -> None:
+    assert {page.stem for page in TUTORIALS.glob("*.md")} - {"index"} == set(NEEDS)

@@ -1,0 +1,38 @@
+"""The digits example, trained once for all tests of a run, whichever worker they are in."""
+
+from __future__ import annotations
+
+import fcntl
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLE = Path(__file__).resolve().parents[1] / "examples" / "digits"
+
+
+def digits(factory: pytest.TempPathFactory) -> Path:
+    """The example's folder after `train.py`; nobody may change it.
+
+    Skips where the packages of the extra `demo` are missing.
+    """
+    for needed in ("sklearn", "skl2onnx", "onnxruntime", "PIL"):
+        if importlib.util.find_spec(needed) is None:
+            pytest.skip(f"{needed} is not installed; the example needs the extra `demo`")
+    base = factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "digits"
+    with open(folder.with_suffix(".lock"), "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not folder.exists():
+            partial = folder.with_suffix(".partial")
+            (partial / "function").mkdir(parents=True)
+            shutil.copy(EXAMPLE / "train.py", partial)
+            shutil.copy(EXAMPLE / "function" / "classify.py", partial / "function")
+            done = subprocess.run([sys.executable, partial / "train.py"], capture_output=True, text=True, timeout=300)
+            assert done.returncode == 0, done.stderr
+            partial.rename(folder)
+    return folder

@@ -1,0 +1,137 @@
+"""Claims about `thawd.stores.events.batches`: what comes together is written together, and fails by itself."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.unit.execution_fakes import turns
+from thawd.errors import StoreError
+from thawd.stores.events.batches import Batches
+
+
+class Disk:
+    """Writes numbers when the test lets it; refuses what `wrong` names."""
+
+    def __init__(self) -> None:
+        self.written: list[list[int]] = []
+        self.wrong: dict[int, BaseException] = {}
+        self.gate = asyncio.Event()
+        self.gate.set()
+
+    async def write(self, items: list[int]) -> list[str]:
+        self.written.append(list(items))
+        await self.gate.wait()
+        for item in items:
+            if item in self.wrong:
+                raise self.wrong[item]
+        return [f"written {item}" for item in items]
+
+
+def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run an asynchronous claim on a loop of its own."""
+
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+    run.__name__ = work.__name__
+    return run
+
+
+async def added(batches: Batches[int, str], *items: int) -> list[Any]:
+    return await asyncio.gather(*(batches.add(item) for item in items), return_exceptions=True)
+
+
+@claim
+async def test_what_comes_while_a_write_is_under_way_is_written_next_all_together_and_in_order() -> None:
+    disk = Disk()
+    disk.gate.clear()
+    batches: Batches[int, str] = Batches(disk.write)
+    first = asyncio.ensure_future(added(batches, 1))
+    await turns()
+    rest = asyncio.ensure_future(added(batches, 2, 3, 4))
+    await turns()
+    assert disk.written == [[1]]
+    disk.gate.set()
+    assert await first == ["written 1"]
+    assert await rest == ["written 2", "written 3", "written 4"]
+    assert disk.written == [[1], [2, 3, 4]]
+    assert await added(batches, 5) == ["written 5"]
+
+
+@claim
+async def test_one_that_cannot_be_written_fails_alone() -> None:
+    disk = Disk()
+    disk.wrong[2] = ValueError("no such thing as 2")
+    batches: Batches[int, str] = Batches(disk.write)
+    one, two, three = await added(batches, 1, 2, 3)
+    assert (one, three) == ("written 1", "written 3")
+    assert two is disk.wrong[2]
+    assert disk.written == [[1, 2, 3], [1], [2], [3]]
+
+
+@claim
+async def test_one_that_came_alone_is_not_tried_again() -> None:
+    disk = Disk()
+    disk.wrong[1] = ValueError("no such thing as 1")
+    assert await added(Batches(disk.write), 1) == [disk.wrong[1]]
+    assert disk.written == [[1]]
+
+
+@claim
+async def test_where_the_disk_takes_nothing_all_are_told_at_the_first_try() -> None:
+    disk = Disk()
+    disk.wrong[2] = StoreError("the disk is full")
+    assert await added(Batches(disk.write), 1, 2, 3) == [disk.wrong[2]] * 3
+    assert disk.written == [[1, 2, 3]]
+
+
+@claim
+async def test_who_went_away_meanwhile_keeps_nobody_from_the_result() -> None:
+    for wrong in (False, True):
+        disk = Disk()
+        disk.gate.clear()
+        if wrong:
+            disk.wrong[3] = ValueError("no such thing as 3")
+        batches: Batches[int, str] = Batches(disk.write)
+        tasks = [asyncio.ensure_future(batches.add(item)) for item in (1, 2, 3)]
+        await turns()
+        tasks[0].cancel()
+        if wrong:
+            tasks[2].cancel()
+        await turns()
+        disk.gate.set()
+        assert await tasks[1] == "written 2"
+
+
+@claim
+async def test_a_write_that_is_cancelled_is_told_to_all_and_tried_no_more() -> None:
+    disk = Disk()
+    disk.wrong[1] = asyncio.CancelledError()
+    batches: Batches[int, str] = Batches(disk.write)
+    results = await added(batches, 1, 2)
+    assert all(isinstance(result, asyncio.CancelledError) for result in results)
+    assert disk.written == [[1, 2]]
+    disk.wrong.clear()
+    assert await added(batches, 4) == ["written 4"]
+
+
+def test_others_are_waited_for_as_long_as_was_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    slept: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(wait_s: float) -> None:
+        slept.append(wait_s)
+        await sleep(0)
+
+    async def main() -> None:
+        for patience_s in (None, 0.25):
+            batches: Batches[int, str] = Batches(Disk().write, **({} if patience_s is None else {"patience_s": 0.25}))
+            assert await batches.add(1) == "written 1"
+
+    monkeypatch.setattr(asyncio, "sleep", noted)
+    asyncio.run(main())
+    assert slept == [0.0, 0.25]

@@ -1,0 +1,261 @@
+"""Claims about `thawd.gateway.http_server.limits`: how many connections there are, which one goes, what they hold."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+import pytest
+
+from tests.unit.execution_fakes import until
+from thawd.gateway.http_server import limits as module
+from thawd.gateway.http_server.limits import MOST_CONNECTIONS, ConnectionLimits, Connections, most_connections
+
+
+class Connection:
+    """One connection as its limits see it; `ended` once it was closed for room or for its bytes."""
+
+    def __init__(self, name: str = "") -> None:
+        self.name = name
+        self.deadline_s = math.inf
+        self.head_bytes = 0
+        self.held_bytes = 0
+        self.unread = False
+        self.ended = False
+        self.expired_at_s: list[float] = []
+
+    def expire(self, now_s: float) -> None:
+        self.expired_at_s.append(now_s)
+
+    def has_unread(self) -> bool:
+        return self.unread
+
+    def end(self) -> None:
+        self.ended = True
+
+
+def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    """Run an asynchronous claim on a loop of its own."""
+
+    def run() -> None:
+        asyncio.run(asyncio.wait_for(work(), 60))
+
+    run.__name__ = work.__name__
+    return run
+
+
+def a_server(said: list[str] | None = None, **limits: Any) -> Connections:
+    return Connections(ConnectionLimits(**limits), complain=(said if said is not None else []).append)
+
+
+def admitted(connections: Connections, count: int) -> list[Connection]:
+    """Given: so many connections that rest, the first for longest."""
+    made = [Connection(str(number)) for number in range(count)]
+    for connection in made:
+        assert connections.admit(connection)
+    return made
+
+
+# How many.
+
+
+@pytest.mark.parametrize(
+    ("descriptors", "connections"),
+    [(10, 16), (48, 16), (51, 17), (53, 17), (3000, 1000), (1 << 20, MOST_CONNECTIONS), (-1, MOST_CONNECTIONS)],
+)
+def test_a_third_of_the_descriptors_are_for_connections_within_bounds(
+    monkeypatch: pytest.MonkeyPatch, descriptors: int, connections: int
+) -> None:
+    asked: list[int] = []
+    monkeypatch.setattr(module.resource, "getrlimit", lambda what: asked.append(what) or (descriptors, -1))
+    assert most_connections() == connections
+    assert asked == [module.resource.RLIMIT_NOFILE]
+
+
+@claim
+async def test_a_connection_that_is_closed_leaves_room_for_another() -> None:
+    connections = a_server(connections=2)
+    first, second = admitted(connections, 2)
+    connections.leave(first)
+    assert len(connections) == 1
+    third = Connection()
+    assert connections.admit(third)
+    assert not any(each.ended for each in (first, second, third))
+
+
+# Which one goes.
+
+
+@claim
+async def test_room_is_made_by_the_connection_that_has_rested_longest() -> None:
+    connections = a_server(connections=4)
+    first, second, third, _ = admitted(connections, 4)
+    connections.work(first)
+    connections.rest(first)  # it rests anew: the second has rested for longest now
+    assert connections.admit(Connection())
+    assert second.ended
+    assert connections.admit(Connection())
+    assert third.ended
+    assert not first.ended
+    assert len(connections) == 4
+
+
+@claim
+async def test_a_connection_at_work_is_never_closed_for_room() -> None:
+    connections = a_server(connections=2)
+    for connection in (made := admitted(connections, 2)):
+        connections.work(connection)
+        connections.work(connection)  # told twice, as by a pipelined request
+    assert not connections.admit(Connection())
+    assert not any(connection.ended for connection in made)
+
+
+@claim
+async def test_a_connection_that_is_gone_neither_rests_nor_stalls() -> None:
+    connections = a_server(connections=1)
+    gone = Connection()
+    connections.rest(gone)
+    connections.stall(gone)
+    (held,) = admitted(connections, 1)
+    connections.work(held)
+    assert not connections.admit(Connection())
+    assert not gone.ended
+
+
+@claim
+async def test_where_hardly_any_connection_rests_the_one_that_has_stalled_longest_goes() -> None:
+    connections = a_server(connections=16)
+    made = admitted(connections, 16)
+    for connection in made[2:]:
+        connections.work(connection)
+    for connection in (made[5], made[4]):
+        connections.stall(connection)
+    # Two of sixteen rest: an eighth, which is left to them.
+    assert connections.admit(newcomer := Connection())
+    assert made[5].ended
+    assert not made[0].ended
+    # Three rest now, one more than that.
+    assert connections.admit(Connection())
+    assert made[0].ended
+    assert not made[4].ended
+    assert not newcomer.ended
+
+
+@claim
+async def test_a_connection_whose_client_reads_again_is_not_closed_for_having_stalled() -> None:
+    connections = a_server(connections=2)
+    for connection in (made := admitted(connections, 2)):
+        connections.work(connection)
+        connections.stall(connection)
+    connections.go_on(made[0])
+    connections.go_on(made[0])
+    assert connections.admit(Connection())
+    assert [connection.ended for connection in made] == [False, True]
+
+
+@claim
+async def test_where_none_has_stalled_none_is_sought_among_them() -> None:
+    connections = a_server(connections=16)
+    for connection in admitted(connections, 16):
+        connections.work(connection)
+    assert not connections.admit(Connection())
+
+
+@claim
+async def test_of_the_older_half_those_go_first_whose_clients_have_read_all() -> None:
+    connections = a_server(connections=4)
+    made = admitted(connections, 4)
+    made[0].unread = True
+    assert connections.admit(Connection())
+    assert [connection.ended for connection in made] == [False, True, False, False]
+    for connection in made:
+        connection.unread = True
+    assert connections.admit(Connection())
+    assert [connection.ended for connection in made] == [True, True, False, False]
+
+
+@claim
+async def test_the_operator_is_told_once_that_there_is_no_room() -> None:
+    said: list[str] = []
+    connections = a_server(said, connections=2)
+    admitted(connections, 2)
+    assert said == []
+    for _ in range(3):
+        connections.admit(Connection())
+    (line,) = said
+    assert line.startswith("thawd: 2 connections are open")
+
+
+# What they hold.
+
+
+@claim
+async def test_unfinished_heads_of_all_connections_together_are_limited_and_the_oldest_goes() -> None:
+    connections = a_server(unfinished_bytes=100)
+    first, second, third, _ = admitted(connections, 4)
+    connections.head_goes_on(first, 30)
+    connections.head_goes_on(second, 30)
+    connections.head_goes_on(first, 30)  # it began first, whatever came of it last
+    connections.head_goes_on(third, 10)
+    assert not any(connection.ended for connection in (first, second, third))  # 100 bytes are allowed
+    connections.head_goes_on(second, 1)
+    assert [connection.ended for connection in (first, second, third)] == [True, False, False]
+    assert (first.head_bytes, second.head_bytes) == (0, 31)
+    connections.head_goes_on(third, 60)
+    assert [connection.ended for connection in (first, second, third)] == [True, True, False]
+
+
+@claim
+async def test_a_head_that_is_complete_counts_no_more() -> None:
+    connections = a_server(unfinished_bytes=100)
+    first, second, third = admitted(connections, 3)
+    connections.head_goes_on(first, 60)
+    connections.head_is_over(first)
+    connections.head_goes_on(second, 60)
+    connections.head_goes_on(first, 40)  # its next request; it began after the second's
+    connections.head_goes_on(third, 1)
+    assert [connection.ended for connection in (first, second, third)] == [False, True, False]
+
+
+@claim
+async def test_a_connection_that_is_closed_holds_no_bytes() -> None:
+    connections = a_server(unfinished_bytes=100, held_bytes=100)
+    first, second = admitted(connections, 2)
+    connections.head_goes_on(first, 100)
+    assert connections.hold(first, 100)
+    connections.leave(first)
+    connections.head_goes_on(second, 100)
+    assert not second.ended
+    assert connections.hold(second, 100)
+
+
+@claim
+async def test_what_waits_behind_other_requests_is_limited_over_all_connections() -> None:
+    connections = a_server(held_bytes=100)
+    first, second = admitted(connections, 2)
+    assert connections.hold(first, 60)
+    assert connections.hold(first, 40)  # in the place of the 60
+    assert connections.hold(second, 60)
+    assert not connections.hold(second, 61)
+    assert connections.hold(first, 0)
+    assert connections.hold(second, 100)
+
+
+# How long they take.
+
+
+@claim
+async def test_a_connection_over_its_time_is_told_once_and_the_looking_ends_with_the_last() -> None:
+    connections = a_server(head_s=0.04)  # looked at four times as often as the shortest limit
+    late, later = admitted(connections, 2)
+    late.deadline_s = asyncio.get_running_loop().time() - 1
+    await until(lambda: late.expired_at_s)
+    connections._sweep()
+    assert len(late.expired_at_s) == 1
+    assert later.expired_at_s == []
+    for connection in (late, later):
+        connections.leave(connection)
+    connections._sweep()
+    assert connections._sweeping is None

@@ -1,0 +1,217 @@
+"""The pages that are made from the code: options, command line, metrics, errors, and the layers of the code.
+
+``python -m tools.reference`` writes them. A page is wholly made, or has parts between ``<!-- made: ... -->`` and
+``<!-- end -->``. ``tests/architecture/test_reference.py`` fails where a page is not what this makes.
+"""
+
+from __future__ import annotations
+
+import ast
+import enum
+import inspect
+import re
+import tomllib
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+
+import click
+
+from thawd import config, errors
+from thawd.cli import program
+from thawd.telemetry import metrics
+
+ROOT = Path(__file__).resolve().parents[1]
+FOLDER = ROOT / "docs" / "reference"
+_MADE = "<!-- This page is made by `python -m tools.reference`; change the code instead. -->\n\n"
+_PART = re.compile(r"(<!-- made: (?P<what>\w+) ?(?P<section>[\w.\[\]]*) -->\n).*?(<!-- end -->)", re.DOTALL)
+
+
+def main() -> None:
+    """Write all pages."""
+    for path, text in pages().items():
+        path.write_text(text)
+
+
+def pages() -> dict[Path, str]:
+    """Every page as it should be, by its path."""
+    return {
+        **{page: _with_parts(page.read_text()) for page in (FOLDER / "configuration.md", ROOT / "CONTRIBUTING.md")},
+        FOLDER / "command-line.md": _MADE + _command_line(),
+        FOLDER / "metrics.md": _MADE + _metrics(),
+        FOLDER / "errors.md": _MADE + _errors(),
+    }
+
+
+def _table(heads: Iterable[str], rows: Iterable[Iterable[str]]) -> str:
+    heads = list(heads)
+    lines = [f"| {' | '.join(heads)} |", "|" + "---|" * len(heads), *(f"| {' | '.join(row)} |" for row in rows)]
+    return "\n".join(lines)
+
+
+def _with_parts(page: str) -> str:
+    return _PART.sub(lambda part: f"{part[1]}\n{_part(part['what'], part['section'])}\n\n{part[4]}", page)
+
+
+def _part(what: str, section: str) -> str:
+    if what == "layers":
+        return _layers()
+    if what == "variables":
+        rows = ((f"`{name}`", f"`{option}`") for name, option in config.ENVIRONMENT_VARIABLES.items())
+        return _table(("variable", "overrides"), rows)
+    return _options(section)
+
+
+def _options(section: str) -> str:
+    """The options of one section of ``thawd.toml``."""
+    found = [option for option in config.describe_options() if option.key.rpartition(".")[0] == section]
+    if not found:
+        raise LookupError(f"docs/reference/configuration.md asks for the options of {section}, and there are none")
+    rows = ((f"`{_name(option)}`", _cell(option.allowed), _default(option), _cell(option.meaning)) for option in found)
+    return _table(("option", "allowed", "default", "meaning"), rows)
+
+
+def _layers() -> str:
+    """The layers of ``src/thawd``, the highest first, as the contract of `make check` has them."""
+    contract = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]["contracts"][0]
+    rows = [
+        (str(number), f"`{name}`", _cell(_purpose(name)))
+        for number, layer in enumerate(contract["layers"], 1)
+        for name in layer.split(" | ")
+    ]
+    return _table(("layer", "package or module", "what it is for"), rows)
+
+
+def _purpose(name: str) -> str:
+    """The first sentence of a module's docstring."""
+    module = ROOT / "src" / "thawd" / f"{name}.py"
+    source = module if module.exists() else module.with_suffix("") / "__init__.py"
+    docstring = ast.get_docstring(ast.parse(source.read_text())) or ""
+    return re.split(r"(?<=\.)\s", docstring.split("\n\n")[0].replace("``", "`"))[0]
+
+
+def _name(option: config.OptionDescription) -> str:
+    return option.key.rpartition(".")[2]
+
+
+def _default(option: config.OptionDescription) -> str:
+    """The default: as code where it is TOML, as it stands where it is in words."""
+    is_toml = re.fullmatch(r'-?[\d.]+|true|false|".*"|\[.*\]|\{.*\}', option.default)
+    return f"`{option.default}`" if is_toml else _cell(option.default)
+
+
+def _cell(text: str) -> str:
+    """Text as a cell of a table: what Markdown would take for itself is escaped."""
+    parts = re.split(r"(`[^`]*`)", " ".join(text.split()))
+    escaped = (part if part.startswith("`") else re.sub(r"([*<])", r"\\\1", part) for part in parts)
+    # A bar ends a cell even within code. Source: GitHub Flavored Markdown, 4.10, example 200.
+    return "".join(escaped).replace("|", r"\|")
+
+
+def _command_line() -> str:
+    verbs = "\n".join(f"| [`thawd {name}`](#thawd-{name}) | {_first(command)} |" for name, command in _verbs())
+    sections = "\n\n".join(section for name, command in _verbs() for section in _command(f"thawd {name}", command))
+    return f"# Command line\n\n{_paragraphs(program.main)}\n\n| verb | does |\n|---|---|\n{verbs}\n\n{sections}\n"
+
+
+def _verbs() -> list[tuple[str, click.Command]]:
+    return sorted(program.main.commands.items())
+
+
+def _first(command: click.Command) -> str:
+    """The first sentence of a command's help."""
+    return _cell(re.split(r"(?<=[.;:])\s", " ".join(inspect.cleandoc(command.help or "").split()))[0].rstrip(";:"))
+
+
+def _paragraphs(command: click.Command) -> str:
+    text = inspect.cleandoc(command.help or "")
+    return "\n\n".join(_cell(part) for part in text.split("\n\n"))
+
+
+def _command(path: str, command: click.Command) -> Iterator[str]:
+    """The section of one command, then those of the commands below it."""
+    context = click.Context(command, info_name=path)
+    usage = command.get_usage(context).removeprefix("Usage: ")
+    parts = [f"#{'#' * path.count(' ')} `{path}`"]
+    parts += ["```text\n" + " ".join(usage.split()) + "\n```", _paragraphs(command)]
+    records = [
+        parameter.get_help_record(context) for parameter in command.params if isinstance(parameter, click.Option)
+    ]
+    rows = [(_cell(f"`{record[0]}`"), _cell(record[1])) for record in records if record is not None]
+    if rows:
+        parts.append(_table(("option", "meaning"), rows))
+    yield "\n\n".join(parts)
+    if isinstance(command, click.Group):
+        for name, below in sorted(command.commands.items()):
+            yield from _command(f"{path} {name}", below)
+
+
+_METRICS: tuple[tuple[str, str, Callable[[str], str], dict[str, str]], ...] = (
+    ("Invocations and starts", "function, kind", lambda name: f"thawd_{name}_seconds", dict(metrics.DISTRIBUTIONS)),
+    ("", "function", lambda name: f"thawd_{name}_total", dict(metrics.COUNTERS)),
+    ("", "function, kind, outcome", lambda name: f"thawd_{name}_total", {"deliveries": metrics.DELIVERIES}),
+    ("", "function, reason", lambda name: f"thawd_{name}_total", {"fallbacks": metrics.FALLBACKS}),
+    ("Environments", "function, state", lambda name: f"thawd_{name}", {"environments": metrics.GAUGES["environments"]}),
+    ("", "function", lambda name: f"thawd_{name}", {"waiting": metrics.GAUGES["waiting"]}),
+    ("Asynchronous events", "function", lambda name: f"thawd_{name}", dict(metrics.EVENT_GAUGES)),
+    ("", "function", lambda name: f"thawd_{name}_total", dict(metrics.EVENT_COUNTERS)),
+    ("Sources", "source, function", lambda name: f"thawd_{name}_total", dict(metrics.SOURCE_COUNTERS)),
+    ("", "source, function", lambda name: f"thawd_{name}", dict(metrics.SOURCE_GAUGES)),
+)
+
+
+def _metrics() -> str:
+    """Every metric that ``GET /metrics`` shows, by group."""
+    text = (
+        "# Metrics\n\n`GET /metrics` answers in Prometheus' text format. Distributions are summaries: each has a "
+        "`_count` and a `_sum`.\n"
+    )
+    for title, labels, name_of, helps in _METRICS:
+        if title:
+            text += f"\n## {title}\n\n| metric | labels | meaning |\n|---|---|---|\n"
+        text += "".join(f"| `{name_of(name)}` | {labels} | {_cell(meaning)} |\n" for name, meaning in helps.items())
+    rows = [(f"`{reason.value}`", _cell(meaning)) for reason, meaning in _documented(metrics.Fallback)]
+    text += (
+        "\n## Reasons of slower starts\n\nValues of the label `reason` of `thawd_fallbacks_total`: what was in the way "
+        f"of the fastest start.\n\n{_table(('reason', 'meaning'), rows)}\n"
+    )
+    rows = [(f"`{outcome.value}`", _cell(meaning)) for outcome, meaning in _documented(metrics.DeliveryOutcome)]
+    return text + (
+        "\n## Outcomes of deliveries\n\nValues of the label `outcome` of `thawd_deliveries_total`.\n\n"
+        f"{_table(('outcome', 'meaning'), rows)}\n"
+    )
+
+
+def _documented(kind: type[enum.StrEnum]) -> list[tuple[enum.StrEnum, str]]:
+    """Members of an enum with the text below each, which Python itself does not keep."""
+    source = inspect.getsource(kind)
+    texts = dict(re.findall(r'^    (\w+) = [^\n]*\n    """(.*?)"""', source, re.MULTILINE | re.DOTALL))
+    return [(member, texts[member.name]) for member in kind]
+
+
+def _errors() -> str:
+    """The errors that the API answers with, by their HTTP status."""
+    found = [
+        error
+        for error in vars(errors).values()
+        if isinstance(error, type) and issubclass(error, errors.ThawdError) and error is not errors.ThawdError
+    ]
+    rows = [
+        (str(error.status), f"`{error.type}`", "yes" if error.retryable else "no", _cell(_meaning(error)))
+        for error in sorted(found, key=lambda error: (error.status, error.type, error.__name__))
+    ]
+    return (
+        "# Errors\n\nErrors that thawd itself answers with. The type is AWS's error code and stands in the header "
+        "`x-amzn-ErrorType`, so that boto3 raises the exception of that name. *Retry* says whether the "
+        "same request may succeed later. Errors of functions are not among them: those come with status 200 and "
+        f"`X-Amz-Function-Error`, as on Lambda.\n\n{_table(('status', 'type', 'retry', 'meaning'), rows)}\n"
+    )
+
+
+def _meaning(error: type[errors.ThawdError]) -> str:
+    """The first sentence of an error's docstring, without its status."""
+    first = inspect.cleandoc(error.__doc__ or "").split("\n\n")[0]
+    return re.sub(r" \(HTTP \d+\)", "", " ".join(first.split()))
+
+
+if __name__ == "__main__":
+    main()
