@@ -37,10 +37,11 @@ SOURCE = ROOT / "src" / "thawd"
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
     "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
-    "thawd.scheduling.room": "node node_room node_reports",
+    "thawd.scheduling.room": "room room_turns room_reports",
     "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
-    "thawd.scheduling.dispatcher": "dispatcher dispatcher_waits node",
+    "thawd.scheduling.dispatcher": "dispatcher dispatcher_waits room publisher",
     "thawd.scheduling.provisioned": "provisioned",
+    "thawd.publishing.publisher": "publisher",
     "thawd.stores.events.queue": "queue queue_reading",
     "thawd.stores.events.leases": "queue queue_reading",
     "thawd.stores.events.batches": "batches",

@@ -93,4 +93,4 @@ def test_a_version_whose_priming_event_failed_is_frozen_after_sighup(project: Pr
         assert (shown["state"], shown["start"]) == ("Active", "thaw"), shown
         assert running.invoke("app") == (["weights", "weights"], None)
         _until_reloaded(running, 2)
-        assert sum("published anew" in line for line in running.output) == 1
+        assert sum("republished" in line for line in running.output) == 1

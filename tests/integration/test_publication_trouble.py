@@ -23,7 +23,7 @@ import os
 
 from thawd.control.configured import DeclaredFunctions
 from thawd.scheduling.dispatcher import Dispatcher
-from thawd.scheduling.room import LocalNode
+from thawd.publishing.build import Builder
 from thawd.publishing.publisher import Publisher
 from thawd.environments.starts.snapshots import Snapshots
 from thawd.environments.starts.spawner import Spawner
@@ -31,15 +31,15 @@ from thawd.environments.starts.starter import Starter
 from thawd.snapshot.inspect.reader import ImageError
 
 SEAMS = {
-    "build": (Publisher, AssertionError("odd")),
-    "is_published": (Publisher, ZeroDivisionError("odd")),
+    "build": (Builder, AssertionError("odd")),
+    "_begin": (DeclaredFunctions, ZeroDivisionError("odd")),
     "prepare": (Spawner, ExceptionGroup("odd", [KeyError("odd")])),
     "template": (Starter, RuntimeError("odd")),
     "find": (Snapshots, KeyError("odd")),
     "make": (Snapshots, MemoryError("odd")),
     "_freeze": (Snapshots, ImageError("odd")),
     "publish": (Dispatcher, IndexError("odd")),
-    "published": (Publisher, OSError(5, "odd")),
+    "remember": (Publisher, OSError(5, "odd")),
 }
 
 
@@ -68,8 +68,8 @@ def odd(name, owner, error):
 for name, (owner, error) in SEAMS.items():
     odd(name, owner, error)
 """
-SEAMS = ("build", "isPublished", "prepare", "template", "find", "make", "Freeze", "publish", "published")
-NAMES = [f"odd{seam.lower()}" for seam in SEAMS]
+SEAMS = ("build", "begin", "prepare", "template", "find", "make", "freeze", "publish", "remember")
+NAMES = [f"odd{seam}" for seam in SEAMS]
 # A function that cannot be frozen for a mistake of ours is served all the same, in a slower way.
 SERVED = {"oddfind": "thaw", "oddmake": "fork", "oddfreeze": "fork"}
 
@@ -132,7 +132,7 @@ def test_whatever_is_raised_while_a_function_is_published_the_server_starts_relo
                         assert "odd" in functions[name]["start_reason"]
                     continue
                 assert "odd" in functions[name]["reason"], (turn, name)
-                if name != "oddpublished":  # it serves already when that goes wrong
+                if name != "oddremember":  # it serves already when that goes wrong
                     assert functions[name]["state"] == "Failed"
                     shown = state(running, name)
                     assert (shown["State"], shown["StateReasonCode"]) == ("Failed", "InternalError")

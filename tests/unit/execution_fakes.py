@@ -13,7 +13,7 @@ from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
 from thawd.scheduling.pool import Lease, Pool
-from thawd.scheduling.room import LocalNode
+from thawd.scheduling.room import Room
 
 
 class FakeEnvironment:
@@ -95,9 +95,6 @@ class FakeSpawner:
         """Let the oldest start under way fail."""
         self.under_way[0].set_exception(error)
 
-    def sweep(self) -> None:
-        """Nothing is left over here."""
-
     # What the dispatcher asks of a spawner.
 
     async def prepare(self, version: Version) -> None:
@@ -106,12 +103,12 @@ class FakeSpawner:
     def retire(self, version: Version, *, for_good: bool = False) -> None:
         return None
 
-    def start_method(self, version: Version) -> Any:
-        return SimpleNamespace(refused=None)
+    def origin(self, version: Version) -> Any:
+        return SimpleNamespace(unfrozen=None)
 
 
 class House:
-    """A node with a fake spawner, its pools, and the tasks they spawn, whose failures the test sees."""
+    """Room with a fake spawner, its pools, and the tasks they spawn, whose failures the test sees."""
 
     def __init__(
         self,
@@ -122,7 +119,7 @@ class House:
         patience_s: float = 1.0,
     ) -> None:
         self.spawner = FakeSpawner(immediate=immediate)
-        self.node = LocalNode(
+        self.room = Room(
             self.spawner,  # type: ignore[arg-type]
             functions={},
             memory_mb=memory_mb,
@@ -147,15 +144,15 @@ class House:
     def pool(self, name: str = "f", *, max_waiting: int = 100, generation: int = 1, **function: Any) -> Pool:
         version = version_of(name, generation=generation, **function)
         self.functions[name] = version.function
-        self.node.declare(self.functions)
-        pool = Pool(version, self.node, max_waiting=max_waiting, spawn_task=self.spawn_task)
-        self.node.join(pool)
+        self.room.declare(self.functions)
+        pool = Pool(version, self.room, max_waiting=max_waiting, spawn_task=self.spawn_task)
+        self.room.join(pool)
         return pool
 
     def assert_nothing_leaked(self, *pools: Pool) -> None:
         assert self.failures == []
-        assert self.node._used_mb == 0
-        assert [count for count in self.node._count.values() if count] == []
+        assert self.room._used_mb == 0
+        assert [count for count in self.room._count.values() if count] == []
         for pool in pools:
             assert pool.counts() == {"idle": 0, "busy": 0, "starting": 0}
             assert pool.waiting == 0

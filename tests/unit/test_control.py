@@ -58,7 +58,8 @@ def test_provisioned_environments_leave_the_version_that_an_alias_leaves() -> No
 def test_the_code_of_a_function_that_the_file_covers_is_kept() -> None:
     registry = Registry(Catalog())  # type: ignore[arg-type]
     registry.families["f"] = family_of(LATEST)
-    configured = DeclaredFunctions(registry, Deployments(), complain=lambda text: None)  # type: ignore[arg-type]
+    publisher: Any = None
+    configured = DeclaredFunctions(registry, Deployments(), publisher, complain=print, say=print)  # type: ignore[arg-type]
     configured.declare({"f": Function(name="f", handler="own.handler", code=Path("/nowhere"))})
     assert f"package-{LATEST}" in registry.packages()
     configured.declare({})

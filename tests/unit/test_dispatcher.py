@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, invocation, turns, until, version_of, within
-from tests.unit.test_node import Machine
+from tests.unit.test_room import Machine
 from thawd.environments.init_phase import InitError
+from thawd.environments.starts.origin import Reason
 from thawd.environments.version import Version
 from thawd.errors import (
     ResourceNotFoundException,
@@ -18,21 +20,26 @@ from thawd.errors import (
 )
 from thawd.invocation import Result, StartKind
 from thawd.resources import Destination
-from thawd.scheduling.room import StartMethod
 from thawd.wire import frames
 
 ARN = "arn:aws:lambda:us-east-1:000000000000:function"
 
 
+def origin(**attributes: Any) -> Any:
+    """What a version is started from, as a stand-in."""
+    nothing = {"start": StartKind.COLD, "obstacles": (), "why": None, "init_ms": None, "unfrozen": None}
+    return SimpleNamespace(**{**nothing, "describe": dict, **attributes})
+
+
 class Desk(Machine):
-    """A machine whose node says how versions start, and that can be told to fail to prepare one."""
+    """A machine whose spawner says how versions start, and that can be told to fail to prepare one."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**{"immediate": True, **options})
-        self.method = StartMethod(StartKind.COLD, (), None, {})
+        self.origin: Any = origin()
         self.preparing: list[Exception] = []
         self.retired: list[tuple[int, bool]] = []
-        self.node.start_method = lambda version: self.method  # type: ignore[method-assign]
+        self.spawner.origin = lambda version: self.origin  # type: ignore[method-assign]
         self.spawner.prepare = self.prepare  # type: ignore[method-assign]
         self.spawner.retire = self.note_retired  # type: ignore[method-assign]
 
@@ -300,11 +307,11 @@ async def test_publishing_again_may_help_where_init_or_the_priming_event_failed(
     await desk.dispatcher.publish(version)
     assert not desk.dispatcher.may_fare_better(version)
     assert desk.dispatcher.may_fare_better(version_of())  # another than the one that serves
-    desk.method = StartMethod(StartKind.COLD, (), None, {"refused": "a thread runs"})
+    desk.origin = origin(unfrozen=Reason("a thread runs"))
     assert not desk.dispatcher.may_fare_better(version)
-    desk.method = StartMethod(StartKind.COLD, (), None, {"refused": f"{frames.PRIMING_FAILED}: no such object"})
+    desk.origin = origin(unfrozen=Reason(f"{frames.PRIMING_FAILED}: no such object"))
     assert desk.dispatcher.may_fare_better(version)
-    desk.method = StartMethod(StartKind.COLD, (), None, {})
+    desk.origin = origin()
     desk.dispatcher.entry("f").state = "Failed"
     assert desk.dispatcher.may_fare_better(version)
 

@@ -7,7 +7,7 @@ import asyncio
 import pytest
 
 from tests.unit.execution_fakes import FakeEnvironment, turns, until, version_of, within
-from tests.unit.test_dispatcher import Desk, with_versions
+from tests.unit.test_dispatcher import Desk, origin, with_versions
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.origin import Obstacle
 from thawd.environments.version import Version
@@ -18,7 +18,6 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result, StartKind
-from thawd.scheduling.room import StartMethod
 
 # Waiting for a publication.
 
@@ -257,7 +256,10 @@ async def test_the_status_shows_each_version_with_how_it_starts_and_who_waits() 
     desk = Desk(max_environments=1)
     await desk.serve("f")
     desk.dispatcher.declare_version(version_of().function, "1")
-    desk.method = StartMethod(StartKind.FORK, (Obstacle(StartKind.THAW, "a thread runs"),), 12.5, {"size": 7})
+    obstacle = Obstacle(StartKind.THAW, "a thread runs")
+    desk.origin = origin(
+        start=StartKind.FORK, obstacles=(obstacle,), why=obstacle.reason, init_ms=12.5, describe=lambda: {"size": 7}
+    )
     running, waiting = desk.invoke(), desk.invoke()
     await until(desk.busy)
     shown = desk.dispatcher.status()["f"]

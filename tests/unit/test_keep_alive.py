@@ -84,7 +84,7 @@ def test_windows_are_never_negative_and_hold_what_is_within_the_quantiles(times:
     windows = policy.windows()
     assert windows.prewarm_s >= 0
     assert windows.keep_alive_s > 0
-    if policy.tells():
+    if policy.is_representative():
         within = [t for t in times if t < 240 * 60]
         served = sum(windows.prewarm_s <= t <= windows.prewarm_s + windows.keep_alive_s for t in within)
         assert served >= 0.94 * len(within) - 1
@@ -224,7 +224,7 @@ def test_the_variation_of_one_full_bin_among_n_is_the_root_of_n_minus_1(bins: in
     for _ in range(20):
         policy.observe(60.0)
     assert policy.variation() == pytest.approx(variation)
-    assert policy.tells() is (variation >= 2.0)  # 2.0 itself is enough
+    assert policy.is_representative() is (variation >= 2.0)  # 2.0 itself is enough
 
 
 def test_without_any_observation_there_is_no_variation() -> None:

@@ -429,7 +429,7 @@ async def test_a_retired_pool_is_empty_only_when_its_last_process_has_ended() ->
     first.die()
     await turns()
     if pool.empty.is_set():
-        house.node.leave(pool)  # what the dispatcher does then
+        house.room.leave(pool)  # what the dispatcher does then
     # Then the other one's room is given back as well
     second.die()
     await turns()

@@ -16,8 +16,8 @@ from thawd.scheduling.pool import Pool
 async def held_by_another(house: House) -> Pool:
     """Given: a pool without any environment, on a machine whose room another function holds."""
     other, pool = house.pool("other"), house.pool("f", max_waiting=2)
-    await warm(house, other, house.node.max_environments)
-    for _ in range(house.node.max_environments):
+    await warm(house, other, house.room.max_environments)
+    for _ in range(house.room.max_environments):
         await other.acquire(invocation("other"))
     return pool
 
@@ -129,7 +129,7 @@ async def test_a_killed_environment_gives_its_room_back_when_it_is_released_not_
     environment.kill()
     pool.release(lease)
     assert pool.counts() == {"idle": 0, "busy": 0, "starting": 0}
-    assert house.node._used_mb == 0
+    assert house.room._used_mb == 0
     environment.die()
 
 

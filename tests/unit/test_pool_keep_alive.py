@@ -54,9 +54,9 @@ def scenario(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[pytest.
 
 def pool_with(house: House, policy: Policy, *, idle_timeout_s: float = 300.0) -> Pool:
     version = version_of(idle_timeout_s=idle_timeout_s)
-    house.node.declare({"f": version.function})
-    pool = Pool(version, house.node, max_waiting=100, spawn_task=house.spawn_task, policy=policy)
-    house.node.join(pool)
+    house.room.declare({"f": version.function})
+    pool = Pool(version, house.room, max_waiting=100, spawn_task=house.spawn_task, policy=policy)
+    house.room.join(pool)
     return pool
 
 
@@ -234,7 +234,7 @@ async def test_a_function_is_not_idle_while_a_request_waits_for_the_next_environ
     house = House(immediate=True)
     policy = Told(0, 1000)
     pool = pool_with(house, policy)
-    house.node.max_environments = 1
+    house.room.max_environments = 1
     first = await ask(pool, wait_s=1e9)
     waiting = ask(pool, wait_s=1e9)
     await turns()

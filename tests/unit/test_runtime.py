@@ -23,11 +23,12 @@ import pytest
 from tests.unit.execution_fakes import until, within
 from tests.unit.interpreters_here import INTERPRETERS
 from thawd.environments import environment as environments
+from thawd.environments.channels import Channels
 from thawd.environments.children import Children
-from thawd.environments.ends import Ends
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version, variables_of
 from thawd.errors import ServiceException
@@ -436,12 +437,12 @@ class Platform:
         (folder / "code" / "app.py").write_text(textwrap.dedent(code))
         self.told: list[str] = []
         self.metrics = Metrics()
+        self.launcher = Launcher(log_folder=folder, log_max_bytes=1 << 20)
         self.spawner = Spawner(
+            self.launcher,
             limiter=MemoryLimiter(),
             services=no_services,
             metrics=self.metrics,
-            log_folder=folder,
-            log_max_bytes=1 << 20,
             report=self.told.append,
         )
         self.version = self.make(**function)
@@ -452,13 +453,13 @@ class Platform:
         return Version(declared, 1, Path(python), "3.11.7", declared.code, variables)
 
     def log(self) -> list[bytes]:
-        self.spawner.flush_logs()
+        self.launcher.flush_logs()
         return [line.split(b"\t", 2)[2].rstrip(b"\n") for line in read_lines(self.folder / "f.log")]
 
     async def end(self) -> None:
         self.spawner.retire(self.version)
-        self.spawner.children.kill_all()
-        await within(self.spawner.children.all_ended())
+        self.launcher.children.kill_all()
+        await within(self.launcher.children.all_ended())
         await asyncio.sleep(0.7)  # the patience with last words
 
 
@@ -568,7 +569,7 @@ def test_a_version_retired_before_its_start_begins_leaves_no_template_behind(tmp
                 await within(environment.ended.wait())
             except (InitError, ServiceException):
                 pass
-            await until(lambda: len(made.spawner.children._alive) == 0)
+            await until(lambda: len(made.launcher.children._alive) == 0)
 
     claim(work)
 
@@ -605,21 +606,21 @@ def test_running_out_of_descriptors_leaks_none() -> None:
         resource.setrlimit(resource.RLIMIT_NOFILE, (free[room], hard))
         try:
             with pytest.raises(OSError, match="Too many open files"):
-                Ends.open()
+                Channels.open()
         finally:
             resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
         leaks.append(descriptors() - before)
     assert leaks == [0] * 8
 
 
-def test_ends_closed_twice_close_nobody_elses_descriptors() -> None:
-    """A cancelled fork closes its ends; the frame with them may still wait to be sent, and closes them then."""
-    ends = Ends.open()
-    ends.close()
+def test_channels_closed_twice_close_no_other_descriptors() -> None:
+    """A cancelled fork closes its channels; the frame with them may still be unsent, and closes them again later."""
+    channels = Channels.open()
+    channels.close()
     others = [os.open("/dev/null", os.O_RDONLY) for _ in range(12)]
     try:
         try:
-            ends.close_theirs()
+            channels.close_process_ends()
         except OSError:
             pass
         for fd in others:
@@ -665,7 +666,7 @@ def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status(
         children = Children()
         process = subprocess.Popen(["true"])  # noqa: ASYNC220
         process.wait()
-        children.told(process.pid, 9)
+        children.report_exit(process.pid, 9)
         child = children.watch(process.pid)
         assert await within(child.ended) == 9
 
@@ -741,12 +742,12 @@ def test_whatever_a_process_sends_its_invocation_ends_in_a_result_and_not_in_an_
         asyncio.get_running_loop().set_exception_handler(lambda _, context: complaints.append(context["message"]))
         version = Platform(tmp_path, "").version
         stream = LogStream(FunctionLog(tmp_path / "f.log", max_bytes=1 << 20), version="1", identifier="x")
-        ends = Ends.open()
-        theirs = socket.socket(fileno=os.dup(ends.theirs[0]))
-        environment = Environment(version, identifier="x", kind=StartKind.COLD, stream=stream, ends=ends)
+        channels = Channels.open()
+        theirs = socket.socket(fileno=os.dup(channels.process_ends[0]))
+        environment = Environment(version, identifier="x", kind=StartKind.COLD, stream=stream, channels=channels)
         process = subprocess.Popen(["sleep", "60"], start_new_session=True)  # noqa: ASYNC220
         process.returncode = 0
-        ends.close_theirs()
+        channels.close_process_ends()
         children = Children()
         await environment.connect(no_services)
         environment.adopt(children.watch(process.pid))

@@ -10,7 +10,8 @@ from typing import Any
 
 import pytest
 
-from thawd.environments.starts.snapshots import Engine, Made, Snapshots
+from thawd.environments.starts.launcher import Launcher
+from thawd.environments.starts.snapshots import Engine, FreezeResult, Snapshots
 from thawd.environments.starts.template import FrozenHead
 from thawd.snapshot.store.images import SnapshotStore
 
@@ -42,13 +43,8 @@ class FakeTemplate:
 class FakeStarter:
     """Has one template, and fails the test if anything is thawed."""
 
-    disks = None
-
     def __init__(self, template: FakeTemplate) -> None:
         self._template = template
-
-    def confines(self, version: object) -> bool:
-        return False
 
     async def template(self, version: object, *, to_freeze: bool) -> FakeTemplate:
         return self._template
@@ -60,11 +56,13 @@ class FakeStarter:
         pytest.fail("a broken image was thawed")
 
 
-def made_of(written: Draft, folder: Path) -> tuple[Made, FakeTemplate]:
+def made_of(written: Draft, folder: Path) -> tuple[FreezeResult, FakeTemplate]:
     """What comes of a freeze that writes this."""
     template = FakeTemplate(written)
     starter: Any = FakeStarter(template)
-    snapshots = Snapshots(Engine(Path("/nowhere/library"), Path("/nowhere/program")), SnapshotStore(folder), starter)
+    engine = Engine(Path("/nowhere/library"), Path("/nowhere/program"))
+    launcher = Launcher(log_folder=folder, log_max_bytes=1)
+    snapshots = Snapshots(engine, SnapshotStore(folder), starter, launcher)
     return asyncio.run(snapshots.make(version_of("broken"))), template
 
 

@@ -233,7 +233,7 @@ def test_a_version_retired_while_it_is_frozen_leaves_nothing(tmp_path: Path) -> 
             made.spawner.retire(made.version)
             with pytest.raises(asyncio.CancelledError):
                 await within(preparing)
-            await within(made.spawner.children.all_ended())
+            await within(made.launcher.children.all_ended())
             await until(lambda: not drafts(tmp_path))
             assert images(tmp_path) == []
 

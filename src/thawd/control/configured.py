@@ -1,11 +1,12 @@
-"""The functions of thawd.toml as the control plane shows them.
+"""The functions of thawd.toml: published when they have changed, and shown by the control plane.
 
-They can be published, aliased and tagged like any other function. Settings that the file declares are changed in the
+They can have versions, aliases and tags like any other function. Settings that the file declares are changed in the
 file only.
 """
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import contextlib
 import os
@@ -26,6 +27,8 @@ from thawd.control.records import (
 )
 from thawd.control.registry import Registry
 from thawd.environments.version import Version
+from thawd.errors import unexpected
+from thawd.publishing.publisher import Candidate, Ending, Outcome, Publisher
 from thawd.resources import ACCOUNT_ID, LATEST, Function
 
 _CREATING = StateReason("Pending", "The function is being created.", "Creating")
@@ -34,18 +37,30 @@ _ROLE = f"arn:aws:iam::{ACCOUNT_ID}:role/thawd"
 
 
 class DeclaredFunctions:
-    """Keeps the records of the functions in thawd.toml up to date while their versions are published.
+    """Publishes the functions of thawd.toml, and keeps their records up to date.
 
     Args:
         registry: all functions.
-        deployments: publishes versions and retires them.
+        deployments: takes functions and versions to the dispatcher.
+        publisher: publishes versions.
         complain: reports a problem to the operator.
+        say: reports what goes on to the operator.
     """
 
-    def __init__(self, registry: Registry, deployments: Deployments, *, complain: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        registry: Registry,
+        deployments: Deployments,
+        publisher: Publisher,
+        *,
+        complain: Callable[[str], None],
+        say: Callable[[str], None],
+    ) -> None:
         self._registry = registry
         self._deployments = deployments
+        self._publisher = publisher
         self._complain = complain
+        self._say = say
 
     def declare(self, functions: Mapping[str, Function]) -> None:
         """Replace the functions declared in thawd.toml."""
@@ -80,25 +95,60 @@ class DeclaredFunctions:
                 family.versions[LATEST] = msgspec.structs.replace(old, function=function, update=_UPDATING)
             self._deployments.declare(family)
 
-    def publishing(self, version: Version) -> None:
-        """Note that a version of a declared function is being published; a version that serves stays Active."""
+    async def publish(self, functions: Mapping[str, Function], *, retry: bool = False) -> None:
+        """Publish what has changed, as many functions at a time as there are cores.
+
+        What goes wrong with one function, whatever it is, is that function's: it is reported, and the others go on.
+
+        Args:
+            functions: as declared, by name.
+            retry: publish again what has not changed but whose init or priming event failed last time.
+        """
+        slots = asyncio.Semaphore(os.cpu_count() or 1)
+
+        async def publish_one(function: Function) -> None:
+            candidate = Candidate(function, source=function, keeps_old=True, retries=retry, begin=self._begin)
+            async with slots:
+                outcome = await self._publisher.publish(candidate)
+            try:
+                self._report(function, outcome)
+            except Exception as error:  # its record is at fault, and the others go on
+                self._complain(f"thawd: {function.name} is not shown as it is: {unexpected(error)}")
+
+        async with asyncio.TaskGroup() as tasks:
+            for function in functions.values():
+                tasks.create_task(publish_one(function))
+
+    def _begin(self, version: Version) -> bool:
+        """Record that a version is being published; False when its function is not declared any more."""
         record = self._record(version.function)
-        if record is not None and record.state.state == "Active":
+        if record is None:
+            return False
+        if record.state.state == "Active":  # another version serves meanwhile
             record.update = _UPDATING
-        elif record is not None:
-            self._registry.families[version.function.name].versions[LATEST] = _record(
-                version.function, version=version, state=_CREATING
-            )
+        else:
+            self._replace_record(version, state=_CREATING)
+        return True
 
-    def published(self, version: Version) -> None:
-        """Note that a version of a declared function serves."""
-        if self._record(version.function) is not None:
-            self._registry.families[version.function.name].versions[LATEST] = _record(
-                version.function, version=version, state=StateReason("Active")
-            )
+    def _report(self, function: Function, outcome: Outcome) -> None:
+        """Record how the publication of a function ended, and say so."""
+        name, version = function.name, outcome.version
+        if outcome.ending is Ending.FAILED:
+            self._complain(f"thawd: {name} cannot be published: {outcome.reason}")
+            self._record_failure(function, outcome.reason, code="InternalError")
+        elif outcome.ending is Ending.INIT_FAILED:
+            self._complain(f"thawd: {name}: init failed: {outcome.reason}\n  see: thawd logs {name}")
+            if outcome.replaces:
+                self._record_failure(function, outcome.reason, code="FunctionError")
+        elif outcome.ending is Ending.SERVES and outcome.replaces:
+            self._say(f"{name}: republished")
+        # As on Lambda, a function whose first init failed is Active: it is there, and its callers get the error.
+        first_failed = outcome.ending is Ending.INIT_FAILED and not outcome.replaces
+        if version is not None and (outcome.ending in (Ending.SERVES, Ending.RESTORED) or first_failed):
+            self._replace_record(version, state=StateReason("Active"))
 
-    def failed(self, function: Function, reason: str, *, code: str = "InternalError") -> None:
-        """Note that a declared function could not be published; a version that serves stays Active.
+    def _record_failure(self, function: Function, reason: str, *, code: str) -> None:
+        """Record why a declared function could not be published; where another version serves, that stays Active.
 
         Args:
             function: as declared.
@@ -110,6 +160,12 @@ class DeclaredFunctions:
             record.update = StateReason("Failed", reason, code)
         elif record is not None:
             record.state = StateReason("Failed", reason, code)
+
+    def _replace_record(self, version: Version, *, state: StateReason) -> None:
+        """Show `version` as the function is now, unless it is not declared any more."""
+        if self._record(version.function) is not None:
+            record = _record(version.function, version=version, state=state)
+            self._registry.families[version.function.name].versions[LATEST] = record
 
     def _record(self, function: Function) -> VersionRecord | None:
         """The record of a declared function; None when it is not declared any more."""

@@ -1,35 +1,27 @@
-"""What serves: takes functions and versions from the control plane to the dispatcher.
+"""Takes functions and versions from the control plane to the publisher and the dispatcher.
 
-A version is published when it is first invoked, unless somebody waits for its snapshot or for provisioned environments:
+A version is published when it is first invoked, unless its caller waits for a snapshot or for provisioned environments:
 a server with a thousand versions starts as fast as one with none.
 """
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable, Coroutine, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import msgspec
 
 from thawd.control.outcomes import dead_letter_of, destinations_of
 from thawd.control.records import Alias, Family, VersionRecord
-from thawd.environments.init_phase import InitError
+from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
-from thawd.errors import (
-    EnvironmentBuildError,
-    InvalidParameterValueException,
-    ResourceNotFoundException,
-    ThawdError,
-    unexpected,
-)
-from thawd.publishing.publisher import Publisher, Release
-from thawd.resources import LATEST, Bucket, Function
-from thawd.scheduling.dispatcher import Dispatcher, VersionEntry
-from thawd.scheduling.room import Node
-from thawd.stores.code import CodeStore
+from thawd.errors import EnvironmentBuildError, InvalidParameterValueException, ResourceNotFoundException
+from thawd.publishing.publisher import Candidate, Ending, Publisher
+from thawd.resources import LATEST, Function
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.entries import VersionEntry
+from thawd.scheduling.room import Room
 
 
 class DeployError(Exception):
@@ -42,21 +34,6 @@ class DeployError(Exception):
     def __init__(self, message: str, code: str) -> None:
         super().__init__(message)
         self.code = code
-
-
-@dataclass(frozen=True, slots=True)
-class BuildContext:
-    """What versions are built with.
-
-    Attributes:
-        folder: of the configuration file.
-        buckets: declared buckets.
-        not_code: paths that belong to no function's code.
-    """
-
-    folder: Path
-    buckets: Mapping[str, Bucket]
-    not_code: frozenset[Path]
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,54 +53,48 @@ class Deployments:
     """The functions that the dispatcher knows: those of thawd.toml and those made through the API.
 
     Args:
-        dispatcher: runs them.
-        publisher: makes their versions.
-        node: the machine.
-        code: uploaded code.
-        surroundings: what versions are built with, as it is now.
+        dispatcher: runs functions.
+        publisher: publishes versions.
+        room: how many environments the machine runs.
+        spawner: knows how environments of a version start.
         spawn_task: runs a coroutine in the background.
-        complain: told what an operator should know.
-        say: told what is going on.
+        complain: gets what an operator has to act on.
 
     Attributes:
         on_names: called with the names of all functions when they change.
-        on_outcome: called when a version that nobody waited for has been published, or has not, or works after all.
+        on_outcome: called with a version and None, or the error: when it was published because it was invoked, and
+            when its init has succeeded that failed when it was published.
     """
 
-    def __init__(  # noqa: PLR0913 - the composition root hands it all
+    def __init__(
         self,
         dispatcher: Dispatcher,
         publisher: Publisher,
-        node: Node,
-        code: CodeStore,
+        room: Room,
+        spawner: Spawner,
         *,
-        surroundings: Callable[[], BuildContext],
         spawn_task: Callable[[Coroutine[None, None, None]], object],
         complain: Callable[[str], None],
-        say: Callable[[str], None],
     ) -> None:
         self._dispatcher = dispatcher
         self._publisher = publisher
-        self._node = node
-        self._code = code
-        self._surroundings = surroundings
+        self._room = room
+        self._spawner = spawner
         self._spawn_task = spawn_task
         self.complain = complain
-        self._say = say
         self._configured: dict[str, Function] = {}
         self._families: dict[str, Family] = {}
-        self._publishing: dict[tuple[str, str], tuple[VersionRecord, asyncio.Task[None]]] = {}
         self.on_names: Callable[[list[str]], None] = lambda names: None
         self.on_outcome: Callable[[VersionRecord, DeployError | None], object] = lambda record, error: None
         dispatcher.on_active = self._recovered
 
     def configure(self, functions: Mapping[str, Function]) -> None:
-        """These are the functions of thawd.toml from now on."""
+        """Replace the functions of thawd.toml."""
         self._configured = dict(functions)
         self._declare()
 
     def declare(self, family: Family) -> None:
-        """The function exists from now on, with its versions and aliases."""
+        """A function of the API exists from now on, with its versions and aliases."""
         self._families[family.name] = family
         self._declare()
         latest = self._dispatcher.entry(family.name)
@@ -137,18 +108,18 @@ class Deployments:
             self.provision(family, qualifier, count)
 
     def knows(self, family: Family) -> bool:
-        """Whether it was declared to us."""
+        """Whether the function was declared by `declare`."""
         return self._families.get(family.name) is family
 
     def remove(self, family: Family) -> None:
-        """The function exists no more."""
+        """A function exists no more."""
         self._families.pop(family.name, None)
         for number in family.versions:
             self._publisher.forget(family.name, number)
         self._declare()
 
     def settings_changed(self, family: Family) -> None:
-        """Reserved concurrency or asynchronous invocation of the function are others."""
+        """Reserved concurrency or settings for asynchronous invocations of the function have changed."""
         self._declare()
         self._override(family)
 
@@ -159,12 +130,12 @@ class Deployments:
         )
 
     def remove_version(self, name: str, number: str) -> None:
-        """It exists no more."""
+        """A published version exists no more."""
         self._publisher.forget(name, number)
         self._dispatcher.remove_version(name, number)
 
     def aliases_changed(self, family: Family) -> None:
-        """The function's aliases are others, or go elsewhere."""
+        """Aliases of the function were made, deleted, or stand for other versions."""
         self._dispatcher.set_aliases(family.name, {name: alias.shares() for name, alias in family.aliases.items()})
         self._override(family)
 
@@ -184,12 +155,12 @@ class Deployments:
         }
 
     def _wanted(self, name: str, number: str) -> Callable[[], None]:
-        """What publishes a version, as it is then, when it is invoked and does not serve yet."""
+        """A callback that publishes a version, as its record is then, when it is invoked and does not serve yet."""
 
         def wanted() -> None:
             family = self._families.get(name)
             record = None if family is None else family.versions.get(number)
-            if record is not None and (name, number) not in self._publishing:
+            if record is not None and not self._publisher.is_publishing(name, number):
                 self._spawn_task(self._publish_wanted(record))
 
         return wanted
@@ -204,20 +175,20 @@ class Deployments:
             self.on_outcome(record, None)
 
     def _recovered(self, name: str, number: str) -> None:
-        """A version works whose init failed when it was published."""
+        """Init of a version has succeeded that failed when the version was published."""
         family = self._families.get(name)
         record = None if family is None else family.versions.get(number)
         if record is not None:
             self.on_outcome(record, None)
 
     async def check_runtime(self, record: VersionRecord) -> None:
-        """Let a function pass that this machine can run.
+        """Check that this machine can run the function.
 
         Raises:
             InvalidParameterValueException: its interpreter is not here (400).
         """
         try:
-            await self._publisher.check_runtime(record.function, folder=self._surroundings().folder)
+            await self._publisher.check_runtime(record.function)
         except EnvironmentBuildError as error:
             raise InvalidParameterValueException(
                 f"The runtime {record.runtime} is not on this machine: {error.message}"
@@ -226,77 +197,32 @@ class Deployments:
     async def publish(self, record: VersionRecord) -> None:
         """Have the version serve; what served under its number does so until then.
 
-        One publication of a number at a time: whoever wants the same waits for it, and what is newer comes after it.
-
         Raises:
             DeployError: it cannot.
         """
-        key = record.function.name, record.version
-        while (running := self._publishing.get(key)) is not None:
-            if running[0] is record:
-                await asyncio.shield(running[1])
-                return
-            await asyncio.wait([running[1]])
-        task = asyncio.get_running_loop().create_task(self._publish(record))
-        self._publishing[key] = record, task
+        function, number = record.function, record.version
 
-        def ended(_: asyncio.Task[None]) -> None:
-            del self._publishing[key]
-            if not task.cancelled():
-                task.exception()  # who waits for it may be gone
+        def is_current(_: Version) -> bool:
+            family = self._families.get(function.name)
+            return family is not None and family.versions.get(number) is record
 
-        task.add_done_callback(ended)
-        await asyncio.shield(task)
-
-    def _is_current(self, record: VersionRecord) -> bool:
-        family = self._families.get(record.function.name)
-        return family is not None and family.versions.get(record.version) is record
-
-    async def _publish(self, record: VersionRecord) -> None:
-        name, number = record.function.name, record.version
-        version: Version | None = None
-        try:
-            version = await self._build(record)
-            if not self._is_current(record):
-                return  # deleted, or changed, meanwhile
-            if not self._publisher.is_published(version):
-                # As on Lambda: new code whose init fails is what callers meet.
-                await self._dispatcher.publish(version, keeps_old=False)
-                self._publisher.published(version)
-        except InitError as error:
-            assert version is not None
-            self._publisher.published(version)
-            # As on Lambda: callers of a function whose init fails get the error; a snapshot cannot be made of it.
-            if record.function.snapshot and number != LATEST:
-                raise DeployError(str(error), "FunctionError") from error
-        except ResourceNotFoundException:
-            return  # it was deleted meanwhile
-        except Exception as error:  # the trouble of one version is not the server's
-            reason = error.message if isinstance(error, ThawdError) else unexpected(error)
-            self._fail(name, number, reason)
-            raise DeployError(reason, "InternalError") from error
-
-    async def _build(self, record: VersionRecord) -> Version:
-        around = self._surroundings()
-        packages = [record.package, *(layer.package for layer in record.layers)]
-        code, *layers = [await asyncio.to_thread(self._code.ensure, name) for name in packages]
-        return await self._publisher.build(
-            record.function,
-            folder=around.folder,
-            buckets=around.buckets,
-            not_code=around.not_code,
-            progress=lambda line: self._say(f"  {record.function.name}: {line}"),
-            release=Release(record.version, code, tuple(layers)),
+        outcome = await self._publisher.publish(
+            Candidate(
+                function,
+                source=record,
+                number=number,
+                packages=(record.package, *(layer.package for layer in record.layers)),
+                begin=is_current,
+            )
         )
-
-    def _fail(self, name: str, number: str, reason: str) -> None:
-        try:
-            self._dispatcher.fail(name, reason, number=number)
-        except ResourceNotFoundException:
-            return
+        if outcome.ending is Ending.FAILED:
+            raise DeployError(outcome.reason, "InternalError")
+        # As on Lambda: callers of a function whose init fails get the error; a snapshot cannot be made of it.
+        if outcome.ending is Ending.INIT_FAILED and function.snapshot and number != LATEST:
+            raise DeployError(outcome.reason, "FunctionError")
 
     def entry(self, record: VersionRecord) -> VersionEntry | None:
-        """The version as the dispatcher has it; None when it is gone."""
+        """What the dispatcher knows of the version; None when it was deleted."""
         try:
             return self._dispatcher.entry(record.function.name, record.version)
         except ResourceNotFoundException:
@@ -307,15 +233,15 @@ class Deployments:
         entry = self.entry(record)
         if entry is None or entry.pool is None:
             return False
-        return bool(self._node.start_method(entry.pool.version).snapshot.get("OptimizationStatus") == "On")
+        return self._spawner.origin(entry.pool.version).frozen is not None
 
     def provision(self, family: Family, qualifier: str, count: int | None) -> None:
-        """Keep `count` environments of what a qualifier stands for initialised; None: none."""
+        """Keep `count` environments of the version that a qualifier stands for initialised; None: none."""
         for number in self._numbers(family, qualifier):
             self._dispatcher.provision(family.name, number, count)
 
     def provisioned(self, family: Family, qualifier: str) -> Provisioned:
-        """How far that has come."""
+        """How many provisioned environments of a qualifier are ready, and why no more are."""
         allocated, failure = 0, None
         for number in self._numbers(family, qualifier):
             entry = self._dispatcher.entry(family.name, number)
@@ -331,12 +257,12 @@ class Deployments:
         return [qualifier] if alias is None else [alias.version]
 
     def most_at_once(self) -> int:
-        """Environments that this machine runs at once, over all functions."""
-        return self._node.max_environments
+        """The most environments that this machine runs at a time, over all functions."""
+        return self._room.max_environments
 
 
 def _effective(family: Family, record: VersionRecord) -> Function:
-    """What is run, with what is set for the function as a whole."""
+    """The function of a version, with the settings of the function as a whole."""
     given = family.event_configs.get(record.version, {})
     return msgspec.structs.replace(
         record.function,

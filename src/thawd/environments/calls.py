@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.environments.ends import FrameProtocol
+from thawd.environments.channels import FrameProtocol
 from thawd.wire import frames
 
 ServiceHandler = Callable[[dict[str, Any], bytes], Awaitable[tuple[dict[str, Any], bytes]]]
@@ -22,12 +22,12 @@ class CallChannel:
 
     Args:
         services: answers a call.
-        on_nonsense: called when what came is no call.
+        on_invalid: called when a frame came that is not a call.
     """
 
-    def __init__(self, services: ServiceHandler, *, on_nonsense: Callable[[], None]) -> None:
+    def __init__(self, services: ServiceHandler, *, on_invalid: Callable[[], None]) -> None:
         self._services = services
-        self._on_nonsense = on_nonsense
+        self._on_invalid = on_invalid
         self._protocol = FrameProtocol(self._on_frame, lambda: None)
         self._calls: set[asyncio.Task[None]] = set()
 
@@ -41,7 +41,7 @@ class CallChannel:
 
     def _on_frame(self, kind: int, head: Any, body: bytes) -> None:
         if kind != frames.CALL or not isinstance(head, dict):
-            self._on_nonsense()
+            self._on_invalid()
             return
         task = asyncio.get_running_loop().create_task(self._answer(head, body))
         self._calls.add(task)

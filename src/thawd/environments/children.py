@@ -1,7 +1,8 @@
-"""Learning that a process has ended, and how, whether it is our child, the template's, or was left to us.
+"""Processes of functions: learning that one has ended, and how; killing and reaping what functions left behind.
 
-Environments forked by a template are its children, so the template reaps them and passes their status on; when the
-template is dead they are ours, because the server is their subreaper. A pidfd tells of the end in either case.
+Environments forked by a template are its children, so the template reaps them and reports their status. When the
+template is dead they become the server's children, because the server is their subreaper. A pidfd reports the end in
+either case.
 """
 
 from __future__ import annotations
@@ -19,7 +20,8 @@ _STATUS_RETRY_S = 0.01
 _POLL_S = 0.02
 # A process that executes a program has no environment variables for a moment.
 _EXECUTING_S = 0.1
-# asyncio reaps what it started (pip, for one) as soon as it is dead; what is dead for longer is nobody's.
+# asyncio reaps the processes it started, such as pip, as soon as they are dead; one that is dead for longer has no
+# owner.
 _UNCLAIMED_S = 5.0
 _SESSIONS = 4096
 _MARKER = b"THAWD_ENVIRONMENT="
@@ -31,10 +33,10 @@ class Child:
 
     Attributes:
         pid: its process id; also its process group and session.
-        ended: done when the process has ended; the wait status, or None when nobody could tell it.
-        killed: whether it was we who killed it.
-        leaving: whether it has been told to end, and is killed before long if it does not.
-        outlasts: whether it is no function's and ends after the functions: others see to that.
+        ended: done when the process has ended; the wait status, or None when it is not known.
+        killed: whether the platform killed it.
+        leaving: whether it was sent SIGTERM; a timer kills it if it does not end.
+        outlasts: whether it belongs to no function and ends after all functions, by other means than `kill_all`.
     """
 
     __slots__ = ("ended", "killed", "leaving", "outlasts", "pid")
@@ -53,7 +55,7 @@ class Child:
             self.make_sure()
 
     def make_sure(self) -> None:
-        """Kill the process, which has most likely ended by itself already: its channel is closed."""
+        """Kill the process, which has most likely ended already, as its channel is closed."""
         for kill in (os.killpg, os.kill):
             try:
                 kill(self.pid, signal.SIGKILL)
@@ -66,18 +68,18 @@ class Children:
 
     def __init__(self) -> None:
         self._alive: dict[int, Child] = {}
-        self._told: dict[int, int | None] = {}
+        self._reported: dict[int, int | None] = {}
         self._strays: set[int] = set()
         self._zombies: dict[int, float] = {}
         self._sessions: dict[int, None] = {}  # of processes that were followed, the latest last
-        self._nobodys: dict[int, float] = {}
+        self._unowned: dict[int, float] = {}
 
     def watch(self, pid: int) -> Child:
         """Follow the process `pid` until it ends."""
         loop = asyncio.get_running_loop()
         child = Child(pid, loop.create_future())
-        if pid in self._told:
-            child.ended.set_result(self._told.pop(pid))
+        if pid in self._reported:
+            child.ended.set_result(self._reported.pop(pid))
             return child
         self._alive[pid] = child
         self._note_session(pid)
@@ -92,19 +94,19 @@ class Children:
         return child
 
     def _note_session(self, pid: int) -> None:
-        """Each process that is followed leads a session, from which only processes of its function descend."""
+        """Remember the session that a followed process leads: only processes of its function are in it."""
         self._sessions.pop(pid, None)
         self._sessions[pid] = None
         if len(self._sessions) > _SESSIONS and (oldest := next(iter(self._sessions))) not in self._alive:
             del self._sessions[oldest]
 
-    def told(self, pid: int, status: int | None) -> None:
-        """A template reaped its child `pid`."""
+    def report_exit(self, pid: int, status: int | None) -> None:
+        """A template has reaped its child `pid`, with this wait status; None when it is not known."""
         child = self._alive.get(pid)
         if child is None:
-            # It died before anybody could follow it, or long ago.
-            self._told[pid] = status
-            asyncio.get_running_loop().call_later(_UNCLAIMED_S, self._told.pop, pid, None)
+            # It died before it was followed, or long ago.
+            self._reported[pid] = status
+            asyncio.get_running_loop().call_later(_UNCLAIMED_S, self._reported.pop, pid, None)
         elif not child.ended.done():
             self._finish(child, status)
 
@@ -139,14 +141,14 @@ class Children:
         if pid:
             self._finish(child, status)
         elif now_s < until_s:
-            # The template's child: it tells us in a moment; when it is dead too, the child becomes ours.
+            # The template's child: the template reports it in a moment, or is dead too, and the child becomes ours.
             asyncio.get_running_loop().call_later(_STATUS_RETRY_S, self._ended, child, until_s)
         else:
             self._finish(child, int(signal.SIGKILL) if child.killed else None)
 
     def _finish(self, child: Child, status: int | None) -> None:
         if not child.ended.done():
-            # What the process left behind in its group goes with it.
+            # What the process left behind in its group is killed with it.
             try:
                 os.killpg(child.pid, signal.SIGKILL)
             except (ProcessLookupError, PermissionError):
@@ -166,7 +168,7 @@ class Children:
             await asyncio.wait(ended)
 
     def orphans(self) -> list[int]:
-        """Children of ours that are none of those followed: what functions detached, and helpers of our own."""
+        """Children of the server that are not followed: what functions detached, and the platform's own helpers."""
         return [pid for pid in _own_children() if pid not in self._alive]
 
     def kill_strays(
@@ -174,20 +176,20 @@ class Children:
     ) -> bool:
         """Kill processes that functions left behind outside their process groups, and reap the dead.
 
-        Such a process has become our child, because we are the subreaper. Whose it is, its cgroup tells, or the
-        identifier in its environment variables.
+        Such a process has become the server's child, because the server is the subreaper. Its cgroup, or the identifier
+        in its environment variables, says which environment or template it belongs to.
 
         Args:
             is_alive: whether the environment or template with an identifier is alive; its strays are left alone.
-            spare_unknown: leave those alone that carry no identifier, because they may be the platform's own.
-            patience_s: kill those that carry none only if they did not so many seconds ago either.
+            spare_unknown: leave processes without an identifier alone, because they may be the platform's own.
+            patience_s: kill processes without an identifier only when they had none this many seconds ago either.
 
         Returns:
-            Whether to look again soon: something was killed, is dead and not reaped yet, or seems to be nobody's.
+            Whether to look again soon: a process was killed, is dead and not reaped yet, or has no known owner.
         """
         killed = 0
         self.reap()
-        nobodys, self._nobodys = self._nobodys, {}
+        unowned, self._unowned = self._unowned, {}
         for pid in self.orphans():
             if pid in self._zombies:
                 continue
@@ -195,9 +197,9 @@ class Children:
             if spare_unknown if owner is None else is_alive(owner):
                 continue
             if owner is None:
-                since_s = nobodys.get(pid, time.monotonic())
+                since_s = unowned.get(pid, time.monotonic())
                 if time.monotonic() - since_s < patience_s:
-                    self._nobodys[pid] = since_s
+                    self._unowned[pid] = since_s
                     continue
             self._strays.add(pid)
             try:
@@ -205,10 +207,10 @@ class Children:
                 killed += 1
             except ProcessLookupError:
                 continue
-        return killed > 0 or bool(self._zombies or self._nobodys)
+        return killed > 0 or bool(self._zombies or self._unowned)
 
     def reap(self) -> None:
-        """Reap dead children that nobody waits for: each holds one of the process ids that there are."""
+        """Reap dead children that no environment owns: each holds a process id."""
         children = self.orphans()
         self._zombies = {pid: since_s for pid, since_s in self._zombies.items() if pid in children}
         for pid in children:
@@ -217,7 +219,7 @@ class Children:
                 self._reap_left_over(pid, state[1])
 
     def _reap_left_over(self, pid: int, session: int) -> None:
-        """Reap a dead child: one of a function, one we killed, or one that those who started it have not reaped."""
+        """Reap a dead child: a function's, one we killed, or one that its starter has not reaped in time."""
         since_s = self._zombies.setdefault(pid, time.monotonic())
         if session in self._sessions or pid in self._strays or time.monotonic() - since_s > _UNCLAIMED_S:
             try:
@@ -238,7 +240,7 @@ def _own_children() -> list[int]:
 
 
 def owner_of(pid: int) -> str | None:
-    """The identifier of the environment or template that a process belongs to; None when nothing tells."""
+    """The identifier of the environment or template that a process belongs to; None when it is not known."""
     try:
         in_group = _IN_GROUP.search(Path(f"/proc/{pid}/cgroup").read_text())
         if in_group is not None:
@@ -267,10 +269,12 @@ def _state_and_session(pid: int) -> tuple[str, int] | None:
 
 
 def kill_left_over(packages: Path) -> int:
-    """Kill processes of functions whose code lies under `packages`; how many there were.
+    """Kill processes of functions whose code lies under `packages`, left behind by a server that was killed.
 
-    For the start of a server: what detached itself from a server that was killed may still run. Nobody else may use
-    the data folder at that time.
+    For the start of a server, which alone uses the data folder at that time.
+
+    Returns:
+        How many processes there were.
     """
     mark = f"LAMBDA_TASK_ROOT={packages}/".encode()
     killed = 0
@@ -280,5 +284,5 @@ def kill_left_over(packages: Path) -> int:
                 os.kill(int(entry.name), signal.SIGKILL)
                 killed += 1
         except OSError:
-            continue  # ended meanwhile, or another user's
+            continue  # it has ended, or is another user's
     return killed

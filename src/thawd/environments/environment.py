@@ -1,8 +1,8 @@
 """One execution environment: a process, one invocation at a time, a time limit enforced by killing.
 
-The platform's end of the control channel is a plain asyncio protocol; one frame out, one frame in. What the process
-writes to its standard output and error comes through a pipe, and is drained before an answer counts as complete, so
-that an invocation's log is whole when its result is returned.
+The platform's end of the control channel is a plain asyncio protocol; one frame out, one frame in. Standard output and
+error of the process come through a pipe, which is drained before an answer counts as complete: an invocation's log is
+whole when its result is returned.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ from typing import Annotated, Any
 import msgspec
 
 from thawd.environments.calls import CallChannel, ServiceHandler
+from thawd.environments.channels import Channels, FrameProtocol
 from thawd.environments.children import Child
-from thawd.environments.ends import Ends, FrameProtocol
 from thawd.environments.extensions import Extensions
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, error_document
 from thawd.environments.output import OutputPipe
@@ -38,28 +38,35 @@ _decode = msgspec.json.Decoder().decode
 
 
 class Environment:
-    """A live execution environment; made by the spawner, used by the pool.
+    """A live execution environment; started by `starts`, leased by the pool.
 
     Attributes:
-        version: what it runs.
+        version: the version that it runs.
         identifier: 32 hexadecimal digits, unique.
         kind: how it was started.
-        provisioned: whether it is kept however long it is idle.
+        provisioned: whether it is kept, however long it is idle.
         dying: whether it was killed or has lost its channel, so that it must not be used any more.
-        idle_since: ``time.monotonic()`` seconds of its last release.
+        idle_since: when it last became idle, ``time.monotonic()`` seconds.
+        busy_since: when its invocation began, ``time.monotonic()`` seconds; None while it is idle.
         ended: set when it can no longer be used.
-        init_ms: time from spawning to ready, milliseconds.
-        prepare_ms: of that, what went by inside the process: init, fork or restore, with the after-restore hooks.
+        on_end: called once when it has ended.
+        ready: done when the process has reported that it can serve; fails with InitError.
+        child: its process, None until `adopt`.
+        init_ms: time from the spawn until it was ready, milliseconds.
+        prepare_ms: the part of `init_ms` inside the process: init, fork or restore, with the after-restore hooks.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
-        billed_restore_ms: of a restored one's `init_ms`, what it spent in the function's runtime and hooks.
-        hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None while they have not.
-        served: invocations begun.
+        billed_restore_ms: of a restored one, the part of `init_ms` in the function's runtime and hooks.
+        hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
+        served: number of invocations that have begun in it.
+        memory_limit: holds it to its memory limit; None until it is ready.
         has_folder: whether it has a temporary folder of its own.
-        inherited_bytes: what init left in that, where it is shared with others.
+        inherited_bytes: size of what init left in that folder, where forks or copies share it.
         suspender: stops its processes between invocations; None: they run on.
     """
 
-    def __init__(self, version: Version, *, identifier: str, kind: StartKind, stream: LogStream, ends: Ends) -> None:
+    def __init__(
+        self, version: Version, *, identifier: str, kind: StartKind, stream: LogStream, channels: Channels
+    ) -> None:
         self.version = version
         self.identifier = identifier
         self.kind = kind
@@ -87,8 +94,8 @@ class Environment:
         self._answer: asyncio.Future[tuple[dict[str, Any], bytes]] | None = None
         self._timed_out = False
         self._stream: ResponseStream | None = None
-        self._ends = ends
-        self._output = OutputPipe(ends.output, stream)
+        self._channels = channels
+        self._output = OutputPipe(channels.output, stream)
         self._control: FrameProtocol | RuntimeApi = FrameProtocol(self._on_frame, self._on_control_lost)
         self._control_lost = False
         self._calls: CallChannel | None = None
@@ -97,71 +104,71 @@ class Environment:
         self._fault: tuple[str, str] | None = None
 
     def connect_api(self, api: RuntimeApi, extensions: Extensions) -> None:
-        """Attach to the Runtime API of a program, in the place of the channels."""
+        """Attach to the Runtime API of a program, instead of to the channels."""
         self._output.open()
-        self._ends.control.close()
-        self._ends.services.close()
+        self._channels.control.close()
+        self._channels.services.close()
         self._control = self._api = api
         self._extensions = extensions
         api.attach(self._on_frame, on_answer=self._on_answer, on_lost=self._on_control_lost)
         extensions.on_fault = self._on_fault
 
     async def connect(self, services: ServiceHandler) -> None:
-        """Attach to the channels, and serve the process's calls by `services`."""
+        """Attach to the channels; `services` answers the calls of the process."""
         loop = asyncio.get_running_loop()
         self._output.open()
         control = self._control
         assert isinstance(control, FrameProtocol)
-        await loop.create_unix_connection(lambda: control, sock=self._ends.control)
-        self._calls = CallChannel(services, on_nonsense=self.kill)
-        await self._calls.open(self._ends.services)
+        await loop.create_unix_connection(lambda: control, sock=self._channels.control)
+        self._calls = CallChannel(services, on_invalid=self.kill)
+        await self._calls.open(self._channels.services)
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing in it is still at work on the last invocation; extensions may be."""
+        """Whether all work on the last invocation is done, also that of extensions."""
         return self._api is None or self._api.extensions.all_waiting()
 
     @property
-    def beside(self) -> list[int]:
-        """Process groups that are part of it, besides that of its process: its extensions'."""
+    def extension_groups(self) -> list[int]:
+        """Process groups of its extensions."""
         return [] if self._extensions is None else self._extensions.groups()
 
     def drain(self) -> None:
-        """Take what it has written so far."""
+        """Read what its processes have written so far into the log."""
         self._output.drain()
 
     def adopt(self, child: Child) -> None:
-        """The process is `child`: when it ends, so does the environment."""
+        """Follow the environment's process, `child`: when it ends, so does the environment."""
         self.child = child
         if self._api is not None:
             self._api.pid = child.pid
         child.ended.add_done_callback(self._on_exit)
 
     def kill(self) -> None:
-        """End the environment now; what runs in it fails with ``Runtime.ExitError``."""
+        """End the environment now; an invocation that runs in it fails with ``Runtime.ExitError``."""
         self.dying = True
         if self.child is None:
             return
         is_idle = self._answer is None and self.ready.done()
         if self._extensions is not None and is_idle:
             if self.suspender is not None:
-                self.suspender.busy(self)  # what is stopped hears no SIGTERM
+                self.suspender.busy(self)  # a stopped process handles no SIGTERM
             if self._extensions.wind_down(self.child):
                 return
         self.child.kill()
 
     def end_because(self, reason: str) -> None:
-        """End it for what it has done; an invocation that runs in it, and the log, are told."""
+        """End the environment for `reason`, which its invocation's error and the log state."""
         self._fault = ("Runtime.ExitError", f"Runtime exited with error: {reason}")
         self.stream.line(f"thawd: the execution environment is ended: {reason}")
         self.kill()
 
     def abandon(self) -> None:
-        """No process came of it."""
+        """Close an environment whose process was not started."""
         self._on_gone()
 
-    def began(self, *, init_ms: float) -> None:
-        """It is ready, `init_ms` after its start."""
+    def mark_ready(self, *, init_ms: float) -> None:
+        """Record that the environment is ready, `init_ms` milliseconds after its start."""
         head = self.ready.result()
         self.init_ms = init_ms
         self.restored = head.restored
@@ -171,14 +178,14 @@ class Environment:
             self.billed_restore_ms = head.renew_ms + head.hooks_ms
             self._output.drain()
             self.log.restore_report(init_ms)
-        self._rest()
+        self._mark_idle()
 
     async def invoke(self, invocation: Invocation, *, init_ms: float | None) -> Result:
-        """Run `invocation`; always a result, an error document when the function failed.
+        """Run `invocation` and return its result, with an error document when the function failed.
 
         Args:
             invocation: what to run; the time limit starts now.
-            init_ms: time of the start to report with it, None when it did not wait for one.
+            init_ms: how long the start took that the invocation waited for; None when it waited for none.
         """
         function = self.version.function
         stream = self.stream
@@ -207,11 +214,11 @@ class Environment:
             self.busy_since = None
             self._end_stream()
         self._output.drain()
-        self._rest()
+        self._mark_idle()
         return self._result(invocation, head, body, init_ms=init_ms)
 
-    def _rest(self) -> None:
-        """It has nothing to do until the next invocation; it is stopped once its extensions, too, are quiet."""
+    def _mark_idle(self) -> None:
+        """Have the environment stopped until the next invocation, once its extensions are quiet, too."""
         if self.suspender is not None:
             self.suspender.idle(self)
 
@@ -234,7 +241,7 @@ class Environment:
         self._control.send(frames.INVOKE, _encode(head), invocation.payload)
 
     def _failure(self, invocation: Invocation, status: int | None) -> tuple[dict[str, Any], bytes]:
-        """The answer for an invocation whose environment ended under it. Source: Lambda's wording, lambda-facts."""
+        """The answer for an invocation whose environment ended during it. Source: Lambda's wording."""
         timeout_s = self.version.function.timeout_s
         prefix = f"RequestId: {invocation.request_id} Error: "
         started = self.busy_since or time.monotonic()
@@ -261,7 +268,7 @@ class Environment:
         self.log.done(outcome)
         content_type = head.get("type")
         if content_type is not None and invocation.asynchronous:
-            # What destinations are told is JSON.
+            # Records for destinations are JSON.
             body, content_type = _encode(body.decode("utf-8", "replace")), None
         return Result(
             payload=body,
@@ -280,11 +287,11 @@ class Environment:
             self._on_answer(_checked(head, body), body)
         elif kind == frames.PART and self._stream is not None:
             if not self._stream.put(head["type"], body):
-                self.kill()  # the runtime keeps to the limit; somebody else wrote to the descriptor
+                self.kill()  # the runtime keeps to the limit; user code wrote to the descriptor
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
-            self.ready.set_exception(InitError(head["message"], body, told=True))
+            self.ready.set_exception(InitError(head["message"], body, by_function=True))
         elif kind == frames.STAGE and not self.ready.done():
             self.hooks_since_s = time.monotonic()
         else:
@@ -295,24 +302,24 @@ class Environment:
         stream.attach(self._control)
 
     def _end_stream(self) -> None:
-        """The channel is read on, whoever takes the parts that came."""
+        """Read the channel again, however slowly the parts so far are taken."""
         stream, self._stream = self._stream, None
         if stream is not None:
             stream.detach()
 
     def _on_answer(self, head: dict[str, Any], body: bytes) -> None:
         if self._timed_out and head["failed"]:
-            return  # it broke off because it was killed, and that is what is told
+            return  # it failed because it was killed; the time-out is reported
         if self._answer is not None and not self._answer.done():
             self._answer.set_result((head, body))
 
     def _on_fault(self, error_type: str, message: str) -> None:
-        """An extension has failed, and the environment with it."""
+        """An extension has failed: the environment ends."""
         self._fault = error_type, message
         if not self.ready.done():
             document = error_document(error_type, f"Error: {message}")
-            self.ready.set_exception(InitError(message, document, told=True))
-            self.ready.exception()  # nobody may be waiting yet
+            self.ready.set_exception(InitError(message, document, by_function=True))
+            self.ready.exception()  # marks it as retrieved: its waiter may not be there yet
         self.dying = True
         if self.child is not None:
             self.child.kill()
@@ -330,11 +337,11 @@ class Environment:
             self.child.make_sure()
 
     def _on_exit(self, _: asyncio.Future[int | None]) -> None:
-        # What it sent before it died is still in the socket; the end of the stream comes after that. A process that
-        # inherited the descriptor could hold the stream open, so there is a limit to the patience.
+        # What the process sent before it died is still in the socket, before the end of the stream. Another process
+        # that inherited the descriptor could hold the stream open, so the wait for that end is limited.
         if self._stream is not None:
             self._stream.detach()
-        self.dying = True  # before its last answer is passed on: nobody is to be given it any more
+        self.dying = True  # before its last answer is passed on, so that it is not leased again
         if self._control_lost:
             self._on_gone()
         else:
@@ -343,7 +350,7 @@ class Environment:
             asyncio.get_running_loop().call_later(_LAST_WORDS_S, self._on_gone)
 
     def _on_gone(self) -> None:
-        """The process is dead: whoever waits is told, descriptors are closed, the pool is told. Once."""
+        """The process is dead: fail what waits for it, close descriptors, call `on_end`. Once."""
         if self.ended.is_set():
             return
         if self._extensions is None:
@@ -356,14 +363,14 @@ class Environment:
             self._answer.set_exception(_Ended(status))
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
-            self.ready.exception()  # nobody may be waiting any more
+            self.ready.exception()  # marks it as retrieved: its waiter may be gone
         self._close()
         self.on_end(self)
 
     def _close(self) -> None:
-        os.close(self._ends.lifeline)
+        os.close(self._channels.lifeline)
         if self._extensions is not None:
-            # They live on for a moment, and with them the endpoint, the log and the group that limits their memory.
+            # Extensions live on for a moment, and with them the endpoint, the log and the cgroup of their memory.
             if self.suspender is not None:
                 self.suspender.busy(self)
             is_leaving = self.child is not None and self.child.leaving
@@ -379,7 +386,7 @@ class Environment:
             self.suspender.forget(self)
 
     def _extensions_ended(self) -> None:
-        """Nothing of it is left."""
+        """All extensions have ended: close the log and the memory limit."""
         self._output.close()
         if self.memory_limit is not None:
             self.memory_limit.close()
@@ -401,11 +408,11 @@ class _ResultHead(msgspec.Struct):
 
 
 def _checked(head: Any, body: bytes) -> dict[str, Any]:
-    """The head of a RESULT, in which figures are figures; user code can write to the descriptor.
+    """The checked head of a RESULT frame; user code can write to the descriptor.
 
     Raises:
-        msgspec.ValidationError: they are not.
-        ValueError: the body is no text.
+        msgspec.ValidationError: a figure in the head is none.
+        ValueError: the body is not text.
     """
     checked = msgspec.convert(head, _ResultHead)
     if checked.type is None:

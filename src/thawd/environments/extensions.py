@@ -1,7 +1,7 @@
 """The processes of external extensions, beside that of the function's program: started before it, ended after it.
 
-Their end is arranged so that it holds up nobody: the environment's room is free at once, its caller has the answer;
-the extensions get their two seconds by timers alone.
+Their end delays nothing else: the environment's room is free immediately and its caller has the answer, while timers
+give the extensions their two seconds.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions": an environment without
 extensions is ended at once, one with internal ones has 500 ms, one with external ones 2,000 ms.
@@ -24,7 +24,7 @@ from thawd.environments.version import Version
 
 _INTERNAL_GRACE_S = 0.5
 _EXTERNAL_GRACE_S = 2.0
-# What extensions are not told, since it is the runtime's. Source: the guide's page, "Environment variables".
+# Variables of the runtime, which extensions do not get. Source: the guide's page, "Environment variables".
 _OF_THE_RUNTIME = ("_HANDLER", "AWS_EXECUTION_ENV", "LAMBDA_RUNTIME_DIR", "AWS_LAMBDA_LOG_GROUP_NAME")
 
 
@@ -32,7 +32,7 @@ class Extensions:
     """The external extensions of one environment, and the end of its endpoint.
 
     Attributes:
-        on_fault: called with error type and message when one has failed; the environment cannot go on.
+        on_fault: called with error type and message when an extension has failed; the environment has to end.
     """
 
     def __init__(self, api: RuntimeApi, launcher: Launcher) -> None:
@@ -48,10 +48,10 @@ class Extensions:
         api.extensions.on_fault = self._failed
 
     def start(self, paths: Sequence[Path], version: Version, start: Start) -> None:
-        """Start them all.
+        """Start all extensions.
 
         Raises:
-            InitError: one cannot be executed.
+            InitError: an extension cannot be executed.
             OSError: there is no memory, descriptor or process left.
         """
         variables = {name: value for name, value in version.variables.items() if name not in _OF_THE_RUNTIME}
@@ -69,7 +69,7 @@ class Extensions:
         self._look()
 
     def _start(self, path: Path, variables: Mapping[str, str], start: Start, lifeline: int) -> Child:
-        # Opened anew: who is killed when the other end closes belongs to an open file, and each has its own.
+        # A second open file: it names the process to kill when the other end closes, one for each extension.
         own = os.open(f"/proc/self/fd/{lifeline}", os.O_RDONLY | os.O_NONBLOCK)
         try:
             pid = execute_program(
@@ -77,7 +77,7 @@ class Extensions:
                 variables,
                 cwd=path.parent.parent,
                 lifeline=own,
-                output=start.ends.theirs[3],
+                output=start.channels.process_ends[3],
             )
         finally:
             os.close(own)
@@ -86,14 +86,14 @@ class Extensions:
         return child
 
     def groups(self) -> list[int]:
-        """The process groups of those that are alive."""
+        """The process groups of live extensions."""
         return [child.pid for child in self._children.values() if not child.ended.done()]
 
     async def registered(self, *, within_s: float) -> None:
-        """Wait until all have registered.
+        """Wait until all extensions have registered.
 
         Raises:
-            InitError: one has failed, or took too long.
+            InitError: an extension has failed, or took too long.
         """
         try:
             async with asyncio.timeout(within_s):
@@ -106,7 +106,7 @@ class Extensions:
             self._registered.set_result(None)
 
     def _ended(self, name: str, status: int | None) -> None:
-        """One has ended: by itself, it takes the environment along."""
+        """An extension has ended; when the environment is not ending, that is a failure of the environment."""
         if self._is_ending:
             self._close_when_all_ended()
         elif status is not None and os.WIFSIGNALED(status):
@@ -118,14 +118,15 @@ class Extensions:
     def _failed(self, error_type: str, message: str) -> None:
         if not self._registered.done():
             document = error_document(error_type, f"Error: {message}")
-            self._registered.set_exception(InitError(message, document, told=True))
-            self._registered.exception()  # nobody may be waiting any more
+            self._registered.set_exception(InitError(message, document, by_function=True))
+            self._registered.exception()  # marks it as retrieved: its waiter may be gone
         self.on_fault(error_type, message)
 
     def wind_down(self, runtime: Child) -> bool:
-        """End the idle program as one is ended that has extensions: it may clean up; False when it has none.
+        """End an idle program that has extensions: SIGTERM, and a moment to clean up. `finish` follows.
 
-        `finish` follows when it has ended.
+        Returns:
+            False when the environment has no extensions, and nothing was done.
         """
         if not self._api.extensions.all():
             return False
@@ -142,11 +143,11 @@ class Extensions:
         return True
 
     def finish(self, reason: str, *, on_end: Callable[[], None]) -> None:
-        """The program has ended, or never began: tell the extensions, and end those that do not. Once.
+        """The program has ended, or was not started: send SHUTDOWN to the extensions, and kill those that stay. Once.
 
         Args:
             reason: ``spindown``, ``timeout`` or ``failure``.
-            on_end: called when all have ended.
+            on_end: called when all extensions have ended.
         """
         if self._is_ending:
             return
@@ -154,10 +155,10 @@ class Extensions:
         self._on_end = on_end
         deadline_ms = int((time.time() + _EXTERNAL_GRACE_S) * 1000)
         self._api.extensions.shut_down(reason, deadline_ms=deadline_ms)
-        told = {extension.name for extension in self._api.extensions.all() if "SHUTDOWN" in extension.events}
+        notified = {extension.name for extension in self._api.extensions.all() if "SHUTDOWN" in extension.events}
         for name, child in self._children.items():
             child.leaving = True
-            if name not in told:
+            if name not in notified:
                 child.kill()
         if self._children:
             asyncio.get_running_loop().call_later(_EXTERNAL_GRACE_S, self._end_all)

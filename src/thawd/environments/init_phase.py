@@ -1,4 +1,4 @@
-"""Waiting until a process that has been started says it is ready, within limits of time and memory."""
+"""Waiting until a started process reports that it is ready, within limits of time and memory; errors of init."""
 
 from __future__ import annotations
 
@@ -25,17 +25,17 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class ReadyHead(msgspec.Struct):
-    """The head of a READY, checked: user code can write to the descriptor.
+    """The checked head of a READY frame: user code can write to the descriptor.
 
     Attributes:
         init_ms: how long init took in the process that ran it, or the fork, milliseconds.
-        fork_refused: why a copy of it by fork would not work; None when it would.
+        fork_refused: why a fork of the process would not work; None when it would.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
-        restore_ms: of a thawed one, from the entry of thaw to the return of freeze.
-        renew_ms: what the repairs of a copy took.
-        hooks_ms: what the after-restore hooks took.
-        dropped: connections that a copy finds ended.
-        changed: of a probe, a file that is not as it was when the image was made; None when all are.
+        restore_ms: of a thawed process, time from the entry of thaw to the return of freeze.
+        renew_ms: of a copy, time to repair what must not be copied.
+        hooks_ms: time of the after-restore hooks.
+        dropped: connections that are closed in copies.
+        changed: of a probe, a file that has changed since the image was made; None when none has.
     """
 
     init_ms: _Milliseconds = 0.0
@@ -56,16 +56,16 @@ class InitError(Exception):
     """The function's init phase failed, or one of its snapshot hooks.
 
     Attributes:
-        document: the error document that its callers get.
-        from_outside: whether the process was killed by somebody else, so that another try may well succeed.
-        told: whether the function itself failed and the process told so; else the process ended without a word.
+        document: the error document that callers get.
+        from_outside: whether something else than the platform killed the process, so that another try may succeed.
+        by_function: whether the process reported that the function failed; else it ended without a report.
     """
 
-    def __init__(self, message: str, document: bytes, *, from_outside: bool = False, told: bool = False) -> None:
+    def __init__(self, message: str, document: bytes, *, from_outside: bool = False, by_function: bool = False) -> None:
         super().__init__(message)
         self.document = document
         self.from_outside = from_outside
-        self.told = told
+        self.by_function = by_function
 
     @property
     def type(self) -> str:
@@ -77,7 +77,7 @@ class InitError(Exception):
 
     @classmethod
     def of_exit(cls, child: Child | None) -> InitError:
-        """For a process that ended before it had said how init went."""
+        """For a process that ended before it had reported how init went."""
         status = child.ended.result() if child is not None else None
         message = describe_exit(status)
         killed = status is not None and os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL
@@ -92,12 +92,12 @@ class InitError(Exception):
         """For a program that could not be executed.
 
         Raises:
-            OSError: it is the machine that lacks something, not the program.
+            OSError: the machine lacks something, for example memory; the program is not at fault.
         """
         if error.errno not in _NOT_EXECUTABLE:
             raise error
         message = f"{error.filename} could not be executed: {(error.strerror or str(error)).lower()}"
-        return cls(message, error_document(error_type, f"Error: {message}"), told=True)
+        return cls(message, error_document(error_type, f"Error: {message}"), by_function=True)
 
     @classmethod
     def of_time_out(cls, limit_s: float) -> InitError:
@@ -117,11 +117,11 @@ async def init_ends(
     """Wait until the process is ready; kill it when it takes too long or too much memory.
 
     Args:
-        ready: done when it is; gets the error when it is not in time.
+        ready: done when the process is ready; gets the error when it is not ready in time.
         child: the process.
         limit: of its memory.
-        until_s: how long to wait, ``time.monotonic()`` seconds; asked anew as time passes.
-        timed_out: the error to raise when that has passed.
+        until_s: returns until when to wait, ``time.monotonic()`` seconds; called again and again.
+        timed_out: makes the error for a process that is not ready in time.
 
     Raises:
         InitError: init failed, or the process ended.
@@ -143,14 +143,14 @@ async def init_ends(
 
     timer = loop.call_later(_LOOK_S, look)
     try:
-        # Not by `asyncio.wait` with a time-out: this wakes up two turns of the loop earlier.
+        # `asyncio.wait` with a time-out would wake up two turns of the loop later.
         await ready
     finally:
         timer.cancel()
 
 
 def error_document(error_type: str, message: str) -> bytes:
-    """Lambda's document for a failure that is not an exception of the handler's, JSON text."""
+    """Lambda's document for a failure other than an exception of the handler, JSON text."""
     return _encode({"errorType": error_type, "errorMessage": message})
 
 

@@ -12,10 +12,10 @@ _READ_BYTES = 1 << 16
 
 
 class OutputPipe:
-    """The platform's end of it.
+    """The platform's end of the pipe.
 
-    A process that writes faster than its log may grow is made to wait by leaving the pipe unread until the log has been
-    written: flooding its log slows a function down, and nobody else.
+    While the log is full the pipe stays unread, so that a process that writes too much has to wait: flooding its log
+    slows a function down, and no other function.
     """
 
     def __init__(self, fd: int, stream: LogStream) -> None:
@@ -24,12 +24,12 @@ class OutputPipe:
         self._is_read = False
 
     def open(self) -> None:
-        """Take what comes from now on."""
+        """Read the pipe from now on."""
         self._is_read = True
         asyncio.get_running_loop().add_reader(self._fd, self._readable)
 
     def drain(self) -> None:
-        """Take what is in the pipe now: all that was written before whatever made us look."""
+        """Read what is in the pipe now, and so all that was written before this call."""
         if self._fd < 0:
             return
         try:
@@ -42,7 +42,7 @@ class OutputPipe:
             self._pause()  # end of file: all writers are gone
 
     def close(self) -> None:
-        """Take what is left and close the pipe. Twice does no harm."""
+        """Read the rest and close the pipe. May be called twice."""
         if self._fd >= 0:
             self.drain()
             self._stream.end()

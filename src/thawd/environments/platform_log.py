@@ -23,12 +23,12 @@ _LEVELS = {"DEBUG": 0, "INFO": 1, "WARN": 2}
 
 @dataclass(slots=True)
 class StartTimes:
-    """What an invocation's environment took to start, where the invocation waited for it.
+    """How long an environment took to start, where an invocation waited for it.
 
     Attributes:
-        duration_ms: from spawning it to its being ready, milliseconds.
+        duration_ms: from the spawn until it was ready, milliseconds.
         restored: whether it was restored from a snapshot; else it ran init.
-        billed_restore_ms: of a restore, what is billed.
+        billed_restore_ms: the billed part of a restore, milliseconds.
     """
 
     duration_ms: float
@@ -45,9 +45,9 @@ class InvocationOutcome:
         duration_ms: in the handler, milliseconds.
         memory_mib: peak memory, MiB.
         status: ``success``, ``error`` or ``timeout``.
-        error_type: what ended the environment under it; empty when nothing did.
-        message: the same in words.
-        start: of its environment, None when it did not wait for that.
+        error_type: AWS's name for what ended the environment during the invocation; empty when nothing did.
+        message: the same, for people.
+        start: of its environment; None when the invocation did not wait for a start.
     """
 
     request_id: str
@@ -66,7 +66,7 @@ class InvocationOutcome:
 
 
 class PlatformLog:
-    """Writes them as text, as Lambda does unless told otherwise."""
+    """Writes the platform's lines as text, Lambda's default."""
 
     def __init__(self, version: Version, stream: LogStream) -> None:
         self._version = version
@@ -77,7 +77,7 @@ class PlatformLog:
         self._stream.line(f"INIT_START Runtime Version: {self._version.runtime_title}")
 
     def init_report(self, initialization: str, duration_ms: float, *, error_type: str = "") -> None:
-        """The init phase has ended; as text it is told only when it failed."""
+        """The init phase has ended; as text, only a failure is written."""
         if error_type:
             status = "timeout" if error_type == "Sandbox.Timedout" else f"error\tError Type: {error_type}"
             self._stream.line(f"INIT_REPORT Init Duration: {duration_ms:.2f} ms\tPhase: init\tStatus: {status}")
@@ -91,7 +91,7 @@ class PlatformLog:
         self._stream.line(f"RESTORE_START Runtime Version: {self._version.runtime_title}")
 
     def restore_report(self, duration_ms: float) -> None:
-        """It is restored."""
+        """A process has been restored from a snapshot."""
         self._stream.line(f"RESTORE_REPORT Restore Duration: {duration_ms:.2f} ms")
 
     def start(self, request_id: str) -> None:
@@ -114,7 +114,7 @@ class PlatformLog:
 
 
 class JsonPlatformLog(PlatformLog):
-    """Writes them as JSON objects, those that the function's system log level lets through."""
+    """Writes the platform's lines as JSON objects, where the function's system log level lets them through."""
 
     def __init__(self, version: Version, stream: LogStream) -> None:
         super().__init__(version, stream)
@@ -184,7 +184,7 @@ class JsonPlatformLog(PlatformLog):
 
 
 def platform_log(version: Version, stream: LogStream) -> PlatformLog:
-    """The form that the function asks for."""
+    """The log in the format that the function asks for."""
     return (JsonPlatformLog if version.function.log_format == "JSON" else PlatformLog)(version, stream)
 
 

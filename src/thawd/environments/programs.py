@@ -1,7 +1,7 @@
 """Programs that speak the Runtime API, found when a version is published: Node with our client, or a ``bootstrap``.
 
-What is looked for, where, and what a program gets for environment variables. Nothing is started here but Node, to be
-asked for its version.
+Owns what is looked for, where, and which environment variables a program gets. Only Node is started here, for its
+version.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _HEAD_BYTES = 256
 _OPT = "/opt"
 _TASK = "/var/task"
 WRAPPER = "AWS_LAMBDA_EXEC_WRAPPER"
-"""The variable of a function that names a program which is given the runtime's command line to execute."""
+"""The variable of a function that names a program, which executes the runtime's command line."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,12 +34,12 @@ class Program:
     """A program that speaks the Runtime API.
 
     Attributes:
-        runtime: Lambda's name of it, for example ``nodejs20.x``.
+        runtime: Lambda's name of the runtime, for example ``nodejs20.x``.
         argv: its command line.
-        title: what ``INIT_START`` calls it, for example ``nodejs:20.20.2``.
+        title: its name in ``INIT_START``, for example ``nodejs:20.20.2``.
         snap_start: whether it may know restore hooks, so that it is asked to run them.
-        extensions: executables that are started beside it, each of another name.
-        modules: folders of npm's where it finds clients of AWS's SDK, after all of the function's own.
+        extensions: executables that are started beside it, with different names.
+        modules: folders of npm where it finds clients of AWS's SDK, after all of the function's own.
     """
 
     runtime: str
@@ -61,17 +61,17 @@ def runs_a_program(function: Function) -> bool:
 
 
 def python_of(function: Function, runtimes: Mapping[str, str]) -> str | None:
-    """The ``python`` of a function that thawd's own runtime runs: that option, else its runtime's interpreter."""
+    """The interpreter of a Python function: its ``python`` option, else what `runtimes` has for its runtime."""
     if function.python is not None or function.runtime not in PYTHON_RUNTIMES:
         return function.python
     return runtimes.get(function.runtime, function.runtime.removeprefix("python"))
 
 
 def check_program(function: Function, *, runtimes: Mapping[str, str], folder: Path, environ: Mapping[str, str]) -> None:
-    """Let a function pass whose Node is on this machine, or which brings its program with its code.
+    """Check that the Node of a function is on this machine; other functions bring their program with their code.
 
     Raises:
-        EnvironmentBuildError: it is not.
+        EnvironmentBuildError: Node is not here, or of another version.
     """
     if function.runtime in NODE_RUNTIMES:
         _node(function.runtime, runtimes.get(function.runtime), folder=folder, environ=environ)
@@ -90,7 +90,7 @@ def find_program(
         environ: environment variables to search with and to run with.
 
     Raises:
-        EnvironmentBuildError: there is none that works; the message tells what was looked for, and the way out.
+        EnvironmentBuildError: there is none that works; the message says what was looked for, and the way out.
     """
     runtime = function.runtime
     assert runtime is not None
@@ -105,7 +105,7 @@ def find_program(
 
 
 def variables_of_program(function: Function, program: Program, variables: Mapping[str, str]) -> dict[str, str]:
-    """Environment variables of a program's processes, from those that a Python function would have.
+    """Environment variables of a program's processes, made from those of a Python function.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables": ``AWS_EXECUTION_ENV`` is not defined
     for OS-only runtimes.
@@ -127,7 +127,7 @@ def variables_of_program(function: Function, program: Program, variables: Mappin
 
 
 def extensions_in(roots: Sequence[Path]) -> tuple[Path, ...]:
-    """External extensions in the code and its layers, the first of each name; what cannot be executed is none."""
+    """Executable files in ``extensions/`` of the code and its layers, the first of each name."""
     found: dict[str, Path] = {}
     for root in roots:
         folder = root / _EXTENSIONS
@@ -151,16 +151,16 @@ def _bootstrap(function: Function, roots: Sequence[Path], environ: Mapping[str, 
 
 
 def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """What executes the runtime of a function, with the runtime's own command line after it; empty for nothing.
+    """The command line before the runtime's own, of the program that executes the runtime; empty for none.
 
     Args:
         function: as declared; its variable ``AWS_LAMBDA_EXEC_WRAPPER`` names a program. ``/var/task`` stands for the
-            code, ``/opt`` for the layers; what is relative lies in the code.
+            code, ``/opt`` for the layers; a relative path begins at the code.
         roots: folder of the code as published, and those of its layers, in order.
         environ: environment variables to search with.
 
     Raises:
-        EnvironmentBuildError: what is named cannot be executed.
+        EnvironmentBuildError: the file that is named is not there, or cannot be executed.
 
     Source: AWS Lambda developer guide, "Modifying the runtime environment": OS-only runtimes have no wrapper scripts.
     """
@@ -183,10 +183,10 @@ def find_wrapper(function: Function, *, roots: Sequence[Path], environ: Mapping[
 
 
 def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) -> tuple[str, ...]:
-    """The command line that executes a file: a shell's script by bash where bash is.
+    """The command line that executes a file; scripts of sh are executed by bash where there is one.
 
     Raises:
-        EnvironmentBuildError: it cannot be executed.
+        EnvironmentBuildError: the file cannot be executed.
     """
     if not os.access(path, os.X_OK):
         raise EnvironmentBuildError(f"{what}, and it is not executable. Make it so: chmod +x {shown}")
@@ -209,9 +209,9 @@ def _command(path: Path, what: str, *, shown: Path, environ: Mapping[str, str]) 
 
 
 def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple[str, ...]:
-    """bash and its options for a script whose first line names sh; empty for other scripts, and where bash is not.
+    """bash and its options for a script whose first line names sh; empty for other scripts, and without bash.
 
-    Lambda's /bin/sh is Amazon Linux's, which is bash: scripts that were written there may be of bash without saying so.
+    Lambda's /bin/sh is Amazon Linux's, which is bash: scripts written for it may use bash although they name sh.
     Source: bash(1), "INVOCATION": invoked as sh it is in POSIX mode.
     """
     names_sh = interpreter[0] in (b"/bin/sh", b"/usr/bin/sh")
@@ -246,7 +246,7 @@ def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mappin
 
 
 def _sdk_folders(node: Path, environ: Mapping[str, str]) -> tuple[Path, ...]:
-    """Folders where npm has AWS's SDK for all: those that the server's ``NODE_PATH`` names, and npm's own.
+    """Folders with AWS's SDK that npm installed globally: those of the server's ``NODE_PATH``, and npm's own.
 
     Source: npm-folders(5): ``{prefix}/lib/node_modules``, the prefix being the folder above that of Node.
     """
@@ -295,5 +295,5 @@ def _version_of(node: Path, folder: Path, environ: Mapping[str, str]) -> str | N
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    told = _NODE_VERSION.fullmatch(done.stdout)
-    return None if told is None else b".".join(told.groups()).decode()
+    version = _NODE_VERSION.fullmatch(done.stdout)
+    return None if version is None else b".".join(version.groups()).decode()

@@ -1,6 +1,6 @@
-"""boto3 beside thawd, for functions of a Python runtime that do not bring it: where it lies, and for which Pythons.
+"""thawd's own boto3, for Python functions that do not bring one: where it lies, and which Pythons it fits.
 
-What a function's process does with that is in `thawd.runtime.sdk`.
+`thawd.runtime.sdk` uses this in a function's process.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ from pathlib import Path
 import msgspec
 
 VARIABLE = "THAWD_BOTO3"
-"""The variable that tells a function's process."""
+"""The variable by which a function's process gets this."""
 
 _FIRST = "boto3"
-# Where the module's name is not the distribution's.
+# Modules that are not called as their distribution.
 _MODULES = {"python-dateutil": "dateutil"}
 _REQUIREMENT = re.compile(r"([A-Za-z0-9._-]+)\s*(?:\[[^\]]*\])?\s*\(?([^;)]*)\)?\s*(?:;(.*))?")
 _COMPARISON = re.compile(r"(~=|==|!=|<=|>=|<|>)\s*([0-9][0-9A-Za-z.]*)")
@@ -31,14 +31,14 @@ _MISSING = (
 Comparison = tuple[str, str]
 
 
-class Offered(msgspec.Struct, frozen=True):
-    """A package that functions are offered.
+class OfferedPackage(msgspec.Struct, frozen=True):
+    """A package that functions may import from thawd's own.
 
     Attributes:
-        folder: that the module lies in.
-        distribution: its name as a package, in small letters with hyphens.
-        version: of it.
-        allows: what the others want of its version, and so of one that a function brings itself.
+        folder: in which the module lies.
+        distribution: name of the package, in small letters with hyphens.
+        version: of the package.
+        allows: the versions that the other packages allow, also for one that a function brings itself.
     """
 
     folder: str
@@ -48,15 +48,15 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class _Wanted:
-    """A package in boto3's closure, with all that the others say of its version."""
+class _ClosurePackage:
+    """A package that boto3 needs, with the versions that the other packages allow."""
 
     found: Distribution
     allows: list[Comparison]
 
 
 def boto3_for(python: tuple[int, int]) -> str:
-    """What the variable tells a process of a Python: JSON, either ``modules`` or ``missing``, the reason.
+    """The variable's value for a process of a Python: JSON, with ``modules``, or ``missing`` and the reason.
 
     Args:
         python: major and minor version of the function's interpreter.
@@ -74,7 +74,7 @@ def boto3_for(python: tuple[int, int]) -> str:
             )
             return msgspec.json.encode({"missing": why}).decode()
     modules = {
-        _MODULES.get(name, name): Offered(
+        _MODULES.get(name, name): OfferedPackage(
             folder=str(_folder(wanted.found)),
             distribution=name,
             version=wanted.found.version,
@@ -86,7 +86,7 @@ def boto3_for(python: tuple[int, int]) -> str:
 
 
 def folders() -> list[Path]:
-    """Where the offered packages lie; none where there are none."""
+    """The folders in which the offered packages lie; empty without boto3."""
     try:
         return sorted({_folder(wanted.found) for wanted in _closure((3, 12)).values()})
     except PackageNotFoundError:
@@ -98,18 +98,18 @@ def _folder(found: Distribution) -> Path:
 
 
 @functools.cache
-def _closure(python: tuple[int, int]) -> dict[str, _Wanted]:
+def _closure(python: tuple[int, int]) -> dict[str, _ClosurePackage]:
     """boto3 and what it needs on a Python, by name.
 
     Raises:
-        PackageNotFoundError: it is not installed.
+        PackageNotFoundError: boto3, or a package that it needs, is not installed.
     """
-    closure = {_FIRST: _Wanted(distribution(_FIRST), [])}
+    closure = {_FIRST: _ClosurePackage(distribution(_FIRST), [])}
     waiting = [_FIRST]
     while waiting:
         for name, comparisons in _requirements(closure[waiting.pop()].found, python):
             if name not in closure:
-                closure[name] = _Wanted(distribution(name), [])
+                closure[name] = _ClosurePackage(distribution(name), [])
                 waiting.append(name)
             closure[name].allows += comparisons
     return closure

@@ -1,4 +1,4 @@
-"""Answers what handlers ask of the platform through ``import thawd``: operations on tables and on buckets elsewhere."""
+"""Answers calls of handlers through ``import thawd``: operations on tables and on remote buckets."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class TableServices:
 
     Attributes:
         tables: all tables.
-        buckets: the buckets elsewhere; those that are folders a handler reads by itself.
+        buckets: the remote buckets; a handler reads those that are folders by itself.
     """
 
     def __init__(self, tables: Tables, buckets: BucketStores | None = None) -> None:
@@ -29,14 +29,14 @@ class TableServices:
         self.buckets = buckets or BucketStores({})
 
     async def __call__(self, head: dict[str, Any], body: bytes) -> Reply:
-        """One call: its head names the operation ``op``, the table and the key."""
+        """Answer one call; its head names the operation ``op``, the table or bucket, and the key."""
         try:
             return await self._serve(head, body)
         except ThawdError as error:
             return {"error": error.message}, b""
         except (KeyError, TypeError, AttributeError) as error:
             return {"error": f"the call is malformed: {error!r}"}, b""
-        except Exception as error:  # the border to user code: whatever fails here must not leave it waiting
+        except Exception as error:  # the border to user code: a call always gets a reply
             complain(f"thawd: a call of a function failed: {error!r}")
             return {"error": f"thawd failed: {error!r}"}, b""
 

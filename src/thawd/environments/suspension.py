@@ -1,11 +1,11 @@
 """Environments do not run between invocations: their processes are stopped (SIGSTOP) and continued (SIGCONT).
 
-Not at once after an answer: an environment that is asked again soon is left alone, so that back-to-back invocations
-cost nothing, and the runtime gets to where it waits. What runs in the background goes on with the next invocation.
+An environment is stopped a moment after its answer, and not when it is invoked again before: back-to-back invocations
+cost nothing, and the runtime gets to where it waits. Background work goes on with the next invocation.
 
 Besides the environment's process group, processes that have left it are stopped: descendants in groups of their own,
-and orphans, which have become our children because we are the subreaper. A stopped process can be killed, by us and
-by its lifeline.
+and orphans, which have become the server's children because the server is the subreaper. A stopped process can be
+killed, by the platform and by its lifeline.
 
 Source: AWS Lambda developer guide, "Lambda execution environment lifecycle"; signal(7).
 """
@@ -21,17 +21,17 @@ from typing import Protocol
 from thawd.environments.children import Child, Children, owner_of
 
 IDLE_S = 0.02
-"""How long an environment runs on after an answer, at least; at most twice as long."""
+"""How long an environment runs on after an answer, at least, seconds; at most twice as long."""
 
-# A process that forks while it is looked for may hide the child: look again, so often at most.
+# Looks for new processes at most: one that forks during a look may hide the child.
 _LOOKS = 3
 
 
 class Suspendable(Protocol):
-    """What an environment is here.
+    """An environment, as the suspender sees it.
 
     Attributes:
-        identifier: which it is.
+        identifier: 32 hexadecimal digits, unique.
         child: its process.
         dying: whether it has been killed.
     """
@@ -42,15 +42,15 @@ class Suspendable(Protocol):
 
     @property
     def is_quiet(self) -> bool:
-        """Whether nothing in it is still at work on the last invocation."""
+        """Whether all work on the last invocation is done, also that of extensions."""
 
     @property
-    def beside(self) -> list[int]:
-        """Process groups that are part of it, besides that of its process."""
+    def extension_groups(self) -> list[int]:
+        """Process groups of its extensions."""
 
 
 class Suspender:
-    """Stops the environments that have nothing to do.
+    """Stops idle environments, and continues them before an invocation.
 
     Args:
         children: all processes of functions, to tell orphans from environments.
@@ -63,28 +63,28 @@ class Suspender:
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, environment: Suspendable) -> None:
-        """It has nothing to do: stop it unless it gets something soon."""
+        """The environment is idle: stop it unless an invocation comes soon."""
         self._idle[environment] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)
 
     def busy(self, environment: Suspendable) -> None:
-        """It is about to get an invocation: let it run."""
+        """The environment is about to get an invocation, or is being ended: let it run."""
         self._idle.pop(environment, None)
         outside = self._stopped.pop(environment, None)
         if outside is not None and environment.child is not None:
-            for group in (environment.child.pid, *environment.beside):
+            for group in (environment.child.pid, *environment.extension_groups):
                 _signal_group(group, signal.SIGCONT)
             for pid in outside:
                 _signal(pid, signal.SIGCONT)
 
     def forget(self, environment: Suspendable) -> None:
-        """It has ended."""
+        """The environment has ended."""
         self._idle.pop(environment, None)
         self._stopped.pop(environment, None)
 
     def _look(self) -> None:
-        """Stop those that have been idle for long enough; look again while there are others."""
+        """Stop environments that have been idle for long enough; look again while there are others."""
         self._timer = None
         before_s = time.monotonic() - IDLE_S / 2
         for environment in [environment for environment, since_s in self._idle.items() if since_s <= before_s]:
@@ -100,8 +100,8 @@ class Suspender:
             return
         outside: list[int] = []
         self._stopped[environment] = outside
-        # Not while it holds half of a fork: a fork that a signal has come to meanwhile is begun anew by the kernel.
-        for group in (child.pid, *environment.beside):
+        # A fork is never stopped half-way: the kernel restarts a fork when a signal comes during it.
+        for group in (child.pid, *environment.extension_groups):
             _signal_group(group, signal.SIGSTOP)
         for _ in range(_LOOKS):
             found = [pid for pid in self._outside(child.pid, environment.identifier) if pid not in outside]

@@ -1,4 +1,4 @@
-"""One published state of a function: everything that is needed to start its environments, fixed at publication."""
+"""One published state of a function: all that is needed to start its environments, fixed at publication."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from thawd.environments.programs import Program
 from thawd.resources import LATEST, MEMORY_MB_PER_VCPU, REGION, Function
 
 GUARDED = "THAWD_AWS"
-"""Where it says ``local``, AWS is emulated, and functions' processes refuse requests to AWS itself."""
+"""Variable; with the value ``local`` AWS is emulated, and functions' processes refuse requests to AWS itself."""
 _SITE = str(Path(package_file).parent / "runtime" / "site")
 _BOOTSTRAP = str(Path(package_file).parent / "runtime" / "bootstrap.py")
-# What functions see of the platform's own environment variables; secrets of the server's shell stay outside.
+# The platform's own environment variables that functions see; secrets of the server's shell are not among them.
 _PASSED_ON = ("PATH", "HOME", "TMPDIR", "LD_LIBRARY_PATH")
 
 
@@ -33,10 +33,10 @@ class Version:
         python_version: for example ``3.11.7``.
         task_root: folder of the code, not changed after publication.
         variables: environment variables common to all its processes.
-        number: by which callers see it; ``$LATEST`` for what can change.
-        program: what its environments execute instead of thawd's Python runtime; None: that. `python` is then the file
-            that is executed, and `python_version` empty.
-        wrapper: what executes the interpreter, with the interpreter's command line after it; empty: nothing does.
+        number: the version's number, or ``$LATEST``.
+        program: what its environments execute instead of thawd's Python runtime, and `python` is then that program's
+            file; None: thawd's Python runtime.
+        wrapper: program that executes the interpreter, given the interpreter's command line; empty: none.
     """
 
     function: Function
@@ -51,7 +51,7 @@ class Version:
 
     @property
     def runtime_title(self) -> str:
-        """What ``INIT_START`` calls its runtime, for example ``python:3.11.7``."""
+        """The runtime's name in ``INIT_START``, for example ``python:3.11.7``."""
         return f"python:{self.python_version}" if self.program is None else self.program.title
 
     def argv(self, mode: str, descriptors: tuple[int, int, int]) -> list[str]:
@@ -60,7 +60,7 @@ class Version:
 
 
 def api_command(python: Path) -> tuple[str, ...]:
-    """Command line of thawd's Python runtime as a client of the Runtime API, which other programs may stand beside."""
+    """Command line of thawd's Python runtime as a client of the Runtime API, beside which extensions may run."""
     return (str(python), _BOOTSTRAP, "api")
 
 
@@ -75,7 +75,7 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     layers: Sequence[Path] = (),
     aws: Mapping[str, str] | None = None,
 ) -> dict[str, str]:
-    """Environment variables of a function's processes, but for what differs from environment to environment.
+    """Environment variables of a function's processes, without those of `variables_of_environment`.
 
     Args:
         function: as declared; its own variables win, the reserved ones excepted.
@@ -85,16 +85,15 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
         own: the platform's own environment variables.
         number: of the version.
         layers: folders of its layers, in order; of two that have the same file, the later one's is found.
-        aws: endpoint and credentials for AWS's SDKs; None: none, but what the function's own variables say.
+        aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables say.
 
     Source: AWS Lambda developer guide, "Defined runtime environment variables".
     """
-    vcpus = max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))
     defaults = {
         "LANG": "en_US.UTF-8",
         "TZ": ":UTC",
         # Several environments share the cores, and a pool of threads cannot be forked: as many threads as CPU share.
-        "OMP_NUM_THREADS": str(vcpus),
+        "OMP_NUM_THREADS": str(max(1, min(os.cpu_count() or 1, function.memory_mb // MEMORY_MB_PER_VCPU))),
         # Its telemetry opens files and starts a thread, and thawd promises that nothing leaves the machine.
         "ORT_DISABLE_TELEMETRY": "1",
         "PYTHONFAULTHANDLER": "1",

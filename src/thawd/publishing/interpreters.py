@@ -1,7 +1,7 @@
 """Interpreters of functions: found on this machine and tried, or made with a function's requirements installed.
 
-Publishing a version begins here. An interpreter is run before it is believed: a command that exists may still not
-work. How requirements are installed is told in `thawd.publishing.requirements`.
+Building a version begins here. Each interpreter is run once before it is used: a command that exists may still not
+work. Requirements are installed by `publishing.requirements`.
 """
 
 from __future__ import annotations
@@ -44,13 +44,13 @@ class Interpreter:
 
 
 class _UnusableError(Exception):
-    """A program that was tried and cannot run functions; the message says why."""
+    """A program was tried and cannot run functions; the message says why."""
 
 
 def find_interpreter(
     python: str | None, *, folder: Path | None = None, environ: Mapping[str, str] | None = None
 ) -> Interpreter:
-    """The interpreter that a function's ``python`` option means. Runs programs and waits: call it in a thread.
+    """The interpreter that a function's ``python`` option names. Runs programs and waits: call it in a thread.
 
     Args:
         python: a version (``3.9``, ``3.9.18``), a command on ``PATH``, the path of an interpreter or of a virtual
@@ -59,7 +59,7 @@ def find_interpreter(
         environ: environment variables to search with and to run with; None: those of this process.
 
     Raises:
-        EnvironmentBuildError: there is none that works and is supported; the message tells what was tried.
+        EnvironmentBuildError: there is none that works and is supported; the message lists what was tried.
     """
     if python is None:
         return Interpreter(Path(sys.executable), sys.version_info[:3])
@@ -76,9 +76,9 @@ async def prepare_environment(
     environ: Mapping[str, str] | None = None,
     uv: Path | None = None,
 ) -> Path:
-    """A virtual environment with the packages of a requirements file; made now, unless it is there.
+    """A virtual environment with the packages of a requirements file; made now where it is missing.
 
-    A call that is cancelled kills what it started and leaves no half environment.
+    A call that is cancelled kills the processes it started and leaves no incomplete environment.
 
     Args:
         requirements: the file, absolute.
@@ -109,7 +109,7 @@ class _Search:
     """One search for an interpreter.
 
     Args:
-        python: what the user asked for.
+        python: the ``python`` option.
         folder: where relative paths begin.
         environ: environment variables.
     """
@@ -167,7 +167,7 @@ class _Search:
             yield Path(sys.base_prefix) / "bin" / name
 
     def _on_path(self, command: str) -> Iterator[Path]:
-        # Every folder: the first match may be a version manager's that knows the name only, behind it one that works.
+        # Every folder: the first match may be a version manager's shim that does not work, and a later one may work.
         for entry in self._environ.get("PATH", os.defpath).split(os.pathsep):
             candidate = self._folder / entry / command
             if entry and candidate.is_file():
@@ -188,10 +188,10 @@ class _Search:
         yield path / "bin" / "python3"
 
     def _ask(self, candidate: Path) -> Interpreter:
-        """Run a program and make sure that it is an interpreter as wanted.
+        """Run a program and check that it is an interpreter of the wanted version.
 
         Raises:
-            _UnusableError: it is none.
+            _UnusableError: it is not.
         """
         implementation, version, executable = self._answer(candidate)
         if implementation != "cpython":
@@ -202,8 +202,8 @@ class _Search:
             )
         if version[: len(self._wanted)] != self._wanted:
             raise _UnusableError(f"it is Python {_dotted(version)}")
-        # What a version manager put on PATH starts a shell first, each time: use what it leads to. A path that the
-        # user chose stays as it is: it may be a program that prepares something the interpreter needs.
+        # A version manager's shim on PATH starts a shell each time: use the interpreter behind it. A path that the user
+        # chose stays as it is: it may be a program that prepares something the interpreter needs.
         leads_to = Path(executable)
         if not self._is_path() and leads_to.is_absolute() and leads_to.is_file():
             candidate = leads_to
@@ -212,7 +212,7 @@ class _Search:
     def _answer(self, candidate: Path) -> tuple[str, tuple[int, int, int], str]:
         try:
             done = subprocess.run(
-                # Isolated and without site: variables and packages of the user have no say in what the version is.
+                # Isolated and without site, so that the user's variables and packages cannot change the answer.
                 [candidate, "-I", "-S", "-c", _QUESTION],
                 stdin=subprocess.DEVNULL,
                 capture_output=True,
@@ -240,7 +240,7 @@ def _newest_first(folder: Path, pattern: str) -> list[Path]:
     try:
         return sorted(folder.glob(pattern), key=numbers, reverse=True)
     except OSError:
-        # A folder that may not be read holds nothing for us.
+        # A folder that may not be read counts as empty.
         return []
 
 

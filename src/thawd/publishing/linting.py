@@ -1,6 +1,6 @@
-"""``thawd snapshot lint``: one function initialised in its own interpreter, searched, and ended; no server needed.
+"""``thawd snapshot lint``: one function is initialised in its own interpreter, searched, and ended; without a server.
 
-May not publish anything: the function runs from where its code lies.
+Nothing is published: the function runs from its code folder.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ async def lint(
         data: the data folder, where environments of requirements are kept.
         buckets: declared buckets.
         own: the platform's own environment variables.
-        progress: told what takes long, and what the function prints.
+        progress: gets lines about steps that take long, and what the function prints.
 
     Raises:
         LintError: init failed, or the function runs a program of its own.
@@ -81,7 +81,7 @@ async def lint(
 
 
 def _search(version: Version, progress: Callable[[str], None]) -> list[Finding]:
-    """Run the process to its end."""
+    """Run the process to its end, and read its findings."""
     own = variables_of_environment(log_stream="lint", initialization="snap-start", identifier="lint")
     control, their_control = socket.socketpair()
     services, their_services = socket.socketpair()

@@ -1,219 +1,210 @@
-"""From a declared function to a version that can run: its code copied, its interpreter found, its requirements met."""
+"""The one way from a declared function to a version that serves, for thawd.toml and for the API.
+
+Build it, hand it to the dispatcher, which has its init run and its snapshot taken, and remember it.
+What is recorded of a publication, and who hears of it, is for the caller to do with its `Outcome`.
+
+Guarantees:
+- `Publisher.publish` does not raise: any error of one publication is in its outcome, and ends nothing else;
+- a version has one publication at a time: a second request for one source waits for the outcome of the first, and a
+  newer source is published after it;
+- what served before serves until the new version is ready; it goes on serving when the new one cannot be published,
+  and with `Candidate.keeps_old` also when the init of the new one fails;
+- a version is published once. It is published again where its init was killed from outside, and with
+  `Candidate.retries` where another try may succeed (`Dispatcher.may_fare_better`).
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
-import itertools
-from collections.abc import Callable, Collection, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
+from enum import Enum
 
-from thawd.environments.programs import (
-    WRAPPER,
-    Program,
-    check_program,
-    extensions_in,
-    find_program,
-    find_wrapper,
-    python_of,
-    runs_a_program,
-    variables_of_program,
-)
-from thawd.environments.version import Version, api_command, variables_of
-from thawd.errors import EnvironmentBuildError
-from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
-from thawd.publishing.requirements import remove_unused
-from thawd.publishing.uv import find_uv
-from thawd.resources import LATEST, Bucket, Function
-from thawd.stores.packages import PackageStore
-
-Progress = Callable[[str], None]
-
-# So long an environment is kept that no version uses: it takes minutes to make, and hundreds of megabytes.
-_ENVIRONMENT_UNUSED_S = 7 * 86_400.0
+from thawd.environments.init_phase import InitError
+from thawd.environments.version import Version
+from thawd.errors import ResourceNotFoundException, ThawdError, unexpected
+from thawd.publishing.build import BuildContext, Builder, Release
+from thawd.resources import LATEST, Function
+from thawd.scheduling.dispatcher import Dispatcher
+from thawd.stores.code import CodeStore
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
-    """A version whose code is a package already.
+class Candidate:
+    """A version to be published.
 
     Attributes:
-        number: of the version, or ``$LATEST``.
-        package: folder of the code, not changed any more.
-        layers: folders of its layers, in order.
+        function: as declared.
+        source: the object that declares it; a candidate with the source of one that is being published waits for it.
+        number: of the version.
+        packages: names of the uploaded code and of its layers, in order; empty: the code lies in the function's folder.
+        keeps_old: whether what serves goes on serving when the init of this version fails; else callers get its error.
+        retries: whether an unchanged version is published again where another try may succeed.
+        begin: called with the version when it is built, before it is started; False: it is not wanted any more.
     """
 
-    number: str
-    package: Path
-    layers: tuple[Path, ...] = ()
+    function: Function
+    source: object
+    number: str = LATEST
+    packages: tuple[str, ...] = ()
+    keeps_old: bool = False
+    retries: bool = False
+    begin: Callable[[Version], bool] = lambda version: True
+
+
+class Ending(Enum):
+    """How a publication ended."""
+
+    SERVES = "the version serves"
+    UNCHANGED = "it was published before, and nothing has changed"
+    RESTORED = "it serves as before; a later one that could not replace it is not declared any more"
+    INIT_FAILED = "its init failed"
+    FAILED = "it could not be published"
+    GONE = "it was deleted or replaced before it was ready"
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of a publication.
+
+    Attributes:
+        ending: how it ended.
+        version: as it was built; None where the ending is `FAILED` or `GONE`.
+        reason: why its init failed, or why it could not be published; else empty.
+        replaces: whether another version served when this one was ready to be started.
+    """
+
+    ending: Ending
+    version: Version | None = None
+    reason: str = ""
+    replaces: bool = False
 
 
 class Publisher:
-    """Makes versions; remembers what it made, so that nothing is published twice.
+    """Publishes versions, and remembers them, so that no version is published twice.
 
     Args:
-        data: the data folder: packages and environments of requirements are kept there.
-        own: the platform's own environment variables.
-
-    Attributes:
-        runtimes: interpreters, paths or commands, by Lambda's names of runtimes, as configured.
-        helped: entered while programs run here, which ask for a version or install: nobody may take them for strays.
+        builder: builds versions.
+        dispatcher: starts and serves versions.
+        code: uploaded code.
+        context: returns what the configuration in force says for builds.
+        say: gets lines about steps that take long, for the operator.
     """
 
-    def __init__(self, data: Path, *, own: Mapping[str, str]) -> None:
-        self.runtimes: Mapping[str, str] = {}
-        self.helped: Callable[[], AbstractContextManager[None]] = contextlib.nullcontext
-        self.aws: Mapping[str, str] = {}
-        """Endpoint and credentials for AWS's SDKs in functions."""
-        self._packages = PackageStore(data / "packages")
-        self._environments = data / "environments"
-        self._own = own
-        self._generations = itertools.count(1)
-        self._published: dict[tuple[str, str], tuple[Function, Version]] = {}
-
-    async def build(
+    def __init__(
         self,
-        function: Function,
+        builder: Builder,
+        dispatcher: Dispatcher,
+        code: CodeStore,
         *,
-        folder: Path,
-        buckets: Mapping[str, Bucket],
-        not_code: Collection[Path],
-        progress: Progress,
-        release: Release | None = None,
-    ) -> Version:
-        """The version for `function` as its files are now; the last one again when nothing has changed.
+        context: Callable[[], BuildContext],
+        say: Callable[[str], None],
+    ) -> None:
+        self._builder = builder
+        self._dispatcher = dispatcher
+        self._code = code
+        self._context = context
+        self._say = say
+        self._published: dict[tuple[str, str], Version] = {}
+        self._running: dict[tuple[str, str], tuple[object, asyncio.Task[Outcome]]] = {}
 
-        Args:
-            function: as declared.
-            folder: of the configuration file; relative interpreters are looked for there.
-            buckets: declared buckets, for ``thawd.bucket``.
-            not_code: paths inside the code folder that are not code.
-            progress: told what takes long.
-            release: what it is released as; None: as ``$LATEST``, with the code that is in the function's folder.
+    async def publish(self, candidate: Candidate) -> Outcome:
+        """Have the candidate serve. Its publication goes on when the caller is cancelled."""
+        key = candidate.function.name, candidate.number
+        while (running := self._running.get(key)) is not None:
+            source, task = running
+            if source is candidate.source:
+                return await asyncio.shield(task)
+            await asyncio.wait([task])
+        task = asyncio.get_running_loop().create_task(self._publish(candidate))
+        self._running[key] = candidate.source, task
+        task.add_done_callback(lambda _: self._running.pop(key))
+        return await asyncio.shield(task)
+
+    def is_publishing(self, name: str, number: str) -> bool:
+        """Whether a publication of the version is running."""
+        return (name, number) in self._running
+
+    async def _publish(self, candidate: Candidate) -> Outcome:
+        """Publish, and turn any error into an outcome."""
+        try:
+            return await self._build_and_serve(candidate)
+        except ResourceNotFoundException:
+            return Outcome(Ending.GONE)
+        except Exception as error:
+            reason = error.message if isinstance(error, ThawdError) else unexpected(error)
+            try:
+                self._dispatcher.fail(candidate.function.name, reason, number=candidate.number)
+            except ResourceNotFoundException:
+                return Outcome(Ending.GONE)
+            return Outcome(Ending.FAILED, reason=reason)
+
+    async def _build_and_serve(self, candidate: Candidate) -> Outcome:
+        """Have the candidate serve, unless it does already.
 
         Raises:
-            EnvironmentBuildError: no interpreter or program, or requirements that cannot be installed.
-            StoreError: the code cannot be read or copied.
+            ResourceNotFoundException: the version was deleted meanwhile.
+            ThawdError: it cannot be built, or no process can be started.
         """
-        program: Program | None = None
-        version_text = ""
-        if not runs_a_program(function):
-            wanted = python_of(function, self.runtimes)
-            with self.helped():
-                interpreter = await asyncio.to_thread(find_interpreter, wanted, folder=folder, environ=self._own)
-                python = interpreter.path
-                if function.requirements is not None:
-                    python = await self._environment(function, interpreter, progress)
-            version_text = ".".join(map(str, interpreter.version))
-        number = LATEST if release is None else release.number
-        package = None if release is None else release.package
-        if package is None:
-            package = (await asyncio.to_thread(self._packages.publish, function.code, exclude=not_code)).path
-        roots = (package, *(() if release is None else release.layers))
-        wrapper: tuple[str, ...] = ()
-        if runs_a_program(function):
-            with self.helped():
-                program = await asyncio.to_thread(
-                    find_program, function, roots=roots, runtimes=self.runtimes, folder=folder, environ=self._own
-                )
-            python = program.path
-        elif WRAPPER in function.environment:
-            wrapper = find_wrapper(function, roots=roots, environ=self._own)
-            # Extensions speak the Runtime API, and what such a wrapper executes may leave the answers to one of them.
-            if extensions := extensions_in(roots):
-                argv = (*wrapper, *api_command(python))
-                name = f"python{interpreter.version[0]}.{interpreter.version[1]}"
-                program = Program(name, argv, f"python:{version_text}", snap_start=False, extensions=extensions)
-                python = program.path
-        variables = variables_of(
+        name, number = candidate.function.name, candidate.number
+        version = await self._build(candidate)
+        if self._published.get((name, number)) is version:
+            if not (candidate.retries and self._dispatcher.may_fare_better(version)):
+                restored = self._dispatcher.confirm(version)
+                return Outcome(Ending.RESTORED if restored else Ending.UNCHANGED, version)
+            self.forget(name, number)
+            version = await self._build(candidate)  # the dispatcher takes a version once: the next try is another one
+        if not candidate.begin(version):
+            return Outcome(Ending.GONE)
+        replaces = self._dispatcher.entry(name, number).pool is not None
+        outcome = Outcome(Ending.SERVES, version, replaces=replaces)
+        try:
+            await self._dispatcher.publish(version, keeps_old=candidate.keeps_old)
+        except InitError as error:
+            outcome = Outcome(Ending.INIT_FAILED, version, str(error), replaces)
+            if error.from_outside:
+                return outcome
+        self.remember(version)
+        return outcome
+
+    async def _build(self, candidate: Candidate) -> Version:
+        function, number = candidate.function, candidate.number
+        release = Release(number)
+        if candidate.packages:
+            code, *layers = [await asyncio.to_thread(self._code.ensure, name) for name in candidate.packages]
+            release = Release(number, code, tuple(layers))
+        return await self._builder.build(
             function,
-            task_root=package,
-            python_version=version_text,
-            buckets={name: bucket.path for name, bucket in buckets.items()},
-            own=self._own,
-            number=number,
-            layers=() if release is None else release.layers,
-            aws=self.aws,
-        )
-        if program is not None:
-            variables = variables_of_program(function, program, variables)
-        last = self._published.get((function.name, number))
-        if last is not None and last[0] == function:
-            version = last[1]
-            known = (version.python, version.task_root, version.variables, version.program, version.wrapper)
-            if known == (python, package, variables, program, wrapper):
-                return version
-        return Version(
-            function=function,
-            generation=next(self._generations),
-            python=python,
-            python_version=version_text,
-            task_root=package,
-            variables=variables,
-            number=number,
-            program=program,
-            wrapper=wrapper,
+            release,
+            context=self._context(),
+            last=self._published.get((function.name, number)),
+            progress=lambda line: self._say(f"  {function.name}: {line}"),
         )
 
-    async def check_runtime(self, function: Function, *, folder: Path) -> None:
-        """Let a function pass whose interpreter is on this machine; a program in its code is not looked for.
-
-        Raises:
-            EnvironmentBuildError: it is not.
-        """
-        with self.helped():
-            if runs_a_program(function):
-                runtimes = self.runtimes
-                await asyncio.to_thread(check_program, function, runtimes=runtimes, folder=folder, environ=self._own)
-            else:
-                python = python_of(function, self.runtimes)
-                await asyncio.to_thread(find_interpreter, python, folder=folder, environ=self._own)
+    def remember(self, version: Version) -> None:
+        """Note that `version` is published, so that it is not published again."""
+        self._published[version.function.name, version.number] = version
 
     def forget(self, name: str, number: str) -> None:
-        """The version exists no more; its package may go."""
+        """Note that a version exists no more, or is to be published again; its package may be removed."""
         self._published.pop((name, number), None)
 
-    def distrust(self) -> None:
-        """Check packages anew when they are next built: a function may have damaged its own code."""
-        self._packages.distrust()
+    async def check_runtime(self, function: Function) -> None:
+        """Check that the interpreter of a function is on this machine; a program in its code is not looked for.
 
-    def published(self, version: Version) -> None:
-        """`version` serves now."""
-        self._published[version.function.name, version.number] = (version.function, version)
+        Raises:
+            EnvironmentBuildError: the interpreter is not here, or does not work.
+        """
+        await self._builder.check_runtime(function, folder=self._context().folder)
 
-    def is_published(self, version: Version) -> bool:
-        """Whether `version` is the one that serves already."""
-        last = self._published.get((version.function.name, version.number))
-        return last is not None and last[1] is version
-
-    def clean(self, in_use: Collection[Version], *, keep: Callable[[], set[str]] = set) -> None:
-        """Remove packages that no version uses, and environments that none has used for a week.
-
-        Blocking; only while nothing is being built.
+    async def clean(self, *, keep: Callable[[], set[str]]) -> None:
+        """Remove packages that no version uses, and environments of requirements that none has used for a week.
 
         Args:
-            in_use: versions that still have environments; those published last are kept besides.
-            keep: names of other packages that stay; asked anew for each.
-        """
-        latest = [version for _, version in self._published.values()]
-        used = {version.task_root.name for version in (*latest, *in_use)}
-        self._packages.remove_except(lambda name: name in used or name in keep())
-        pythons = [version.python for version in (*latest, *in_use)]
-        environments = {python.parent.parent.name for python in pythons if python.is_relative_to(self._environments)}
-        remove_unused(self._environments, environments, unused_s=_ENVIRONMENT_UNUSED_S)
+            keep: names of other packages that stay; called again for each package, in a thread.
 
-    async def _environment(self, function: Function, interpreter: Interpreter, progress: Progress) -> Path:
-        assert function.requirements is not None
-        try:
-            return await prepare_environment(
-                function.requirements,
-                interpreter,
-                self._environments,
-                on_line=progress,
-                environ=self._own,
-                uv=find_uv(),
-            )
-        except EnvironmentBuildError as error:
-            raise EnvironmentBuildError(f"functions.{function.name}: {error.message}") from error
+        Raises:
+            StoreError: something cannot be removed.
+        """
+        in_use = [*self._published.values(), *self._dispatcher.versions()]
+        await asyncio.to_thread(self._builder.clean, in_use, keep=keep)

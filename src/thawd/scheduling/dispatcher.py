@@ -1,21 +1,21 @@
 """The one door to functions: every invocation, synchronous or not, enters here.
 
-Finds the function's current version, applies its concurrency limit, leases an environment, runs the invocation, counts
-it. Knows nothing of HTTP, of queues, of processes.
+The dispatcher finds the version that a qualifier stands for, has it published if nothing serves yet, applies the
+function's concurrency limit, leases an environment from the version's pool, runs the invocation and counts it. It knows
+nothing of HTTP, of queues, of processes.
 """
 
 from __future__ import annotations
 
 import asyncio
-import random
 import time
 from collections.abc import Callable, Coroutine, Iterator, Mapping
-from dataclasses import asdict
 from typing import Any
 
 import msgspec
 
 from thawd.environments.init_phase import InitError
+from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import (
     ResourceConflictException,
@@ -27,86 +27,13 @@ from thawd.errors import (
 )
 from thawd.invocation import Invocation, Result, StartKind
 from thawd.resources import ACCOUNT_ID, LATEST, REGION, Function
-from thawd.scheduling.keep_alive import Policy, policy_of
-from thawd.scheduling.pool import Lease, Pool, PoolRetiredError
-from thawd.scheduling.room import Node, StartMethod
+from thawd.scheduling.entries import BEING_PUBLISHED, FunctionEntry, VersionEntry
+from thawd.scheduling.pool import Pool, PoolRetiredError
+from thawd.scheduling.room import Room
+from thawd.scheduling.status import NO_ENVIRONMENTS, document
 from thawd.system.retry import is_set_within
 from thawd.telemetry.metrics import FunctionMetrics, Metrics
 from thawd.wire import frames
-
-_NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
-
-
-class VersionEntry:
-    """One version of a function as the dispatcher sees it.
-
-    Attributes:
-        function: as declared, or as published.
-        number: of the version; ``$LATEST`` for the one that can change.
-        state: Lambda's: ``Pending``, ``Active`` or ``Failed``.
-        reason: why it is not active, or why its last publication failed; None when all is well.
-        pool: environments of what serves, None before the first publication succeeded.
-        decided: set once the first publication has succeeded or failed.
-        provisioned: environments to be kept initialised; None: as its function says.
-        wanted: publishes it; called when it is first invoked. None: whoever declared it sees to that.
-
-    How long its environments are kept was learnt over all its publications.
-    """
-
-    def __init__(self, function: Function, number: str = LATEST, *, wanted: Callable[[], None] | None = None) -> None:
-        self.function = function
-        self.number = number
-        self.state = "Pending"
-        self.reason: str | None = "The function is being published."
-        self.pool: Pool | None = None
-        self.decided = asyncio.Event()
-        self.provisioned: int | None = None
-        self.wanted = wanted
-        self._policy: tuple[tuple[str, float], Policy] | None = None
-
-    def policy(self, function: Function) -> Policy:
-        """How long idle environments are kept, by the words of the function as it is published now."""
-        named = (function.keep_alive, function.idle_timeout_s)
-        if self._policy is None or self._policy[0] != named:
-            self._policy = (named, policy_of(*named))
-        return self._policy[1]
-
-
-class FunctionEntry:
-    """A function: its versions, what its aliases stand for, what is counted over all of them.
-
-    Attributes:
-        latest: the version ``$LATEST``.
-        published: the others, by number.
-        aliases: by name, each with the versions that its invocations go to, and their shares, which sum to 1.
-        asynchronous: by qualifier, fields of its function that are others for asynchronous invocations of that.
-        in_flight: invocations that wait or run.
-        metrics: of all versions together.
-    """
-
-    def __init__(self, function: Function, metrics: FunctionMetrics) -> None:
-        self.latest = VersionEntry(function)
-        self.published: dict[str, VersionEntry] = {}
-        self.aliases: dict[str, Mapping[str, float]] = {}
-        self.asynchronous: Mapping[str, Mapping[str, Any]] = {}
-        self.in_flight = 0
-        self.metrics = metrics
-
-    def find(self, qualifier: str | None) -> VersionEntry | None:
-        """The version that an invocation of `qualifier` goes to; None when there is none."""
-        if qualifier is None or qualifier == LATEST:
-            return self.latest
-        shares = self.aliases.get(qualifier)
-        if shares is None:
-            return self.published.get(qualifier)
-        number = next(iter(shares))
-        if len(shares) > 1:
-            (number,) = random.choices(list(shares), list(shares.values()))
-        return self.latest if number == LATEST else self.published.get(number)
-
-    def all(self) -> list[VersionEntry]:
-        """All its versions."""
-        return [self.latest, *self.published.values()]
 
 
 class Dispatcher:
@@ -120,13 +47,15 @@ class Dispatcher:
 
     def __init__(
         self,
-        node: Node,
+        room: Room,
+        spawner: Spawner,
         metrics: Metrics,
         *,
         max_waiting: int,
         spawn_task: Callable[[Coroutine[None, None, None]], object],
     ) -> None:
-        self._node = node
+        self._room = room
+        self._spawner = spawner
         self._metrics = metrics
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
@@ -139,44 +68,44 @@ class Dispatcher:
         self.on_active: Callable[[str, str], None] = lambda name, number: None
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """These functions exist from now on; those no longer named are retired, with all their versions."""
+        """These functions exist from now on; others are removed, with all their versions."""
         for name in set(self._families) - set(functions):
             for entry in self._families.pop(name).all():
-                self._put_away(entry)
+                self._remove(entry)
         for name, function in functions.items():
             if name in self._families:
                 self._families[name].latest.function = function
             else:
                 self._families[name] = FunctionEntry(function, self._metrics.function(name))
-        self._node.declare(functions)
+        self._room.declare(functions)
 
     def declare_version(
         self, function: Function, number: str, *, wanted: Callable[[], None] | None = None
     ) -> VersionEntry:
-        """The published version `number` of a function that is declared exists from now on.
+        """The version `number` of a declared function exists from now on.
 
         Args:
-            function: as it was published.
-            number: its number.
-            wanted: publishes it here; called when it is first invoked.
+            function: as it was when the version was made.
+            number: of the version.
+            wanted: publishes the version; called when it is invoked and nothing serves.
 
         Raises:
             ResourceNotFoundException: there is no such function (404).
         """
-        family = self._family(function.name)
+        family = self.family(function.name)
         if number not in family.published:
             family.published[number] = VersionEntry(function, number, wanted=wanted)
         return family.published[number]
 
     def remove_version(self, name: str, number: str) -> None:
-        """It exists no more; what runs in it runs to its end."""
-        entry = self._family(name).published.pop(number, None)
+        """A version exists no more; invocations that run in it run to their end."""
+        entry = self.family(name).published.pop(number, None)
         if entry is not None:
-            self._put_away(entry)
+            self._remove(entry)
 
     def set_aliases(self, name: str, aliases: Mapping[str, Mapping[str, float]]) -> None:
-        """Invocations of these aliases of the function `name` go to these versions from now on, by these shares."""
-        self._family(name).aliases = dict(aliases)
+        """Replace the aliases of the function `name`: by alias, the versions it stands for, and their shares."""
+        self.family(name).aliases = dict(aliases)
 
     def provision(self, name: str, number: str, count: int | None) -> None:
         """Keep `count` environments of a version initialised; None: as many as its function says."""
@@ -187,7 +116,7 @@ class Dispatcher:
         elif count and entry.wanted is not None:
             entry.wanted()
 
-    def _put_away(self, entry: VersionEntry) -> None:
+    def _remove(self, entry: VersionEntry) -> None:
         if entry.pool is not None:
             self._retire(entry.pool)
         entry.state, entry.reason = "Failed", "The function was deleted."
@@ -197,15 +126,16 @@ class Dispatcher:
         """Names of the functions declared."""
         return list(self._families)
 
-    def family(self, name: str) -> FunctionEntry:
+    def family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
         """The function `name` with all its versions.
+
+        Args:
+            name: of the function.
+            qualifier: for the message of the error.
 
         Raises:
             ResourceNotFoundException: there is none (404).
         """
-        return self._family(name)
-
-    def _family(self, name: str, qualifier: str | None = None) -> FunctionEntry:
         family = self._families.get(name)
         if family is None:
             raise _not_found(name, qualifier)
@@ -221,18 +151,18 @@ class Dispatcher:
         Raises:
             ResourceNotFoundException: there is none (404).
         """
-        entry = self._family(name, qualifier).find(qualifier)
+        entry = self.family(name, qualifier).find(qualifier)
         if entry is None:
             raise _not_found(name, qualifier)
         return entry
 
     def asynchronous(self, name: str, qualifier: str | None) -> Function:
-        """The function as asynchronous invocations of `qualifier` see it: retries, age, destinations, its limit.
+        """The function with its settings for asynchronous invocations of `qualifier`: retries, age, destinations.
 
         Raises:
             ResourceNotFoundException: there is none (404).
         """
-        family = self._family(name, qualifier)
+        family = self.family(name, qualifier)
         changes = family.asynchronous.get(qualifier or LATEST, {})
         # Source: Lambda developer guide, "Adding a dead-letter queue": versions use that of $LATEST.
         latest = family.latest.function
@@ -240,43 +170,45 @@ class Dispatcher:
         return msgspec.structs.replace(self.entry(name, qualifier).function, **own, **changes)
 
     def versions(self) -> list[Version]:
-        """Versions that serve, or retire and still have environments."""
+        """Versions that serve, and retired ones that still have environments."""
         entries = [entry for family in self._families.values() for entry in family.all()]
         serving = [entry.pool for entry in entries if entry.pool is not None]
         return [pool.version for pool in (*serving, *self._retiring)]
 
     def most_at_once(self, name: str) -> int:
         """The most environments the function `name` can have."""
-        return self._node.most_at_once(self.entry(name).function)
+        return self._room.most_at_once(self.entry(name).function)
 
     async def publish(self, version: Version, *, keeps_old: bool = True) -> None:
-        """Make `version` the one that serves, once it is ready; the old one serves until then.
+        """Have `version` serve once it is ready; what served under its number serves until then.
 
         Args:
-            version: the new one.
-            keeps_old: whether the old one goes on serving when the new one's init fails; else callers get the error.
+            version: the new version.
+            keeps_old: whether the old one goes on serving when the init of the new one fails; else callers get the
+                error.
 
         Raises:
-            InitError: its init failed; where nothing older goes on serving, callers get the error.
-            ResourceNotFoundException: the function is no longer declared.
+            InitError: init failed; where nothing older goes on serving, callers get the error.
+            ResourceNotFoundException: the version was deleted meanwhile (404).
+            ServiceException: no process can be started, or the server stops (500).
         """
         entry = self.entry(version.function.name, version.number)
         pool = Pool(
             version,
-            self._node,
+            self._room,
             max_waiting=self._max_waiting,
             spawn_task=self._spawn_task,
             policy=entry.policy(version.function),
         )
-        pool.on_started = lambda: self._works(entry, pool)
+        pool.on_started = lambda: self._init_succeeded(entry, pool)
         if entry.provisioned is not None:
             pool.provisioned = entry.provisioned
-        self._node.join(pool)
+        self._room.join(pool)
         try:
-            await self._node.prepare(version)
+            await self._spawner.prepare(version)
             await pool.provision()
         except InitError as error:
-            if not self._has(entry):
+            if not self._exists(entry):
                 self._retire(pool)
                 raise self._gone(entry) from error
             if entry.pool is not None and keeps_old and entry.state != "Failed":
@@ -289,13 +221,13 @@ class Dispatcher:
         except BaseException:
             self._retire(pool)
             raise
-        if not self._has(entry):
+        if not self._exists(entry):
             self._retire(pool)
             raise self._gone(entry)
         self._serve(entry, pool, state="Active", reason=None)
 
-    def _has(self, entry: VersionEntry) -> bool:
-        """Whether the version was not deleted meanwhile."""
+    def _exists(self, entry: VersionEntry) -> bool:
+        """Whether the version has not been deleted."""
         family = self._families.get(entry.function.name)
         return family is not None and family.find(entry.number) is entry
 
@@ -307,16 +239,16 @@ class Dispatcher:
         if old is not None:
             self._retire(old)
 
-    def _works(self, entry: VersionEntry, pool: Pool) -> None:
-        """An environment has started: if init failed when the version was published, that is over."""
+    def _init_succeeded(self, entry: VersionEntry, pool: Pool) -> None:
+        """An environment has started: a version whose init failed when it was published is active from now on."""
         if entry.pool is pool and entry.state != "Active":
             entry.state, entry.reason = "Active", None
             self.on_active(entry.function.name, entry.number)
 
     def may_fare_better(self, version: Version) -> bool:
-        """Whether publishing `version` again may succeed: its init failed, or its priming event did.
+        """Whether publishing `version` again may succeed: its init or its priming event failed.
 
-        What they want from outside, an object in a bucket for example, may be there by now.
+        What init needs from outside, for example an object in a bucket, may be there by now.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).
@@ -324,11 +256,27 @@ class Dispatcher:
         entry = self.entry(version.function.name, version.number)
         if entry.pool is None or entry.pool.version is not version or entry.state == "Failed":
             return True
-        refused = self._node.start_method(version).snapshot.get("refused")
-        return refused is not None and frames.PRIMING_FAILED in refused
+        refused = self._spawner.origin(version).unfrozen
+        return refused is not None and frames.PRIMING_FAILED in refused.text
+
+    def confirm(self, version: Version) -> bool:
+        """Withdraw the reason why another version could not replace `version`, which is to go on serving.
+
+        Returns:
+            Whether there was such a reason.
+
+        Raises:
+            ResourceNotFoundException: there is no such version (404).
+        """
+        entry = self.entry(version.function.name, version.number)
+        serves = entry.state == "Active" and entry.pool is not None and entry.pool.version is version
+        if not serves or entry.reason is None:
+            return False
+        entry.reason = None
+        return True
 
     def fail(self, name: str, reason: str, *, number: str = LATEST) -> None:
-        """The version could not be published for `reason`; what it was before goes on serving."""
+        """Record why a version could not be published; what served under its number goes on serving."""
         entry = self.entry(name, number)
         entry.reason = reason
         if entry.pool is None:
@@ -336,19 +284,22 @@ class Dispatcher:
         entry.decided.set()
 
     async def invoke(self, invocation: Invocation) -> Result:
-        """Run `invocation`; the function's own failures are results, with `Result.function_error`.
+        """Run `invocation`; failures of the function itself are results, with `Result.function_error`.
 
         Raises:
-            ResourceNotFoundException: no such function (404).
-            ResourceConflictException: it is still being published (409).
-            ResourceNotReadyException: it could not be published (502).
+            ResourceNotFoundException: there is no such function or version (404).
+            ResourceConflictException: the version is still being published (409).
+            ResourceNotReadyException: the version could not be published (502).
             TooManyRequestsException: a concurrency limit or the queue's bound was reached (429).
             ServiceException: the machine could not start a process (500).
         """
-        family = self._family(invocation.function, invocation.qualifier)
-        entry = self.entry(invocation.function, invocation.qualifier)
         asked_s = time.monotonic()
-        entry = await self._published(entry, invocation)
+        family = self.family(invocation.function, invocation.qualifier)
+        entry = family.find(invocation.qualifier)
+        if entry is None:
+            raise _not_found(invocation.function, invocation.qualifier)
+        if entry.pool is None:
+            entry = await self._published(entry, invocation)
         reserved = family.latest.function.reserved_concurrency
         if reserved is not None and family.in_flight >= reserved:
             family.metrics.throttles += 1
@@ -357,7 +308,10 @@ class Dispatcher:
         self._in_flight += 1
         self._idle.clear()
         try:
-            result = await self._run(entry, invocation, family.metrics)
+            result = await self._run(entry, invocation)
+        except TooManyRequestsException:
+            family.metrics.throttles += 1
+            raise
         finally:
             family.in_flight -= 1
             self._in_flight -= 1
@@ -366,44 +320,14 @@ class Dispatcher:
         _count(family.metrics, result, (time.monotonic() - asked_s) * 1000)
         return result
 
-    async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:
-        """`entry` once it serves, or the version that took its place before it did.
+    async def _run(self, entry: VersionEntry, invocation: Invocation) -> Result:
+        """Run `invocation` in an environment of the version, or of the version that takes its place meanwhile.
 
         Raises:
-            ResourceConflictException: it is still being published (409).
-            ResourceNotReadyException: it could not be published, or was deleted meanwhile (502).
+            TooManyRequestsException: the queue's bound or the deadline was reached (429).
+            ResourceNotFoundException: the version was deleted meanwhile (404).
+            ServiceException: the machine could not start a process, or the server stops (500).
         """
-        while entry.pool is None:
-            await self._wait_decided(entry, invocation)
-            if entry.pool is None:
-                following = self._successor(entry, invocation)
-                if following is None:
-                    raise ResourceNotReadyException(f"The function could not be published: {entry.reason}")
-                entry = following
-        return entry
-
-    def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
-        """What an invocation goes to whose version is gone; None: the version is not gone, or nothing came after it.
-
-        A function that the configuration covered for a while, say, is declared anew when it does no more.
-        """
-        family = self._families.get(invocation.function)
-        found = None if family is None or self._has(entry) else family.find(invocation.qualifier)
-        return None if found is entry else found
-
-    async def _wait_decided(self, entry: VersionEntry, invocation: Invocation) -> None:
-        if entry.wanted is not None:
-            if entry.state == "Failed":  # tried when it was last invoked
-                entry.state, entry.reason = "Pending", "The function is being published."
-                entry.decided.clear()
-            entry.wanted()
-        if not await is_set_within(entry.decided, max(0.0, invocation.queue_deadline - time.monotonic())):
-            raise ResourceConflictException(
-                "The operation cannot be performed at this time. The function is currently in the following state: "
-                f"{entry.state}"
-            )
-
-    async def _run(self, entry: VersionEntry, invocation: Invocation, metrics: FunctionMetrics) -> Result:
         while True:
             pool = entry.pool
             assert pool is not None
@@ -418,88 +342,91 @@ class Dispatcher:
                     entry = await self._published(following, invocation)
             except InitError as error:
                 return Result(error.document, function_error="Unhandled", start_kind=StartKind.COLD)
-            except TooManyRequestsException:
-                metrics.throttles += 1
-                raise
-        return await self._run_in(pool, lease, invocation)
-
-    async def _run_in(self, pool: Pool, lease: Lease, invocation: Invocation) -> Result:
-        self._node.began(lease.environment)
+        self._room.began(lease.environment)
         try:
             return await lease.environment.invoke(invocation, init_ms=lease.init_ms)
         except asyncio.CancelledError:
-            # Whoever asked is gone and nobody will read the answer: the environment is in the middle of something.
+            # The caller is gone and its answer has no reader: the environment is in the middle of something.
             lease.environment.kill()
             raise
         finally:
-            self._node.finished(lease.environment)
+            self._room.finished(lease.environment)
             pool.release(lease)
 
+    async def _published(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry:
+        """Wait until `entry` serves, or the version that takes its place before it does; the one that serves.
+
+        Raises:
+            ResourceConflictException: it is still being published when the invocation's deadline passes (409).
+            ResourceNotReadyException: it could not be published, or was deleted meanwhile (502).
+        """
+        while entry.pool is None:
+            if entry.wanted is not None:
+                if entry.state == "Failed":  # tried when it was last invoked
+                    entry.state, entry.reason = "Pending", BEING_PUBLISHED
+                    entry.decided.clear()
+                entry.wanted()
+            if not await is_set_within(entry.decided, max(0.0, invocation.queue_deadline - time.monotonic())):
+                raise ResourceConflictException(
+                    "The operation cannot be performed at this time. The function is currently in the following "
+                    f"state: {entry.state}"
+                )
+            if entry.pool is None:
+                following = self._successor(entry, invocation)
+                if following is None:
+                    raise ResourceNotReadyException(f"The function could not be published: {entry.reason}")
+                entry = following
+        return entry
+
+    def _successor(self, entry: VersionEntry, invocation: Invocation) -> VersionEntry | None:
+        """The version that an invocation goes to whose own version was deleted; None when there is none.
+
+        For example, the configuration covered a function of the API for a while, and does no more.
+        """
+        family = self._families.get(invocation.function)
+        found = None if family is None or self._exists(entry) else family.find(invocation.qualifier)
+        return None if found is entry else found
+
     def _gone(self, entry: VersionEntry) -> ThawdError:
-        """Why a function has no version that serves any more."""
+        """Why nothing serves any more under a version's number."""
         if self.stopping:
             return ServiceException("thawd is stopping")
         return _not_found(entry.function.name, entry.number)
 
     def _retire(self, pool: Pool) -> None:
-        self._node.retire(pool.version, for_good=not self.stopping)
+        self._spawner.retire(pool.version, for_good=not self.stopping)
         pool.retire()
         self._retiring.add(pool)
-        self._spawn_task(self._bury(pool))
+        self._spawn_task(self._leave_when_empty(pool))
 
-    async def _bury(self, pool: Pool) -> None:
+    async def _leave_when_empty(self, pool: Pool) -> None:
         await pool.empty.wait()
-        self._node.leave(pool)
+        self._room.leave(pool)
         self._retiring.discard(pool)
 
     async def drain(self, grace_s: float) -> int:
-        """Wait until nothing is in flight, at most `grace_s` seconds; how many invocations are left."""
+        """Wait until no invocation is in flight, at most `grace_s` seconds.
+
+        Returns:
+            How many invocations are still in flight.
+        """
         await is_set_within(self._idle, grace_s)
         return self._in_flight
 
     def load(self) -> Iterator[tuple[str, Mapping[str, int], int]]:
-        """Name, environments by state and requests that wait, of each function's newest version."""
+        """For ``$LATEST`` of each function: name, environments by state, requests that wait."""
         for name, family in self._families.items():
             pool = family.latest.pool
-            yield (name, _NO_ENVIRONMENTS, 0) if pool is None else (name, pool.counts(), pool.waiting)
+            yield (name, NO_ENVIRONMENTS, 0) if pool is None else (name, pool.counts(), pool.waiting)
 
     def status(self) -> dict[str, Any]:
         """The functions' part of ``/_thawd/status``."""
-        return {name: self._status(family) for name, family in self._families.items()}
-
-    def _status(self, family: FunctionEntry) -> dict[str, Any]:
-        document = {**self._of_version(family.latest, family.metrics), **family.metrics.summary()}
-        if family.published:
-            versions = {number: self._of_version(entry, family.metrics) for number, entry in family.published.items()}
-            document |= {"versions": versions}
-        return document
-
-    def _of_version(self, entry: VersionEntry, metrics: FunctionMetrics) -> dict[str, Any]:
-        pool = entry.pool
-        method = self._node.start_method(pool.version) if pool is not None else None
-        return {
-            "state": entry.state,
-            "reason": entry.reason,
-            "start": None if method is None else method.start,
-            "start_reason": None if method is None else method.why,
-            "start_reasons": [] if method is None else list(map(asdict, method.obstacles)),
-            "template_init_ms": None if method is None else method.template_init_ms,
-            "snapshot": None if method is None else _snapshot(metrics, method),
-            "environments": pool.counts() if pool is not None else dict(_NO_ENVIRONMENTS),
-            "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
-            "waiting": pool.waiting if pool is not None else 0,
-        }
+        return {name: document(family, self._spawner) for name, family in self._families.items()}
 
 
 def _not_found(name: str, qualifier: str | None) -> ResourceNotFoundException:
     arn = f"arn:aws:lambda:{REGION}:{ACCOUNT_ID}:function:{name}:{qualifier or LATEST}"
     return ResourceNotFoundException(f"Function not found: {arn}")
-
-
-def _snapshot(metrics: FunctionMetrics, method: StartMethod) -> dict[str, Any]:
-    """The version's image, and how long restoring from it takes."""
-    thaws = metrics.starts[StartKind.THAW]
-    return {**method.snapshot, "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
 
 
 def _count(metrics: FunctionMetrics, result: Result, elapsed_ms: float) -> None:

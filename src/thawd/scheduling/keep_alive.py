@@ -1,13 +1,13 @@
-"""How long a function's environments are kept while nobody asks, and when one is started ahead. Pure: `now` is given.
+"""How long idle environments of a function are kept, and when one is started ahead. Pure: `now` is a parameter.
 
 Two policies: a fixed time, and the hybrid histogram policy, which learns from the times that the function was idle.
-`Keeper` applies one of them to a function; the pool asks it, and so does the simulation of `thawd cost`, so that what
-was simulated is what happens.
+`Keeper` applies one of them to a function. The pool asks it, and so does the simulation of `thawd cost`: both decide by
+the same rules.
 
 Source: Shahrad et al., "Serverless in the Wild: Characterizing and Optimizing the Serverless Workload at a Large Cloud
-Provider", USENIX ATC 2020, section 4.2. What differs: with too few or too long idle times the fixed time is taken (the
-paper takes the histogram's range, and a forecast by ARIMA), and as the paper looks at one image of an application, the
-windows are of one environment: what a burst leaves besides it goes by the fixed time.
+Provider", USENIX ATC 2020, section 4.2. Two things differ. With too few or too long idle times the fixed time is taken;
+the paper takes the histogram's range, and a forecast by ARIMA. As the paper looks at one image of an application, the
+windows are for one environment; the fixed time is for others that a burst leaves idle.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ class Windows:
     """What to do when a function becomes idle.
 
     Attributes:
-        prewarm_s: after so many seconds an environment is to be there again; 0: it is kept from the beginning.
-        keep_alive_s: it is kept for so many seconds from then on.
+        prewarm_s: seconds until an environment is started ahead; 0: one is kept from the beginning.
+        keep_alive_s: seconds for which that environment is kept.
     """
 
     prewarm_s: float
@@ -37,17 +37,17 @@ class Windows:
 
 
 class Policy(Protocol):
-    """Decides by what was."""
+    """Decides from the idle times so far."""
 
     def observe(self, idle_s: float) -> None:
-        """The function was idle for so many seconds, until it was invoked."""
+        """The function was idle for `idle_s` seconds until it was invoked."""
 
     def windows(self) -> Windows:
         """What to do in the idle time that begins now."""
 
 
 class FixedPolicy:
-    """Keeps an environment for the same time always, as Lambda does."""
+    """Always keeps an environment for a fixed time, as Lambda does."""
 
     def __init__(self, keep_alive_s: float) -> None:
         self._windows = Windows(0.0, keep_alive_s)
@@ -62,17 +62,17 @@ class FixedPolicy:
 
 @dataclass(frozen=True, slots=True)
 class HistogramParameters:
-    """Those of the paper's evaluation, but for the two that it leaves open.
+    """Parameters of the paper's evaluation; the two that the paper leaves open are ours.
 
     Attributes:
         bin_s: width of a bin, seconds.
-        bins: how many there are; what is idle for longer is out of bounds.
-        head: the quantile of idle times before which no environment is needed; rounded down to its bin's begin.
-        tail: that after which none is needed any more; rounded up to its bin's end.
-        margin: by so much of themselves head and tail are made earlier and later.
-        least_variation: the counts of the bins have at least this coefficient of variation, or say nothing.
-        least_observations: with fewer idle times than this nothing is known yet. Ours.
-        most_out_of_bounds: with a larger share of idle times out of bounds the histogram is too short. Ours.
+        bins: number of bins; longer idle times are out of bounds.
+        head: quantile of idle times before which no environment is needed; rounded down to the beginning of its bin.
+        tail: quantile of idle times after which no environment is needed any more; rounded up to the end of its bin.
+        margin: share of themselves by which head is made earlier and tail later.
+        least_variation: least coefficient of variation of the bins' counts with which the histogram is used.
+        least_observations: least number of idle times with which the histogram is used. Ours.
+        most_out_of_bounds: largest share of idle times out of bounds with which the histogram is used. Ours.
     """
 
     bin_s: float = 60.0
@@ -86,10 +86,10 @@ class HistogramParameters:
 
 
 class HistogramPolicy:
-    """The hybrid histogram policy: unloads for the time in which nobody ever asks, and is back before they do.
+    """The hybrid histogram policy: ends the environment while no request is expected, and starts one before the next.
 
     Args:
-        fallback_s: kept for so long while the histogram does not tell.
+        fallback_s: how long environments are kept while the histogram is not used, seconds.
         parameters: of the histogram.
     """
 
@@ -113,15 +113,15 @@ class HistogramPolicy:
 
     def windows(self) -> Windows:
         """See `Policy.windows`."""
-        if not self.tells():
+        if not self.is_representative():
             return self._fallback
         parameters = self._parameters
         head_s = self._bin_of(parameters.head) * parameters.bin_s * (1 - parameters.margin)
         tail_s = (self._bin_of(parameters.tail) + 1) * parameters.bin_s * (1 + parameters.margin)
         return Windows(head_s, tail_s - head_s)
 
-    def tells(self) -> bool:
-        """Whether the histogram says anything: enough times, few out of bounds, and not the same of all lengths."""
+    def is_representative(self) -> bool:
+        """Whether the histogram is used: enough idle times, few out of bounds, and some lengths far more often."""
         parameters = self._parameters
         observed = self._total + self._out_of_bounds
         if observed < parameters.least_observations or not self._total:
@@ -131,13 +131,13 @@ class HistogramPolicy:
         return self.variation() >= parameters.least_variation
 
     def variation(self) -> float:
-        """Coefficient of variation of the bins' counts: their standard deviation by their mean."""
+        """Coefficient of variation of the bins' counts: their standard deviation divided by their mean."""
         mean = self._total / self._parameters.bins
         variance = self._squares / self._parameters.bins - mean**2
         return math.sqrt(max(0.0, variance)) / mean if mean else 0.0
 
     def _bin_of(self, quantile: float) -> int:
-        """The bin in which this share of the idle times within bounds is reached."""
+        """The bin in which `quantile` of the idle times within bounds is reached."""
         wanted = quantile * self._total
         reached = 0
         for place, count in enumerate(self._counts):
@@ -148,21 +148,22 @@ class HistogramPolicy:
 
 
 def policy_of(name: str, fixed_s: float) -> Policy:
-    """The policy of that name.
+    """The policy called `name`.
 
     Args:
         name: one of `POLICIES`.
-        fixed_s: the fixed time, which the histogram falls back on.
+        fixed_s: the fixed time, which the histogram policy falls back on, seconds.
     """
     return HistogramPolicy(fixed_s) if name == HISTOGRAM else FixedPolicy(fixed_s)
 
 
 class Keeper:
-    """Applies a policy to one function: follows when it is idle, says until when environments are kept.
+    """Applies a policy to one function: notes when the function is idle, says until when environments are kept.
 
     Args:
-        policy: decides.
-        surplus_s: an environment that the policy is not about is kept for so long after its last use, seconds.
+        policy: the policy.
+        surplus_s: how long environments besides the one that the policy is about are kept after their last use,
+            seconds.
     """
 
     def __init__(self, policy: Policy, *, surplus_s: float) -> None:
@@ -172,13 +173,13 @@ class Keeper:
         self._idle_since_s: float | None = None
 
     def asked(self, now_s: float) -> None:
-        """Somebody asks for an environment: the function is idle no more."""
+        """A request needs an environment: the function is idle no more."""
         if self._idle_since_s is not None:
             self.policy.observe(now_s - self._idle_since_s)
             self._idle_since_s = None
 
     def at_rest(self, now_s: float) -> None:
-        """Nothing runs and nobody waits: the function is idle from now on."""
+        """No request runs or waits: the function is idle from now on."""
         if self._idle_since_s is None:
             self._idle_since_s = now_s
             self._windows = self.policy.windows()
@@ -187,25 +188,25 @@ class Keeper:
         """Until when an environment is kept.
 
         Args:
-            idle_since_s: when it was used last, or had been started.
-            chosen: whether it is the one that would be used next.
+            idle_since_s: when it was last used, or started.
+            chosen: whether the next request would get this one.
         """
         since_s, windows = self._idle_since_s, self._windows
         if since_s is None:
             return idle_since_s + self.surplus_s
         if windows.prewarm_s and idle_since_s < since_s + windows.prewarm_s - _EARLY_S:
-            return since_s  # nobody asks so soon
+            return since_s  # no request is expected so soon
         if chosen:
             return since_s + windows.prewarm_s + windows.keep_alive_s
         return idle_since_s + self.surplus_s
 
     def prewarm_at_s(self) -> float | None:
-        """When one is to be there again; None: it is kept, or the function is not idle."""
+        """When an environment is to be started ahead; None: one is kept, or the function is not idle."""
         if self._idle_since_s is None or not self._windows.prewarm_s:
             return None
         return self._idle_since_s + self._windows.prewarm_s
 
     def prewarm_until_s(self) -> float | None:
-        """Until when what was started ahead is kept; None with `prewarm_at_s`."""
+        """Until when an environment that was started ahead is kept; None where `prewarm_at_s` is None."""
         at_s = self.prewarm_at_s()
         return None if at_s is None else at_s + self._windows.keep_alive_s

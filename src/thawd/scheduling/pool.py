@@ -1,13 +1,15 @@
-"""The environments of one version: who gets an idle one, when another is started, when an idle one ends.
+"""The environments of one version: which request gets one, when another is started, when an idle one ends.
+
+The dispatcher leases environments here; the pool asks the room before it starts one.
 
 Guarantees:
 - the environment used last is used first, so that those a quiet function no longer needs grow old and end;
-- as many environments start as requests wait, at once, within what the node has room for;
-- a request takes whatever comes first, a start or an environment that became free;
+- as many environments start in parallel as requests wait, as far as the machine has room;
+- a request takes whatever comes first: an environment that has started, or one that became idle;
 - synchronous requests go before asynchronous ones;
-- how long idle environments are kept, and when one is started ahead, is the keep-alive policy's to say;
-- a start that fails is told to whoever waits, once, and is not repeated before `_Failure.until_s`; but one that failed
-  when the version was published is, once, by the first request.
+- the keep-alive policy decides how long idle environments are kept, and when one is started ahead;
+- a start that fails fails the waiting requests, once, and is not repeated before `_Failure.until_s`; but an init that
+  failed when the version was published is repeated by the first request, once.
 """
 
 from __future__ import annotations
@@ -24,7 +26,7 @@ from thawd.environments.version import Version
 from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.invocation import Invocation
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
-from thawd.scheduling.room import Node
+from thawd.scheduling.room import Room
 from thawd.system.retry import backoff_s
 
 _BACKOFF_FIRST_S = 1.0
@@ -32,17 +34,23 @@ _BACKOFF_LAST_S = 60.0
 _EXPIRY_RECHECK_S = 0.5
 _UNUSED_DEATHS = 3
 _TIMER_EARLY_S = 0.001
-# A start that has been given room begins in the loop's next turn, and comes to its spawn in that one.
+# Loop turns between reserving room and spawning the process.
 _TURNS_TO_SPAWN = 2
 
 
 class PoolRetiredError(Exception):
-    """A newer version has taken over; ask its pool."""
+    """A newer version serves; ask its pool."""
 
 
 @dataclass(slots=True)
 class _Failure:
-    """The last start failed: how, until when no other is tried, and how many failed in a row."""
+    """The last start failed.
+
+    Attributes:
+        error: how.
+        until_s: no other start before this time, ``time.monotonic()`` seconds.
+        failures: number of failures in a row.
+    """
 
     error: InitError | ServiceException
     until_s: float
@@ -51,11 +59,11 @@ class _Failure:
 
 @dataclass(slots=True)
 class Lease:
-    """An environment in use, to be given back by `Pool.release`.
+    """An environment in use, until `Pool.release`.
 
     Attributes:
-        environment: it.
-        init_ms: time of its start when this request is the first it serves, else None.
+        environment: the environment.
+        init_ms: how long its start took, where the request waited for it, milliseconds; else None.
     """
 
     environment: Environment
@@ -66,17 +74,17 @@ class Pool:
     """The environments of one version.
 
     Attributes:
-        version: it.
-        retired: whether a newer version has taken over; environments end as they become free.
+        version: the version whose environments these are.
+        retired: whether a newer version serves; environments end as they become idle.
         provisioned: environments to be kept initialised.
         on_started: called each time an environment has started.
-        empty: set while there is no environment and no start.
+        empty: set while there is no environment and none is starting.
     """
 
     def __init__(
         self,
         version: Version,
-        node: Node,
+        room: Room,
         *,
         max_waiting: int,
         spawn_task: Callable[[Coroutine[None, None, None]], object],
@@ -85,23 +93,23 @@ class Pool:
         """See the class.
 
         Args:
-            version: whose environments they are.
-            node: gives room and starts them.
-            max_waiting: most requests that wait.
-            spawn_task: runs a start.
-            policy: how long they are kept while idle; None: for the function's ``idle_timeout_s``.
+            version: the version whose environments these are.
+            room: the machine's room; starts environments.
+            max_waiting: most requests that may wait.
+            spawn_task: runs a start in the background.
+            policy: how long idle environments are kept; None: for the function's ``idle_timeout_s``.
         """
         self.version = version
         self.retired = False
         self.on_started: Callable[[], None] = lambda: None
         self.empty = asyncio.Event()
         self.empty.set()
-        self._node = node
+        self._room = room
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
         self._busy: set[Environment] = set()
-        self._dying: set[Environment] = set()  # ended by us, their room released; the kernel is not done with them
+        self._dying: set[Environment] = set()  # killed, and their room released; the kernel still ends them
         self._unused_deaths = 0
         self._starting = 0
         self._starting_provisioned = 0
@@ -109,7 +117,7 @@ class Pool:
         self._waiting_asynchronous: deque[asyncio.Future[Lease]] = deque()
         self._failure: _Failure | None = None
         self.provisioned = version.function.provisioned_concurrency
-        self._first_try_left = False  # init failed at publication, and no request has had it tried again
+        self._first_try_left = False  # init failed at publication, and no request has repeated it
         idle_timeout_s = version.function.idle_timeout_s
         self._keeper = Keeper(policy or FixedPolicy(idle_timeout_s), surplus_s=idle_timeout_s)
         self._prewarmed_at_s: float | None = None
@@ -126,7 +134,7 @@ class Pool:
         return {"idle": len(self._idle), "busy": len(self._busy), "starting": self._starting}
 
     def keeping(self) -> dict[str, float]:
-        """When an environment is to be there again once the function is idle, and how long it is kept; seconds."""
+        """The windows of the keep-alive policy, as `Windows` has them; seconds."""
         windows = self._keeper.policy.windows()
         return {"prewarm_s": round(windows.prewarm_s, 3), "keep_alive_s": round(windows.keep_alive_s, 3)}
 
@@ -135,7 +143,7 @@ class Pool:
         return [*self._idle, *self._busy]
 
     async def acquire(self, invocation: Invocation) -> Lease:
-        """An environment for `invocation`: idle, else whichever is started or freed first.
+        """Lease an environment for `invocation`: an idle one, else the first that starts or becomes idle.
 
         Raises:
             InitError: the function's init fails.
@@ -169,16 +177,16 @@ class Pool:
             return await waiter
         except BaseException:
             if waiter.done() and not waiter.cancelled() and waiter.exception() is None:
-                self.release(waiter.result())  # the caller went away just as it was served
+                self.release(waiter.result())  # the caller was cancelled after it had got its lease
             raise
         finally:
             timer.cancel()
             if waiter in queue:
                 queue.remove(waiter)
-                self._look_whether_at_rest()
+                self._check_at_rest()
 
     def _expire(self, waiter: asyncio.Future[Lease]) -> None:
-        """The waiter's deadline has passed: throttled, unless a start is under way that may be for it."""
+        """The deadline of a waiting request has passed: throttle it, unless an environment is starting for it."""
         if waiter.done():
             return
         if self._starting:
@@ -187,31 +195,31 @@ class Pool:
             waiter.set_exception(_throttled("no execution environment became free in time"))
 
     def release(self, lease: Lease) -> None:
-        """Give the environment back; the first in the queue gets it."""
+        """End a lease; the first waiting request gets the environment."""
         environment = lease.environment
         if environment not in self._busy:
-            return  # it died meanwhile
+            return  # the environment died meanwhile
         self._unused_deaths = 0
         self._busy.discard(environment)
-        if self.retired or environment.dying or (not environment.provisioned and self._node.must_yield(self)):
+        if self.retired or environment.dying or (not environment.provisioned and self._room.must_yield(self)):
             self._end(environment)
         else:
             self._available(environment, init_ms=None)
-        self._look_whether_at_rest()
+        self._check_at_rest()
 
     def grow(self) -> None:
-        """Start as many environments as requests wait and as provisioned ones are missing, within the node's room."""
+        """Start an environment for each request that waits and each missing provisioned one, while there is room."""
         if self.retired or self._backs_off():
             return
-        while self._missing_provisioned() > 0 and self._node.reserve(self):
+        while self._missing_provisioned() > 0 and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=True))
-        while self._starting < self.waiting and self._node.reserve(self):
+        while self._starting < self.waiting and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
 
     async def provision(self) -> None:
-        """Start the provisioned environments and wait until they are ready, or have failed."""
+        """Start the provisioned environments and wait until each is ready or has failed."""
         starts = []
-        while self._missing_provisioned() > 0 and self._node.reserve(self):
+        while self._missing_provisioned() > 0 and self._room.reserve(self):
             starts.append(self._begin_start(provisioned=True))
         await asyncio.gather(*starts)
 
@@ -225,7 +233,7 @@ class Pool:
         self.grow()
 
     def provisioned_ready(self) -> int:
-        """How many of them are."""
+        """How many provisioned environments are ready."""
         return sum(environment.provisioned for environment in self.all())
 
     @property
@@ -244,7 +252,7 @@ class Pool:
         return any(not waiter.done() for waiter in self._waiting)
 
     def seed_failure(self, error: InitError | ServiceException) -> None:
-        """Init was tried when the version was published, and failed: the first request has it tried again at once.
+        """Init failed when the version was published: the first request repeats it without a back-off.
 
         Source: AWS Lambda developer guide, "Failures during the Init phase": init runs again with the first invoke.
         """
@@ -252,7 +260,7 @@ class Pool:
         self._first_try_left = True
 
     def retire(self) -> None:
-        """End idle environments now, busy ones when they become free, and start none any more."""
+        """End idle environments now, busy ones when they become idle, and start none any more."""
         self.retired = True
         if self._reaper is not None:
             self._reaper.cancel()
@@ -262,7 +270,7 @@ class Pool:
             for waiter in queue:
                 if not waiter.done():
                     waiter.set_exception(PoolRetiredError())
-        self._settle()
+        self._set_if_empty()
 
     def oldest_idle_s(self) -> float | None:
         """See `Tenant`."""
@@ -282,30 +290,30 @@ class Pool:
         return self._failure is not None and time.monotonic() < self._failure.until_s
 
     def _begin_start(self, *, provisioned: bool) -> Coroutine[None, None, None]:
-        """Count a start, in room reserved before; the coroutine does it."""
+        """Count a start, in room reserved before; the coroutine that is returned does the start."""
         self._starting += 1
         self._starting_provisioned += provisioned
         self.empty.clear()
         return self._start(provisioned=provisioned)
 
     async def _start(self, *, provisioned: bool) -> None:
-        """Start one environment; its failure is told to those who wait, never raised."""
+        """Start one environment; a failure goes to the waiting requests and is not raised."""
         environment: Environment | None = None
         failure: InitError | ServiceException | None = None
         try:
             if not self.retired:
-                environment = await self._node.start(self.version, provisioned=provisioned)
+                environment = await self._room.start(self.version, provisioned=provisioned)
         except (InitError, ServiceException) as error:
             failure = error
-        except Exception as error:  # a bug of ours must not take the server down: the waiting are told
+        except Exception as error:  # a bug of ours must not end the server: the requests fail
             failure = ServiceException(f"an execution environment could not be started: {error!r}")
         finally:
             self._starting -= 1
             self._starting_provisioned -= provisioned
             if environment is None:
-                self._node.release(self)
-                self._look_whether_at_rest()
-                self._settle()
+                self._room.release(self)
+                self._check_at_rest()
+                self._set_if_empty()
         if failure is not None:
             self._failed(failure)
         if environment is not None:
@@ -317,7 +325,7 @@ class Pool:
         environment.provisioned = provisioned
         environment.on_end = self._on_end
         self._busy.add(environment)
-        if environment.ended.is_set():  # it died between its first word and now
+        if environment.ended.is_set():  # it died just after it was ready
             self._on_end(environment)
         elif self.retired or environment.dying:
             self._busy.discard(environment)
@@ -325,10 +333,10 @@ class Pool:
         else:
             self._busy.discard(environment)
             self._available(environment, init_ms=None if provisioned else environment.init_ms)
-            self._look_whether_at_rest()
+            self._check_at_rest()
 
     def _failed(self, error: InitError | ServiceException) -> None:
-        """Tell all who wait: each would start the same init again, and it has just failed."""
+        """Fail all waiting requests: each would repeat the init that has just failed. Then back off."""
         failures = 1 if self._failure is None else self._failure.failures + 1
         now_s = time.monotonic()
         by_itself = not (isinstance(error, InitError) and error.from_outside)
@@ -343,11 +351,12 @@ class Pool:
                         waiter.set_exception(_copy(error))
 
     def _try_again(self, failure: _Failure) -> None:
-        """The back-off has passed; by the loop's timer, which may be a moment early by the clock."""
+        """The back-off has passed, by the loop's timer, which may be a moment early by the clock."""
         failure.until_s = 0.0
         self.grow()
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
+        """Lease the environment to the first waiting request, else keep it idle."""
         for queue in (self._waiting, self._waiting_asynchronous):
             while queue:
                 waiter = queue.popleft()
@@ -358,18 +367,18 @@ class Pool:
         environment.idle_since = time.monotonic()
         self._idle.append(environment)
         if not environment.provisioned:
-            if self._node.should_yield(self):
+            if self._room.should_yield(self):
                 self._end(environment)
-            elif self._reaper is None:  # else it looks sooner: this one is due after all others
+            elif self._reaper is None:  # else the reaper runs sooner: this environment is due after all others
                 self._schedule_reaping()
 
     def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
-        """End an environment; its room is free at once, not only when the kernel is done with it.
+        """End an environment; its room is released immediately, before the kernel has ended the process.
 
         Args:
-            environment: it.
-            after_turns: of the loop it is killed. While the kernel takes its memory down, one that is to take its
-                place waits for a processor, a thaw for as long as it takes itself; so that one is spawned first.
+            environment: the environment.
+            after_turns: loop turns before the kill. While the kernel frees the memory of one process, a start in its
+                place waits for a processor, about as long as a thaw takes; so that start is spawned first.
         """
         if environment in self._idle:
             self._idle.remove(environment)
@@ -377,45 +386,45 @@ class Pool:
         self._dying.add(environment)
         environment.dying = True
         _kill_after(environment, after_turns)
-        self._node.release(self)
+        self._room.release(self)
 
     def _on_end(self, environment: Environment) -> None:
-        """An environment is dead, by our hand or its own."""
+        """An environment is dead, killed by this pool or not."""
         if environment in self._dying:
             self._dying.discard(environment)
         else:
             if environment in self._idle:
                 self._idle.remove(environment)
             self._busy.discard(environment)
-            self._node.release(self)
+            self._room.release(self)
             if environment.served == 0 and not self.retired:
                 self._died_unused(InitError.of_exit(environment.child))
-            self._look_whether_at_rest()
+            self._check_at_rest()
         self.grow()
-        self._settle()
+        self._set_if_empty()
 
     def _died_unused(self, error: InitError) -> None:
-        """An environment died before its first invocation, and so may the next: no loop of starts.
+        """An environment died before its first invocation, and so may the next: do not start one after another.
 
-        Once or twice somebody may have killed it; after that it is taken for the function's own doing.
+        Once or twice it may have been killed from outside; from the third death on the function is held responsible.
         """
         self._unused_deaths += 1
         if not error.from_outside or self._unused_deaths >= _UNUSED_DEATHS:
             self._failed(InitError(str(error), error.document))
 
-    def _settle(self) -> None:
+    def _set_if_empty(self) -> None:
         if not (self._idle or self._busy or self._dying or self._starting):
             self.empty.set()
 
-    def _look_whether_at_rest(self) -> None:
-        """The function may have become idle: from then on its policy says what is kept."""
+    def _check_at_rest(self) -> None:
+        """If the function has become idle, start an idle time of its keep-alive policy."""
         if not (self._busy or self._starting or self.waiting or self.retired):
             self._keeper.at_rest(time.monotonic())
             self._schedule_reaping()
 
     def _schedule_reaping(self) -> None:
-        """Look at idle environments when the next of them is due, or when one is to be started ahead."""
-        # They are ordered by idle_since: appended as they become idle, taken from the end.
+        """Set the timer of `_reap`: when the next idle environment is due, or one is to be started ahead."""
+        # Idle environments are ordered by idle_since: appended as they become idle, taken from the end.
         last = next((e for e in reversed(self._idle) if not e.provisioned), None)
         first = next((e for e in self._idle if not e.provisioned), None)
         dues = [self._keeper.kept_until_s(e.idle_since, chosen=e is last) for e in {first, last} if e is not None]
@@ -431,7 +440,7 @@ class Pool:
         self._reaper = asyncio.get_running_loop().call_later(wait_s, self._reap)
 
     def _reap(self) -> None:
-        """End what has been idle too long, start what is wanted ahead; sleep until the next one is due."""
+        """End environments that have been idle too long, start one ahead if it is time, and set the next timer."""
         self._reaper = None
         now_s = time.monotonic() + _TIMER_EARLY_S
         kept = [environment for environment in self._idle if not environment.provisioned]
@@ -449,12 +458,12 @@ class Pool:
         self._prewarmed_at_s = at_s
         if self.all() or self._starting or self._backs_off() or now_s >= until_s:
             return
-        if self._node.reserve(self):
+        if self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
 
 
 def _kill_after(environment: Environment, turns: int) -> None:
-    """Kill it now, or when the loop has turned so often."""
+    """Kill the environment after this many loop turns; 0: now."""
     if turns:
         asyncio.get_running_loop().call_soon(_kill_after, environment, turns - 1)
     else:
@@ -466,7 +475,7 @@ def _throttled(why: str) -> TooManyRequestsException:
 
 
 def _copy(error: InitError | ServiceException) -> InitError | ServiceException:
-    """The same error anew: one that is raised again and again would hold on to every caller it met."""
+    """A copy of the error: an exception that is raised again and again keeps the frames of all its callers alive."""
     if isinstance(error, InitError):
         return InitError(str(error), error.document, from_outside=error.from_outside)
     return ServiceException(error.message)

@@ -1,7 +1,7 @@
-"""How many environments a function's schedule of provisioned concurrency asks for at a time. Pure.
+"""How many environments a function's schedule of provisioned concurrency asks for at a given time. Pure.
 
-Each entry sets the count at its times, and the count stays until the next time of any entry; at any moment the one
-that came last is in force, whether a server ran when it came or not.
+Each entry sets the count at its times, and the count holds until the next time of any entry. The entry whose time came
+last is in force, whether or not a server ran at that time.
 
 Source: Application Auto Scaling user guide, "Scheduled scaling"; Lambda developer guide, "Managing Lambda provisioned
 concurrency with Application Auto Scaling".
@@ -20,11 +20,11 @@ _LONGEST_LOOK_S = 60 * 366 * 86_400.0
 
 
 class ProvisionedPlan:
-    """A function's entries.
+    """The schedule of one function.
 
     Args:
-        entries: in the file's order; of two for the same time, the later one holds.
-        otherwise: environments before the first time of any.
+        entries: in the order of the file; of two entries with one time, the later one is in force.
+        otherwise: environments before the first time of any entry.
     """
 
     def __init__(self, entries: Sequence[ProvisionedSchedule], *, otherwise: int) -> None:
@@ -41,7 +41,7 @@ class ProvisionedPlan:
         return self._otherwise if last is None else last[1]
 
     def next_change(self, now: float) -> float | None:
-        """The first time after `now` that is any entry's; None when there is none any more."""
+        """The first time of any entry after `now`, seconds since the epoch; None when there is none any more."""
         times = [at for schedule, _ in self._entries if (at := schedule.after(now, anchor=0.0)) is not None]
         return min(times, default=None)
 

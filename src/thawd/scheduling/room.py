@@ -1,6 +1,6 @@
 """How many environments fit this machine, and whose turn it is when not all fit.
 
-`Node` is the seam for other machines: the pools ask it for room and for environments and know nothing of processes.
+Each pool is a tenant: it asks for room before it starts an environment, and gives it back when the environment ends.
 """
 
 from __future__ import annotations
@@ -9,30 +9,28 @@ import asyncio
 import os
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol
 
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.storage import StorageWatch
-from thawd.environments.starts.origin import Obstacle
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError
-from thawd.invocation import StartKind
 from thawd.resources import Function
 
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
 _WATCH_S = 0.1
-# An environment that was ended to make room has gone, with all that it held, soon after; else another goes.
-_ROOM_TRIES = 20
+# Tries of a start where no process is left, and after how many of them one more idle environment is ended: what an
+# ended environment held is free soon after.
+_START_TRIES = 20
 _TRIES_FOR_EACH = 5
-_ROOM_RETRY_S = 0.05
+_RETRY_S = 0.05
 
 
 class Tenant(Protocol):
-    """A pool, as the node sees it."""
+    """A pool, as the room sees it."""
 
     version: Version
 
@@ -40,103 +38,16 @@ class Tenant(Protocol):
         """Whether it would start an environment if there were room."""
 
     def is_urgent(self) -> bool:
-        """Whether somebody waits for the answer: synchronous requests go before asynchronous ones."""
+        """Whether a synchronous request waits: these go before asynchronous ones."""
 
     def oldest_idle_s(self) -> float | None:
-        """Since when its longest idle environment that may be ended is idle; None when there is none."""
+        """When its longest idle environment that may be ended became idle; None when there is none."""
 
     def end_oldest_idle(self) -> None:
-        """End that one; its room is released at once."""
+        """End the longest idle environment; its room is released immediately."""
 
     def grow(self) -> None:
-        """There may be room now: start what is waited for."""
-
-
-@dataclass(frozen=True, slots=True)
-class StartMethod:
-    """How environments of a version start.
-
-    Attributes:
-        start: the fastest way there is: ``thaw``, ``fork`` or ``cold``.
-        obstacles: why none of the faster ones, the first cause first.
-        template_init_ms: how long init took in the template, or before the freeze; None when there is neither.
-        snapshot: state of the version's image, after Lambda's SnapStart.
-    """
-
-    start: StartKind
-    obstacles: tuple[Obstacle, ...]
-    template_init_ms: float | None
-    snapshot: dict[str, Any]
-
-    @property
-    def why(self) -> str | None:
-        """All obstacles in one text: where all have one reason, that; None when there is none."""
-        reasons = {obstacle.reason for obstacle in self.obstacles}
-        if len(reasons) == 1:
-            return reasons.pop()
-        return "; ".join(obstacle.text for obstacle in self.obstacles) or None
-
-
-class Node(Protocol):
-    """A machine that runs environments.
-
-    Attributes:
-        max_environments: most at once.
-    """
-
-    max_environments: int
-
-    def declare(self, functions: Mapping[str, Function]) -> None:
-        """Count by these declarations from now on."""
-
-    def join(self, tenant: Tenant) -> None:
-        """Take part in the division of the room."""
-
-    def leave(self, tenant: Tenant) -> None:
-        """Take part no more; call it once the tenant has released all its room."""
-
-    def most_at_once(self, function: Function) -> int:
-        """The most environments that `function` can ever have here, at least 1."""
-
-    async def prepare(self, version: Version) -> None:
-        """Make ready what environments of `version` are started from.
-
-        Raises:
-            InitError: the function's init failed.
-            ServiceException: the machine could not start a process.
-        """
-
-    def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """Start no more environments of `version`; those there are live on.
-
-        Args:
-            version: it.
-            for_good: it exists no more; else the server stops, and the next one may have it again.
-        """
-
-    def start_method(self, version: Version) -> StartMethod:
-        """How environments of `version` start."""
-
-    def reserve(self, tenant: Tenant) -> bool:
-        """Set room for one more environment aside; False when there is none, and `grow` is called when there may be."""
-
-    def release(self, tenant: Tenant) -> None:
-        """Give the room of one environment back."""
-
-    def should_yield(self, tenant: Tenant) -> bool:
-        """Whether an environment of `tenant` that has just become idle had better end, because another waits for it."""
-
-    def must_yield(self, tenant: Tenant) -> bool:
-        """The same although `tenant` has requests waiting: the other has none at all, and has waited long enough."""
-
-    async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """Start an environment in room set aside before."""
-
-    def began(self, environment: Environment) -> None:
-        """An invocation runs in `environment`: its memory is watched."""
-
-    def finished(self, environment: Environment) -> None:
-        """The invocation is over."""
+        """There may be room now: start environments for what waits."""
 
 
 def default_memory_mb() -> int:
@@ -151,25 +62,31 @@ def default_memory_mb() -> int:
 
 
 def default_max_environments() -> int:
-    """Environments at once by CPU: 16 for each core this process may use."""
+    """Most environments at a time: 16 for each core that this process may use."""
     return ENVIRONMENTS_PER_CPU * len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else 32
 
 
-class LocalNode:
-    """This machine.
+class Room:
+    """This machine's room, and who gets it.
 
-    Room is counted in environments and in MiB of their memory limits; a function with reserved concurrency has its
-    share of the environments to itself, the others divide what is left. Who finds no room waits in line, and nobody
-    overtakes whom the shared room has not sufficed for; but who has synchronous requests goes before who has only
+    Room is counted in environments and in MiB of their memory limits. A function with reserved concurrency has its
+    share of the environments to itself; the others divide the rest. A tenant that finds no room waits in line, and no
+    later tenant takes shared room before it; but tenants with synchronous requests go before those with only
     asynchronous ones.
 
     Args:
         spawner: starts environments.
         functions: as declared; their reserved concurrency is set aside.
-        memory_mb: room for the memory limits of all environments together, MiB.
-        max_environments: room in environments.
-        patience_s: so long a function without any environment waits before a busy one must give one up between two
-            requests, seconds; one with synchronous requests does not wait for one that has only asynchronous ones.
+        memory_mb: most of the memory limits of all environments together, MiB.
+        max_environments: most environments at a time.
+        patience_s: how long a function without any environment waits before a busy function has to give one up between
+            two requests, seconds. A function with synchronous requests does not wait for one that has only
+            asynchronous ones.
+
+    Attributes:
+        max_environments: most environments at a time.
+        memory_mb: most of their memory limits together, MiB.
+        storage: looks at the temporary folders of busy environments; None: nothing does.
     """
 
     def __init__(
@@ -181,7 +98,7 @@ class LocalNode:
         max_environments: int,
         patience_s: float = 1.0,
     ) -> None:
-        self.spawner = spawner
+        self._spawner = spawner
         self.memory_mb = memory_mb
         self.max_environments = max_environments
         self._patience_s = patience_s
@@ -189,23 +106,23 @@ class LocalNode:
         self._count: dict[Tenant, int] = {}
         self._used_mb = 0
         self._tenants: list[Tenant] = []
-        self._line: dict[Tenant, float] = {}  # who waits for room, since when; in order of asking
+        self._line: dict[Tenant, float] = {}  # tenants that wait for room, and since when; in order
         self._offering = False
         self.storage: StorageWatch | None = None
         self._busy: set[Environment] = set()
         self._any_busy = asyncio.Event()
 
     def declare(self, functions: Mapping[str, Function]) -> None:
-        """Count by these declarations from now on."""
+        """Count reserved concurrency by these declarations from now on."""
         self._functions = dict(functions)
         self._offer_soon()
 
     def join(self, tenant: Tenant) -> None:
-        """Take part in the division of the room."""
+        """Let the tenant take part in the division of the room."""
         self._tenants.append(tenant)
 
     def leave(self, tenant: Tenant) -> None:
-        """Take part no more; call it once the tenant has released all its room."""
+        """The tenant takes part no more; call it once the tenant has released all its room."""
         if tenant in self._tenants:
             self._tenants.remove(tenant)
         self._line.pop(tenant, None)
@@ -218,7 +135,13 @@ class LocalNode:
         return max(1, min(by_memory, by_count))
 
     def reserve(self, tenant: Tenant) -> bool:
-        """See `Node.reserve`; ends the longest idle environments of other functions when that makes the room."""
+        """Reserve room for one more environment of `tenant`.
+
+        The longest idle environments of other functions are ended where that makes the room.
+
+        Returns:
+            False when there is no room; `tenant.grow` is called when there may be.
+        """
         if self._is_behind_another(tenant) or not self._make_room(tenant):
             self._line.setdefault(tenant, time.monotonic())
             return False
@@ -228,17 +151,20 @@ class LocalNode:
         return True
 
     def release(self, tenant: Tenant) -> None:
-        """See `Node.release`."""
+        """Release the room of one environment."""
         self._count[tenant] -= 1
         self._used_mb -= tenant.version.function.memory_mb
         self._offer_soon()
 
     def should_yield(self, tenant: Tenant) -> bool:
-        """See `Node.should_yield`."""
+        """Whether an environment of `tenant` that has just become idle should end, as another tenant waits for room."""
         return any(self._would_help(tenant, other) for other in self._waiting_in_line())
 
     def must_yield(self, tenant: Tenant) -> bool:
-        """See `Node.must_yield`."""
+        """Whether a busy environment of `tenant` is to end after its request, although more of them wait.
+
+        Another tenant has none at all, and has waited long enough.
+        """
         if not self._line:
             return False
         now_s = time.monotonic()
@@ -247,64 +173,53 @@ class LocalNode:
             for other in self._waiting_in_line()
         )
         if must and self._line.pop(tenant, None) is not None:
-            self._line[tenant] = now_s  # it had its turn: to the end of the line
+            self._line[tenant] = now_s  # it had its turn, and goes to the end of the line
         return must
 
     def _has_waited_enough(self, other: Tenant, now_s: float, *, before: Tenant) -> bool:
-        """Whether `other`, in the line, is to get what `before` could go on using."""
+        """Whether `other`, in the line, is to get room that `before` could go on using."""
         if before.is_urgent() and not other.is_urgent():
-            return False  # it would be asked for the room at once: an environment ended and started for each request
+            return False  # `before` would get it back soon: one environment ended and one started for each request
         alone = self._count.get(other, 0) == 0
         if other.is_urgent() and not before.is_urgent():
             return alone or self._line[other] <= now_s - self._patience_s
         return alone and self._line[other] <= now_s - self._patience_s
 
-    async def prepare(self, version: Version) -> None:
-        """See `Node.prepare`."""
-        await self.spawner.prepare(version)
-
-    def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """See `Node.retire`."""
-        self.spawner.retire(version, for_good=for_good)
-
-    def start_method(self, version: Version) -> StartMethod:
-        """See `Node.start_method`."""
-        origin = self.spawner.origin(version)
-        init_ms = origin.init_ms
-        return StartMethod(
-            origin.start, origin.obstacles, None if init_ms is None else round(init_ms, 3), origin.describe()
-        )
-
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
-        """See `Node.start`. Where no process is left, environments that are idle give theirs, zombies included."""
-        for tries in range(_ROOM_TRIES):
+        """Start an environment in reserved room; where no process is left, end idle environments of any tenant.
+
+        Raises:
+            InitError: the function's init failed, or an after-restore hook.
+            NoRoomError: no process or memory is left, also without the idle environments (500).
+            ServiceException: the machine could not start a process (500).
+        """
+        for tries in range(_START_TRIES):
             try:
-                return await self.spawner.start(version, provisioned=provisioned)
+                return await self._spawner.start(version, provisioned=provisioned)
             except NoRoomError:
                 ended = tries % _TRIES_FOR_EACH == 0 and self._end_idle(None)
-                if (tries == 0 and not ended) or tries == _ROOM_TRIES - 1:
+                if (tries == 0 and not ended) or tries == _START_TRIES - 1:
                     raise
-            await asyncio.sleep(_ROOM_RETRY_S)
-            self.spawner.sweep()
+            await asyncio.sleep(_RETRY_S)
         raise AssertionError("the last try returns or raises")
 
     def began(self, environment: Environment) -> None:
-        """An invocation runs in `environment`: its memory is watched."""
+        """An invocation begins in `environment`: its memory and its temporary folder are watched."""
         self._busy.add(environment)
         self._any_busy.set()
         if self.storage is not None:
             self.storage.began(environment)
 
     def finished(self, environment: Environment) -> None:
-        """The invocation is over."""
+        """The invocation in `environment` has ended."""
         self._busy.discard(environment)
         if not self._busy:
             self._any_busy.clear()
 
     async def watch_memory(self) -> None:
-        """Until cancelled: look at the memory of busy environments and kill those over their limit.
+        """Look at the memory of busy environments and kill those over their limit, until cancelled.
 
-        With cgroups the kernel does it and this finds nothing to do; idle environments cost nothing.
+        With cgroups the kernel kills them first. Idle environments cost nothing.
         """
         while True:
             await self._any_busy.wait()
@@ -317,7 +232,7 @@ class LocalNode:
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
     def _reserved(self, tenant: Tenant) -> int | None:
-        """Reserved concurrency as it is declared now: it changes without a new version."""
+        """Reserved concurrency as it is declared now: a change of it makes no new version."""
         function = tenant.version.function
         return self._functions.get(function.name, function).reserved_concurrency
 
@@ -332,13 +247,13 @@ class LocalNode:
         return sum(count for tenant, count in self._count.items() if self._is_unreserved(tenant))
 
     def _waiting_in_line(self) -> list[Tenant]:
-        """Who still wants room; those whose requests have gone leave the line."""
+        """Tenants that still want room; those whose requests have gone leave the line."""
         for tenant in [tenant for tenant in self._line if not tenant.wants_room()]:
             del self._line[tenant]
         return list(self._line)
 
     def _is_behind_another(self, tenant: Tenant) -> bool:
-        """Whether room for `tenant` would be taken from somebody before it in the line."""
+        """Whether room for `tenant` would be taken from a tenant before it in the line."""
         if not self._line:
             return False
         line = self._waiting_in_line()
@@ -350,9 +265,9 @@ class LocalNode:
         return any(self._would_take_from(other, taking=tenant) for other in before)
 
     def _would_take_from(self, waiting: Tenant, *, taking: Tenant) -> bool:
-        """Whether there is no room for `waiting` once `taking` has got its own."""
+        """Whether there would be no room for `waiting` once `taking` has room for one environment more."""
         if not self._is_unreserved(waiting) and not self._fits_count(waiting):
-            return False  # it waits for its own share
+            return False  # it waits for its reserved share
         both_mb = waiting.version.function.memory_mb + taking.version.function.memory_mb
         if self._used_mb + both_mb > self.memory_mb:
             return True
@@ -360,7 +275,7 @@ class LocalNode:
         return both_shared and self._shared_count() + 2 > self._shared_total()
 
     def _would_help(self, ending: Tenant, wanting: Tenant) -> bool:
-        """Whether the end of an environment of `ending` brings `wanting` nearer to its room."""
+        """Whether the end of an environment of `ending` brings `wanting` nearer to room."""
         if ending is wanting:
             return False
         if not self._fits_count(wanting):
@@ -379,7 +294,7 @@ class LocalNode:
     def _fits_count(self, tenant: Tenant) -> bool:
         reserved = self._reserved(tenant)
         if reserved is not None:
-            # By tenant, not by function: while a new version replaces the old one, each has its own.
+            # By tenant, not by function: while a new version replaces the old one, each has the whole share.
             return self._count.get(tenant, 0) < reserved
         return self._shared_count() < self._shared_total()
 
@@ -388,7 +303,7 @@ class LocalNode:
         return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
     def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:
-        """End the environment that has been idle longest, of any tenant but the one asking; False if there is none."""
+        """End the environment that has been idle longest, of any tenant but `asking`; False when there is none."""
         candidates = [
             (since, index)
             for index, tenant in enumerate(self._tenants)
@@ -402,7 +317,7 @@ class LocalNode:
         return True
 
     def _offer_soon(self) -> None:
-        """Offer room once what is being done is done: who gets it reserves, and reserving may release."""
+        """Offer room in the loop's next turn: a tenant that gets room reserves it, and reserving may release room."""
         if self._line and not self._offering:
             self._offering = True
             asyncio.get_running_loop().call_soon(self._offer)

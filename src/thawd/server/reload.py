@@ -34,7 +34,7 @@ class Reloader:
     async def reload(self) -> None:
         """Read the configuration again, publish what has changed, and print a line about it. Never raises."""
         self._reports.over()
-        self._platform.execution.publisher.distrust()
+        self._platform.execution.builder.distrust()
         if await self.catch_up(retry=True):
             say("configuration reloaded")
 
@@ -64,5 +64,5 @@ class Reloader:
         if changed:
             self._reports.say(f"thawd: changes of {', '.join(changed)} take effect at the next start")
         self._platform.take_over(msgspec.structs.replace(settings, **in_force))
-        await self._platform.publications.publish_all(self._platform.settings.functions, retry=retry)
+        await self._platform.control.publish(retry=retry)
         await self._platform.sources.declare()

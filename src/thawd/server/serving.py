@@ -165,7 +165,7 @@ class Server:
             ready_file: written at the end.
         """
         platform = self._platform
-        await platform.publications.publish_all(platform.settings.functions)
+        await platform.control.publish()
         install_lease_signal_handler()
         works: list[Coroutine[None, None, None]] = [platform.sources.run()]
         works += [watcher.run() for watcher in platform.watchers.values()]
@@ -193,7 +193,7 @@ class Server:
         await serving
         if self._platform.emulated is not None:
             await self._platform.emulated.close()
-        self._platform.execution.spawner.flush_logs()
+        self._platform.execution.launcher.flush_logs()
         say("stopped")
         if self._lost is not None:
             raise StartError(f"the server stopped because {self._lost}")
@@ -229,7 +229,7 @@ class Server:
     def _on_stop_signal(self) -> None:
         if self._stop.is_set():
             complain("thawd: stopping immediately; invocations in flight are ended")
-            self._platform.execution.spawner.children.kill_all()
+            self._platform.execution.launcher.children.kill_all()
             self._platform.events.break_off()
             self._platform.stores.patience_s = 0.0
         self._stop.set()

@@ -1,14 +1,14 @@
 """AWS Lambda's Runtime API: the platform's end of an environment whose program is not thawd's own runtime.
 
-Each environment has an endpoint of its own, ``http://127.0.0.1:PORT``, told to it as ``AWS_LAMBDA_RUNTIME_API``. Seen
-from `Environment` it takes the place of the frames: what the program asks and answers here becomes the same news
-(READY, INIT_ERROR, a result), and an INVOKE frame sent to it becomes the answer to the program's ``next``.
+Each environment has its own endpoint, ``http://127.0.0.1:PORT``, which the variable ``AWS_LAMBDA_RUNTIME_API`` names.
+`Environment` uses it like the control channel of thawd's own runtime: requests and answers of the program become the
+frames READY and INIT_ERROR and results, and an INVOKE frame becomes the answer to the program's ``next``.
 
 Guarantees:
-- an invocation is handed to the program only when it, and every extension, has asked for the next;
-- a result is passed on when the program asks for the next invocation, or has ended: whoever is handed the environment
-  then never meets one that is still busy, or about to end;
-- each request is checked against the state the program is in; a wrong one is answered and changes nothing.
+- the program gets an invocation only when it, and every extension, has asked for the next;
+- a result is passed on when the program asks for the next invocation, or has ended: the next invocation never gets an
+  environment that is still busy, or about to end;
+- each request is checked against the state of the program; a request out of order is refused and changes nothing.
 
 Source: AWS Lambda developer guide, "Using the Lambda runtime API for custom runtimes". Error types, states and their
 names are those of AWS's Runtime Interface Emulator.
@@ -38,7 +38,7 @@ _INVOCATION = "/2018-06-01/runtime/invocation/"
 _EXTENSION = "/2020-01-01/extension/"
 _TELEMETRY = ("/2020-08-15/logs", "/2022-07-01/telemetry")
 _OK = b'{"status":"OK"}\n'
-# How long a program that has told why it cannot start may take to end, so that its last words are in the log.
+# How long a program that has reported why it cannot start may take to end, so that its last output is in the log.
 _INIT_ERROR_S = 0.3
 _decode = msgspec.json.Decoder().decode
 
@@ -46,14 +46,14 @@ Answer = Callable[[dict[str, Any], bytes], None]
 
 
 class ProgramState(enum.StrEnum):
-    """What the program is doing, by AWS's names."""
+    """The state of the program, by AWS's names."""
 
     STARTED = "Started"
     INIT_ERROR = "InitError"
     RESTORING = "Restoring"
     RESTORE_ERROR = "RestoreError"
     READY = "Ready"
-    """It has asked for the next invocation; that it gets one does not change this."""
+    """It has asked for the next invocation; the state stays when it gets one."""
     RESPONDING = "InvocationResponse"
     RESPONSE_SENT = "ResponseSent"
 
@@ -65,15 +65,15 @@ class RuntimeApi:
     """The endpoint of one environment.
 
     Attributes:
-        extensions: the Extensions API beside it.
-        connections: open ones.
+        extensions: the Extensions API of the environment.
+        connections: open connections.
         pid: of the program; None before it has been started.
-        address: host and port, once it is open.
+        address: host and port, once `open` has returned.
     """
 
     def __init__(self, extensions: ExtensionsApi, *, snap_start: bool) -> None:
         self.extensions = extensions
-        self.extensions.on_change = self._settle
+        self.extensions.on_change = self._check_ready
         self.connections: set[HttpConnection] = set()
         self.pid: int | None = None
         self._snap_start = snap_start
@@ -95,7 +95,7 @@ class RuntimeApi:
         self.address = ""
 
     async def open(self) -> None:
-        """Listen; `address` is known from here on.
+        """Listen; `address` is known then.
 
         Raises:
             OSError: no descriptors or ports left.
@@ -114,11 +114,11 @@ class RuntimeApi:
     def attach(
         self, on_frame: Callable[[int, Any, bytes], None], *, on_answer: Answer, on_lost: Callable[[], None]
     ) -> None:
-        """Tell the environment from now on.
+        """Report to the environment from now on.
 
         Args:
-            on_frame: takes READY, INIT_ERROR and PART as if they had come as frames.
-            on_answer: takes the head of a RESULT and the payload, which may be any bytes.
+            on_frame: gets READY, INIT_ERROR and PART as if they had come as frames.
+            on_answer: gets the head of a RESULT and the payload, which may be any bytes.
             on_lost: called once when nothing more can come.
         """
         self._on_frame = on_frame
@@ -126,13 +126,13 @@ class RuntimeApi:
         self._on_lost = on_lost
 
     def send(self, kind: int, head: bytes, body: bytes = b"") -> None:
-        """Hand an invocation over; `head` is that of an INVOKE frame."""
+        """Take an invocation for the program; `head` is that of an INVOKE frame."""
         assert kind == frames.INVOKE
         self._current = event_of(_decode(head), body)
         self._deliver()
 
     def pause(self) -> None:
-        """Leave the rest of a streamed response unread; the program then waits when it writes."""
+        """Leave the rest of a streamed response unread; the program waits when it writes more."""
         if self._streaming is not None:
             self._streaming.pause()
 
@@ -142,7 +142,7 @@ class RuntimeApi:
             self._streaming.resume()
 
     def close(self) -> None:
-        """End all connections and listen no more. Twice does no harm."""
+        """End all connections and listen no more. May be called twice."""
         if self._server is not None:
             self._server.close()
             self._server = None
@@ -150,18 +150,18 @@ class RuntimeApi:
             connection.abort()
 
     def runtime_ended(self) -> None:
-        """The program has ended: what it said last counts, then there will be no more."""
+        """The program has ended: its last answer counts, and no more will come."""
         self._has_ended = True
         if self._is_truncated:
-            self._result = None  # that it has ended says more
+            self._result = None  # the end of the program explains more
         self._pass_on()
-        self._tell_init_error()
+        self._report_init_error()
         self._check_lost()
 
     # What connections call.
 
     def begin(self, request: Request) -> None:
-        """See `Handler`. Parts of a streamed response are passed on as they come where the answer is wanted so."""
+        """See `Handler`. Where the caller wants a stream, parts of the response are passed on as they come."""
         current = self._current
         if request.method != "POST" or b"origin" in request.headers:
             return
@@ -263,14 +263,14 @@ class RuntimeApi:
             self._refuse_transition(replaced, ProgramState.READY)
         request.on_lost = lambda: self._unpark(request)
         self._pass_on()
-        self._settle()
+        self._check_ready()
 
     def _unpark(self, request: Request) -> None:
         if self._parked is request:
             self._parked = None
 
-    def _settle(self) -> None:
-        """The program or an extension is waiting: the environment may be ready, an invocation may begin."""
+    def _check_ready(self) -> None:
+        """The program or an extension waits: the environment may be ready, or an invocation may begin."""
         if not self._is_ready and self._parked is not None and self.extensions.all_waiting():
             self._is_ready = True
             self.extensions.close_registration()
@@ -286,8 +286,8 @@ class RuntimeApi:
                 return
             current.begun = True
             self._last_id = current.identifier
-            self.extensions.invoke(current.told)
-        # It is kept until it is answered: a program that loses the connection may ask again and gets it again.
+            self.extensions.invoke(current.extension_event)
+        # The invocation is kept until it is answered: a program that loses the connection asks again and gets it again.
         self._parked = None
         parked.answer(200, current.event, headers=current.headers)
 
@@ -303,7 +303,7 @@ class RuntimeApi:
             message = f"Exceeded maximum allowed payload size ({limit_bytes} bytes)."
             refuse(request, 413, "RequestEntityTooLarge", message)
             return
-        # Source: trailers of a streamed response tell that it broke off in the middle.
+        # Source: the guide's page: trailers of a streamed response say that it failed in the middle.
         error_type = request.header(b"lambda-runtime-function-error-type") if mode == "streaming" else ""
         if error_type:
             self._answered(broken_off(request, error_type), failed=True)
@@ -319,7 +319,7 @@ class RuntimeApi:
 
     def _answered(self, payload: bytes, *, failed: bool, content_type: str | None = None) -> None:
         current, self._current = self._current, None
-        self.resume()  # whoever was behind has all of it; the program's next request is to be read
+        self.resume()  # the response is complete; the program's next request is to be read
         self._streaming = None
         assert current is not None
         if self._peak is None and self.pid is not None:
@@ -335,7 +335,7 @@ class RuntimeApi:
             self._pass_on()
 
     def _pass_on(self) -> None:
-        """Tell the result: whoever awaits it may use the environment again, or sees that it has ended."""
+        """Pass the result on: from then on the environment may be used again, or has ended."""
         result, self._result = self._result, None
         if result is not None:
             self._on_answer(*result)
@@ -344,7 +344,7 @@ class RuntimeApi:
         if not self._snap_start or self._state is not ProgramState.STARTED:
             self._refuse_transition(request, ProgramState.RESTORING)
             return
-        # Nothing is frozen between the hooks: the environment that ran the first kind is the one that runs the second.
+        # Nothing is frozen between the hooks: one environment runs both kinds.
         self._state = ProgramState.RESTORING
         request.answer(200)
 
@@ -357,19 +357,19 @@ class RuntimeApi:
         self._init_error = message_of(document), document
         request.answer(202, _OK)
         if self._has_ended:
-            self._tell_init_error()
+            self._report_init_error()
         else:
-            asyncio.get_running_loop().call_later(_INIT_ERROR_S, self._tell_init_error)
+            asyncio.get_running_loop().call_later(_INIT_ERROR_S, self._report_init_error)
 
-    def _tell_init_error(self) -> None:
-        told, self._init_error = self._init_error, None
-        if told is not None:
-            self._on_frame(frames.INIT_ERROR, {"message": told[0]}, told[1])
+    def _report_init_error(self) -> None:
+        reported, self._init_error = self._init_error, None
+        if reported is not None:
+            self._on_frame(frames.INIT_ERROR, {"message": reported[0]}, reported[1])
 
     def _check_lost(self) -> None:
         # Extensions have connections of their own, which last longer than the program.
         if all(connection in self.extensions.connections for connection in self.connections):
-            # Soon, not now: what came in the same turn of the loop is heard first.
+            # In the next turn of the loop: input of this turn is handled first.
             asyncio.get_running_loop().call_soon(self._on_lost)
 
     def _refuse_transition(self, request: Request, wanted: ProgramState) -> None:

@@ -1,7 +1,7 @@
-"""AWS Lambda's Extensions API: programs that run beside a function's own and are told of its invocations and its end.
+"""AWS Lambda's Extensions API: programs that run beside a function's own and get its invocations and its end as events.
 
-An external extension is an executable in ``extensions/`` of the code, started by `extensions`; an internal one is part
-of the function's own process. Both register here, then ask for one event after the other.
+An external extension is an executable in ``extensions/`` of the code, started by `environments.extensions`; an internal
+one is part of the function's own process. Both register here, then ask for one event after the other.
 
 Source: AWS Lambda developer guide, "Using the Lambda Extensions API to create extensions".
 """
@@ -43,11 +43,13 @@ class Extension:
     """One extension.
 
     Attributes:
-        name: of its file, or as it calls itself.
+        name: of its file, or as it registered.
         external: whether it is a process of its own.
-        identifier: what it shows with each request.
-        state: what it is doing.
-        events: those it is told of.
+        identifier: sent with each of its requests.
+        state: its state.
+        events: the kinds of events that it gets.
+        parked: its request for the next event; None while it has none open.
+        queue: events that it has not got yet.
     """
 
     __slots__ = ("events", "external", "identifier", "name", "parked", "queue", "state")
@@ -63,16 +65,16 @@ class Extension:
 
     @property
     def is_waiting(self) -> bool:
-        """Whether it has dealt with all it was told and waits for more."""
+        """Whether it has handled all its events and waits for the next."""
         return self.state is ExtensionState.READY and not self.queue
 
-    def tell(self, event: bytes) -> None:
-        """Give it an event, now or when it asks next."""
+    def send(self, event: bytes) -> None:
+        """Send it an event, now or when it asks next."""
         self.queue.append(event)
         self.hand_out()
 
     def hand_out(self) -> None:
-        """Answer its request for the next event, if there are both."""
+        """Answer its request for the next event, if there is a request and an event."""
         if self.parked is not None and self.queue:
             parked, self.parked = self.parked, None
             self.state = ExtensionState.RUNNING
@@ -84,10 +86,10 @@ class ExtensionsApi:
     """The extensions of one environment.
 
     Attributes:
-        on_change: called when one of them waits for its next event.
-        on_registered: called when one has registered.
-        on_fault: called with error type and message when one has told that it cannot go on.
-        connections: those of extensions.
+        on_change: called when an extension waits for its next event.
+        on_registered: called when an extension has registered.
+        on_fault: called with error type and message when an extension reports that it cannot go on.
+        connections: the connections of extensions.
     """
 
     def __init__(self, *, function: str, number: str, handler: str, external: list[str]) -> None:
@@ -101,7 +103,7 @@ class ExtensionsApi:
         self._is_open = True
 
     def all(self) -> list[Extension]:
-        """All there are, registered or not yet."""
+        """All extensions, registered or not."""
         return list(self._all.values())
 
     def all_waiting(self) -> bool:
@@ -113,28 +115,28 @@ class ExtensionsApi:
         return all(extension.state is not ExtensionState.STARTED for extension in self._all.values())
 
     def close_registration(self) -> None:
-        """The init phase is over."""
+        """The init phase is over: internal extensions cannot register any more."""
         self._is_open = False
 
-    def invoke(self, told: dict[str, Any]) -> None:
-        """An invocation begins."""
-        self._tell("INVOKE", told)
+    def invoke(self, event: dict[str, Any]) -> None:
+        """An invocation begins: send its event."""
+        self._send_all("INVOKE", event)
 
     def shut_down(self, reason: str, *, deadline_ms: int) -> None:
-        """The environment ends.
+        """The environment ends: send SHUTDOWN.
 
         Args:
             reason: ``spindown``, ``timeout`` or ``failure``.
-            deadline_ms: when they are killed, milliseconds since 1970.
+            deadline_ms: when extensions are killed, milliseconds since 1970.
         """
-        self._tell("SHUTDOWN", {"eventType": "SHUTDOWN", "shutdownReason": reason, "deadlineMs": deadline_ms})
+        self._send_all("SHUTDOWN", {"eventType": "SHUTDOWN", "shutdownReason": reason, "deadlineMs": deadline_ms})
 
-    def _tell(self, kind: str, event: dict[str, Any]) -> None:
-        told = None
+    def _send_all(self, kind: str, event: dict[str, Any]) -> None:
+        encoded = None
         for extension in self._all.values():
             if kind in extension.events:
-                told = told or _encode(event)
-                extension.tell(told)
+                encoded = encoded or _encode(event)
+                extension.send(encoded)
 
     def handle(self, request: Request, operation: str) -> None:
         """Answer a request whose path ends in `operation`."""
@@ -243,7 +245,7 @@ class ExtensionsApi:
         self.on_fault(error_type, f"the extension {extension.name} reported an error")
 
     def _known(self, request: Request) -> Extension | None:
-        """The extension that asks; None when it is not told which it is, and then that is the answer."""
+        """The extension that sent the request; None after answering 403 when its identifier is missing or wrong."""
         identifier = request.header(b"lambda-extension-identifier")
         if not identifier:
             why = "Missing Lambda-Extension-Identifier header"

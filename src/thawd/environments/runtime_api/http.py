@@ -1,7 +1,7 @@
 """HTTP/1.1 between the platform and the programs inside one environment: requests in, answers out, one write each.
 
-Knows nothing of Lambda's paths; those are in `runtime_api` and `extensions_api`. What comes over a connection was
-written by user code, so all of it is bounded, and what is no HTTP ends the connection and nothing else.
+Knows nothing of Lambda's paths; those are in `endpoint` and `extensions`. User code writes to these connections, so
+every size is bounded, and input that is not HTTP ends the connection and nothing else.
 """
 
 from __future__ import annotations
@@ -17,9 +17,9 @@ import httptools
 from thawd.telemetry.console import complain
 
 MAX_HEAD_BYTES = 2 << 20
-"""Of a request line with all headers: awslambdaric sends up to 1 MiB of X-Ray cause in one."""
+"""Of a request line with all headers: awslambdaric sends up to 1 MiB of X-Ray cause in one header."""
 MAX_CONNECTIONS = 64
-"""Of one environment at once; a runtime and ten extensions need a dozen."""
+"""Most open connections of one environment; a runtime and ten extensions need a dozen."""
 
 _STATUS_LINES = {status.value: f"HTTP/1.1 {status.value} {status.phrase}\r\n".encode() for status in HTTPStatus}
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -27,17 +27,17 @@ _JSON = b"Content-Type: application/json\r\n"
 
 
 class Request:
-    """One request, and the way to answer it.
+    """One request, which `answer` answers.
 
     Attributes:
         connection: over which it came.
         method: for example ``GET``.
         path: without the query.
         headers: by lower-case name; of several with one name the last. Trailers of a chunked body are among them.
-        body: what came, unless `sink` took it; nothing beyond `limit_bytes` is kept.
+        body: the body, up to `limit_bytes`; empty with a `sink`.
         size_bytes: of the whole body.
         limit_bytes: the largest body that is kept.
-        sink: takes the body piece by piece as it comes; None: it is gathered in `body`.
+        sink: takes the body piece by piece as it comes; None: the pieces are joined in `body`.
         on_lost: called when the connection is lost before the answer.
     """
 
@@ -56,7 +56,7 @@ class Request:
 
     @property
     def is_too_large(self) -> bool:
-        """Whether the body is larger than what is kept."""
+        """Whether the body is larger than `limit_bytes`."""
         return self.size_bytes > self.limit_bytes
 
     def header(self, name: bytes) -> str:
@@ -64,7 +64,7 @@ class Request:
         return self.headers.get(name, b"").decode("latin-1")
 
     def answer(self, status: int, body: bytes = b"", *, headers: bytes = _JSON) -> None:
-        """Answer it, once.
+        """Answer the request, once.
 
         Args:
             status: HTTP status.
@@ -74,7 +74,7 @@ class Request:
         self.connection.answer(self, status, headers, body)
 
     def pause(self) -> None:
-        """Read no more of the body for now: whoever takes it is slower than the sender."""
+        """Read no more of the body for now: its reader is slower than the sender."""
         self.connection.pause()
 
     def resume(self) -> None:
@@ -83,15 +83,15 @@ class Request:
 
 
 class Handler(Protocol):
-    """Who answers the requests of a connection."""
+    """Answers the requests of a connection."""
 
     connections: set[HttpConnection]
 
     def begin(self, request: Request) -> None:
-        """The headers of `request` are there; it may be given a sink."""
+        """The headers of `request` have come; its sink may be set now."""
 
     def handle(self, request: Request) -> None:
-        """`request` is complete and is to be answered, now or later."""
+        """`request` is complete; answer it now or later."""
 
     def closed(self, connection: HttpConnection) -> None:
         """`connection` was closed by the other side."""
@@ -146,13 +146,13 @@ class HttpConnection(asyncio.Protocol):
             self._refuse(431)
 
     def _refuse(self, status: int) -> None:
-        """What came is no request that can be answered in order: the connection ends."""
+        """Refuse input that is not a request, and close the connection."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(_STATUS_LINES[status] + b"Content-Length: 0\r\nConnection: close\r\n\r\n")
             self._transport.close()
 
     def eof_received(self) -> None:
-        """Called by asyncio: whoever has closed its end waits for no answer."""
+        """Called by asyncio; a client that has closed its end waits for no answer."""
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Called by asyncio."""
@@ -205,7 +205,7 @@ class HttpConnection(asyncio.Protocol):
         self._in_head = True
         keep_alive = self._parser.should_keep_alive()
         if self._current is not None:
-            # Pipelined: nothing more is read until there is nobody in front of it.
+            # Pipelined: nothing more is read until the requests before it are answered.
             self._waiting.append((request, keep_alive))
             self.pause()
             return
@@ -221,7 +221,7 @@ class HttpConnection(asyncio.Protocol):
     def answer(self, request: Request, status: int, headers: bytes, body: bytes) -> None:
         """See `Request.answer`."""
         if self._transport is None or request is not self._current:
-            return  # nobody listens any more
+            return  # the connection is lost, or the request was answered
         self._current = None
         last = b"\r\n" if self._keep_alive else b"Connection: close\r\n\r\n"
         self._transport.write(
@@ -230,7 +230,7 @@ class HttpConnection(asyncio.Protocol):
         if not self._keep_alive:
             self._transport.close()
         elif self._waiting:
-            # Not at once: a thousand pipelined requests would be as many calls deep.
+            # In the next turn of the loop: a thousand pipelined requests would be a thousand calls deep.
             asyncio.get_running_loop().call_soon(self._take_next)
 
     def _take_next(self) -> None:

@@ -1,4 +1,4 @@
-"""What travels over the Runtime API: an invocation as headers and event, and what programs tell, as documents. Pure
+"""What travels over the Runtime API: an invocation as headers and event, and what programs report, as documents. Pure
 but for the clock.
 """
 
@@ -25,29 +25,29 @@ _decode = msgspec.json.Decoder().decode
 
 @dataclass(slots=True)
 class Current:
-    """The invocation under way.
+    """The current invocation.
 
     Attributes:
         identifier: its request id.
         headers: of the answer to ``next``, lines that end in CR LF.
-        event: its body.
-        told: the event that extensions get.
-        sent_s: when it was handed to the endpoint, ``time.monotonic()`` seconds.
-        limit_bytes: how large a streamed response may be that is wanted part by part; None: it is wanted whole.
-        begun: whether it has been handed to the program.
+        event: the body of that answer.
+        extension_event: the event that extensions get.
+        sent_s: when the endpoint got it, ``time.monotonic()`` seconds.
+        limit_bytes: largest streamed response whose parts are passed on as they come; None: it is passed on whole.
+        begun: whether the program has got it.
     """
 
     identifier: str
     headers: bytes
     event: bytes
-    told: dict[str, Any]
+    extension_event: dict[str, Any]
     sent_s: float
     limit_bytes: int | None
     begun: bool = False
 
 
 def event_of(head: dict[str, Any], payload: bytes) -> Current:
-    """What the program is answered for an invocation; `head` is that of its INVOKE frame."""
+    """The current invocation, from the head and the body of its INVOKE frame."""
     deadline_ms = int(time.time() * 1000 + head["left_ms"])
     lines = [
         ("Content-Type", "application/json"),
@@ -55,7 +55,7 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
         ("Lambda-Runtime-Deadline-Ms", str(deadline_ms)),
         ("Lambda-Runtime-Invoked-Function-Arn", head["arn"]),
     ]
-    told: dict[str, Any] = {
+    extension_event: dict[str, Any] = {
         "eventType": "INVOKE",
         "deadlineMs": deadline_ms,
         "requestId": head["id"],
@@ -63,12 +63,12 @@ def event_of(head: dict[str, Any], payload: bytes) -> Current:
     }
     if trace := head.get("trace"):
         lines.append(("Lambda-Runtime-Trace-Id", trace))
-        told["tracing"] = {"type": "X-Amzn-Trace-Id", "value": trace}
+        extension_event["tracing"] = {"type": "X-Amzn-Trace-Id", "value": trace}
     if client := head.get("client"):
         lines.append(("Lambda-Runtime-Client-Context", _one_line(client)))
     headers = "".join(f"{name}: {_printable(value)}\r\n" for name, value in lines)
     encoded = headers.encode("latin-1", "replace")
-    return Current(head["id"], encoded, payload, told, time.monotonic(), head.get("stream"))
+    return Current(head["id"], encoded, payload, extension_event, time.monotonic(), head.get("stream"))
 
 
 def _one_line(text: str) -> str:
@@ -80,12 +80,12 @@ def _one_line(text: str) -> str:
 
 
 def _printable(value: str) -> str:
-    """`value` without line ends: nobody adds a header by them."""
+    """`value` without line ends, by which a caller could add headers."""
     return value.replace("\r", " ").replace("\n", " ").replace("\0", " ")
 
 
 def document_of(request: Request) -> bytes:
-    """The error document that a program has sent; one made of its header where it sent none, or too much."""
+    """The error document that a program has sent; one made from its header where it sent none, or too much."""
     error_type = request.header(b"lambda-runtime-function-error-type") or "Runtime.Unknown"
     if request.is_too_large:
         message = f"The error document has {request.size_bytes} bytes, more than {MAX_PAYLOAD_BYTES}"
@@ -94,10 +94,10 @@ def document_of(request: Request) -> bytes:
 
 
 def message_of(document: bytes) -> str:
-    """What an error document says, for people."""
+    """Type and message of an error document, for people."""
     try:
-        told = _decode(document)
-        return f"{told['errorType']}: {told['errorMessage']}"
+        decoded = _decode(document)
+        return f"{decoded['errorType']}: {decoded['errorMessage']}"
     except (msgspec.DecodeError, KeyError, TypeError):
         return document[:1000].decode(errors="replace")
 

@@ -1,4 +1,4 @@
-"""How much memory a process has had at most, seen from outside it."""
+"""The peak memory of a process, read from outside it."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class PeakMemory:
         self._read_at_s = 0.0
 
     def kib(self) -> int:
-        """Peak resident memory in KiB; of a process that has ended what it was last, 0 where nothing tells."""
+        """Peak resident memory in KiB; the last figure of a process that has ended, 0 where none can be read."""
         now_s = time.monotonic()
         if self._kib and now_s - self._read_at_s < _READ_EVERY_S:
             return self._kib

@@ -16,13 +16,13 @@ _HIERARCHIES = Path("/sys/fs/cgroup")
 
 
 class AddedController(MemoryLimiter):
-    """Limits memory as another limiter does, and something else besides, by one controller of version 1.
+    """Limits memory as another limiter does, and another resource by one controller of version 1.
 
     Args:
         memory: the other limiter.
-        parent: group in which those of environments are.
-        controller: its name.
-        files: what to write into a group, by file: made from the memory limit in MiB.
+        parent: the group that contains the groups of environments.
+        controller: name of the controller.
+        files: returns the values to write into a group, by file, for a memory limit in MiB.
         words: what is limited, for the operator.
     """
 
@@ -68,11 +68,11 @@ class AddedController(MemoryLimiter):
             self.make(group, limit_mib)
             move_into(group, pid)
         except OSError:
-            pass  # it has ended already
+            pass  # the process has ended
 
 
 class _Both(MemoryLimit):
-    """The memory limit, and what else ends with the environment."""
+    """The memory limit, and a callback for the end of the environment."""
 
     def __init__(self, memory: MemoryLimit, *, on_close: Callable[[], object]) -> None:
         self._memory = memory
@@ -91,7 +91,7 @@ class _Both(MemoryLimit):
 def with_controller(
     memory: MemoryLimiter, controller: str, *, files: Callable[[int], dict[str, str]], words: str
 ) -> AddedController | None:
-    """A limiter that uses `controller` besides; None where no group of it may be written. See `AddedController`."""
+    """A limiter that also uses `controller`; None where no group of it can be written. See `AddedController`."""
     own = own_group(controller)
     if own is None or not (_HIERARCHIES / controller / own).is_dir():
         return None

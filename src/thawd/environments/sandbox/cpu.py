@@ -1,7 +1,7 @@
-"""CPU by memory, when the operator asks for it: 1,769 MB are one vCPU, as on Lambda. By a cgroup, version 1 or 2.
+"""CPU in proportion to memory, if the operator asks for it: 1,769 MB are one vCPU, as on Lambda. By a cgroup.
 
-Environments are held to it from the moment at which they enter their memory limit; the process that runs init for a
-snapshot or for forks is not, as environments forked from it would begin in its group.
+Environments are held to their share when they enter their memory limit. The process that runs init for a snapshot or
+for forks is not, as its forks would start in its group.
 
 Source: AWS Lambda developer guide, "Configure Lambda function memory"; Linux Documentation/scheduler/sched-bwc.rst.
 """
@@ -19,12 +19,12 @@ _LEAST_QUOTA_US = 1_000  # the kernel's
 
 
 def quota_us(memory_mb: int) -> int:
-    """Processor time in each period for a function with so much memory, microseconds."""
+    """Processor time in each period for a function with `memory_mb` of memory, microseconds."""
     return max(_LEAST_QUOTA_US, memory_mb * PERIOD_US // MEMORY_MB_PER_VCPU)
 
 
 def with_cpu_limits(memory: MemoryLimiter) -> MemoryLimiter | None:
-    """A limiter that holds environments to their CPU share besides; None where no cgroup for it may be written."""
+    """A limiter that also holds environments to their CPU share; None where no cgroup for that can be written."""
     if isinstance(memory, Cgroup) and memory.is_v2:
         try:
             subtree = memory.parent / "cgroup.subtree_control"

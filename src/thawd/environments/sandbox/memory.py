@@ -1,4 +1,4 @@
-"""The memory limit of an execution environment: by watching, and by a cgroup where one may be written.
+"""The memory limit of an execution environment: by watching it, and by a cgroup where one can be written.
 
 Either way a process over its limit is killed, and its invocation ends as on Lambda: ``Runtime.ExitError``,
 "signal: killed". Memory that a forked environment shares with its template is charged once, to the template.
@@ -18,7 +18,7 @@ from thawd.system import threads
 
 _CGROUPS = Path("/sys/fs/cgroup")
 MIB = 1 << 20
-# What is forked while its parent is moved is found the next time; whoever forks afterwards does so in the group.
+# Rounds of a move: processes that are forked during one are moved in the next; later forks start in the group.
 _MOVES = 4
 MAX_PROCESSES = 1024
 """Processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
@@ -27,8 +27,8 @@ MAX_PROCESSES = 1024
 class MemoryLimit:
     """Holds one environment to its limit.
 
-    Watched from the first moment; a cgroup, where there is one, takes over as soon as the process has been moved there,
-    and kills at once instead of within a tenth of a second.
+    The process is watched from its start. A cgroup, where there is one, takes over as soon as the process is in it; the
+    kernel then kills immediately instead of within a tenth of a second.
     """
 
     def __init__(self, pid: int, *, limit_mib: int) -> None:
@@ -37,7 +37,7 @@ class MemoryLimit:
 
     def check(self) -> bool:
         """Whether the environment and its descendants are within the limit; called while it is busy."""
-        # The cheap figure counts pages shared with the template too; only above the limit is the exact one worth it.
+        # The cheap figure includes pages shared with the template; the exact one is read only above the limit.
         processes = with_descendants(self._pid)
         if sum(map(_anonymous_bytes, processes)) <= self._limit_bytes:
             return True
@@ -48,7 +48,7 @@ class MemoryLimit:
 
 
 class MemoryLimiter:
-    """Limits memory by watching; the way that works everywhere.
+    """Limits memory by watching, which works everywhere.
 
     Attributes:
         kind: in words, for the operator.
@@ -62,19 +62,19 @@ class MemoryLimiter:
         return MemoryLimit(pid, limit_mib=limit_mib)
 
     def close(self) -> None:
-        """Finish what is under way. Blocks."""
+        """Finish the work that has begun. Blocks."""
 
 
 class Cgroup(MemoryLimiter):
-    """Limits by the memory controller, version 1 or 2; the kernel kills.
+    """Limits memory by the memory controller, version 1 or 2; the kernel kills.
 
     Attributes:
-        parent: the group in which those of environments are.
+        parent: the group that contains the groups of environments.
         is_v2: whether it is of version 2, where one group serves for all controllers.
-        settings: what else to write into a group, by file: made from the memory limit in MiB.
+        settings: other values to write into a group, by file: functions of the memory limit in MiB.
 
     Moving a process into a group waits for a grace period of the kernel (13 ms measured) and would stall every request
-    on the event loop, so all of it happens in one thread, in order.
+    on the event loop, so all moves happen in one thread, in order.
     """
 
     def __init__(self, parent: Path, *, v2: bool) -> None:
@@ -115,14 +115,14 @@ class Cgroup(MemoryLimiter):
             try:
                 (group / name).write_text(text(limit_bytes // MIB))
             except OSError:
-                continue  # that controller is not ours
+                continue  # that controller is not delegated to us
 
     def _enter(self, group: Path, pid: int, limit_bytes: int) -> None:
         try:
             self.make(group, limit_bytes)
             move_into(group, pid)
         except OSError:
-            pass  # it has ended already, or the group is refused: it stays watched
+            pass  # the process has ended, or the group refuses it: it stays watched
 
 
 class _Grouped(MemoryLimit):
@@ -135,7 +135,7 @@ class _Grouped(MemoryLimit):
 
 
 def remove_group(group: Path) -> None:
-    """End what is left in an environment's group, and remove it."""
+    """Kill the processes that are left in an environment's group, and remove the group."""
     for _ in range(20):
         try:
             for pid in (group / "cgroup.procs").read_text().split():
@@ -143,17 +143,17 @@ def remove_group(group: Path) -> None:
             group.rmdir()
         except FileNotFoundError:
             return
-        except OSError:  # a process is on its way out
+        except OSError:  # a process is still ending
             time.sleep(0.01)
         else:
             return
 
 
 def move_into(group: Path, pid: int) -> None:
-    """Move a process and its descendants into a group, and those that they start meanwhile.
+    """Move a process and its descendants into a group, also those that they start during the move.
 
     Raises:
-        OSError: the process has ended, or the group takes none.
+        OSError: the process has ended, or the group refuses processes.
     """
     moved: set[int] = set()
     for _ in range(_MOVES):
@@ -170,7 +170,7 @@ def move_into(group: Path, pid: int) -> None:
 
 
 def with_descendants(pid: int) -> list[int]:
-    """The process and all that descend from it, as far as they have not detached themselves."""
+    """The process and its descendants, without those that have detached themselves."""
     found = [pid]
     for parent in found:
         # Each thread has a list of its own.
@@ -201,7 +201,7 @@ def private_bytes(pid: int) -> int:
 
 
 def find_limiter() -> MemoryLimiter:
-    """The best way this process may use: cgroup v2, cgroup v1, else watching."""
+    """The best limiter that this process may use: cgroup v2, cgroup v1, else watching."""
     for limiter in (_cgroup_v2(), _cgroup_v1()):
         if limiter is not None and works(limiter.parent, partial(limiter.make, limit_bytes=64 * MIB)):
             return limiter
@@ -240,10 +240,10 @@ def _delegate(group: Path) -> None:
     """Enable the memory controller for sub-groups of `group`.
 
     A group with processes may not have controllers below it, so the server moves into a sub-group first, and only when
-    it is alone: nobody else's processes are moved.
+    it is alone in the group: no other processes are moved.
 
     Raises:
-        OSError: it is not ours to do.
+        OSError: the group is not delegated to us.
 
     Source: Linux Documentation/admin-guide/cgroup-v2.rst, "No Internal Process Constraint".
     """
@@ -263,7 +263,7 @@ def _cgroup_v1() -> Cgroup | None:
 
 
 def works(parent: Path, make: Callable[[Path], object]) -> bool:
-    """Whether `make` can make a group below `parent`, and limit it; removes what earlier servers left there."""
+    """Whether `make` can make and limit a group below `parent`; removes the groups of servers that have ended."""
     try:
         for left_over in parent.glob("thawd-[0-9]*"):
             if not Path(f"/proc/{left_over.name.split('-')[1]}").exists():

@@ -1,9 +1,9 @@
-"""How many processes and threads an environment may have: 1,024, as on Lambda, so that none takes those of the machine.
+"""The limit of processes and threads of an environment: 1,024, as on Lambda, so that none uses up the machine's.
 
-By the pids controller where a cgroup of it may be written, version 2 or 1: then one more cannot be started (EAGAIN).
-Elsewhere they are counted while an invocation runs, and an environment that has more is killed; besides, in a user
-namespace of its own, which an unprivileged server gives each environment that has its own ``/tmp``, the kernel counts
-(RLIMIT_NPROC, native/disk.c).
+The pids controller limits them where a cgroup of it can be written, version 2 or 1: one more cannot be started
+(EAGAIN). Elsewhere they are counted while an invocation runs, and an environment that has more is killed. Besides, the
+kernel counts them (RLIMIT_NPROC, native/disk.c) in a user namespace, which an unprivileged server gives each
+environment that has its own ``/tmp``.
 
 Source: Lambda quotas, "Execution processes/threads"; Linux Documentation/admin-guide/cgroup-v1/pids.rst.
 """
@@ -25,7 +25,7 @@ class CountingLimiter(MemoryLimiter):
     """Limits memory as another limiter does, and counts processes.
 
     Attributes:
-        orphans: set it to what knows them.
+        orphans: returns the orphans that may belong to an environment; set after construction.
     """
 
     def __init__(self, memory: MemoryLimiter) -> None:
@@ -51,7 +51,7 @@ class _Counted(MemoryLimit):
         self._orphans = orphans
 
     def check(self) -> bool:
-        """See `MemoryLimit.check`; also whether it has no more processes and threads than it may."""
+        """See `MemoryLimit.check`; also whether the environment has at most `MAX_PROCESSES` processes and threads."""
         return self._memory.check() and self._count() <= MAX_PROCESSES
 
     def close(self) -> None:
@@ -67,7 +67,7 @@ class _Counted(MemoryLimit):
 
 
 def _threads(pid: int) -> int:
-    """Threads of a process: a folder has a link for each of its folders, and two more. A zombie has one."""
+    """Number of threads of a process: a folder has two links, and one for each folder in it. A zombie has one."""
     try:
         return Path(f"/proc/{pid}/task").stat().st_nlink - 2
     except OSError:
@@ -75,7 +75,7 @@ def _threads(pid: int) -> int:
 
 
 def with_process_limits(memory: MemoryLimiter) -> MemoryLimiter:
-    """A limiter that bounds the number of processes besides."""
+    """A limiter that limits memory as `memory` does, and the number of processes."""
     if isinstance(memory, Cgroup) and memory.is_v2 and _has_pids(memory.parent):
         return memory
     limit = str(MAX_PROCESSES)

@@ -1,9 +1,9 @@
-"""What functions' processes may do beside what their user may: nothing, unless the operator asks for it.
+"""Capabilities of functions' processes: none, unless the operator asks for them.
 
-A server that runs as root, or was given capabilities, would pass them on to whatever it starts. So they are given up on
-the way, by thawd-thaw: in environments after their folders are mounted, in forks after theirs. A template of root's
-keeps what its forks need for that, in a user namespace of its own, outside of which it counts for nothing; where there
-are no such namespaces, it keeps nothing.
+A server that runs as root, or has capabilities, would pass them on to each process that it starts. So thawd-thaw drops
+them: in environments and in forks after their folders are mounted. A template under root keeps the capabilities that
+its forks need for mounting, in a user namespace of its own, outside of which they are void; where there are no user
+namespaces, it keeps none.
 
 Source: capabilities(7), user_namespaces(7).
 """
@@ -21,11 +21,11 @@ _HELD = ("CapInh:", "CapPrm:", "CapAmb:")
 
 @dataclass(frozen=True, slots=True)
 class Rights:
-    """What is given up, as options of thawd-thaw.
+    """Options of thawd-thaw that drop capabilities.
 
     Attributes:
-        environment: of an environment; empty: nothing.
-        template: of a process that is frozen or forked.
+        environment: for an environment; empty: nothing is dropped.
+        template: for a process that is frozen or forked.
     """
 
     environment: tuple[str, ...] = ()
@@ -33,12 +33,12 @@ class Rights:
 
     @property
     def drops(self) -> bool:
-        """Whether capabilities are given up."""
+        """Whether capabilities are dropped."""
         return bool(self.environment)
 
 
 def held_capabilities() -> bool:
-    """Whether this process has any capability, or passes one on. Source: proc_pid_status(5)."""
+    """Whether this process has a capability, or passes one on. Source: proc_pid_status(5)."""
     try:
         lines = Path("/proc/self/status").read_text().splitlines()
     except OSError:
@@ -47,11 +47,11 @@ def held_capabilities() -> bool:
 
 
 def find_rights(program: Path | None, *, capabilities: bool) -> Rights:
-    """What to give up in this server's functions. Blocks.
+    """The capabilities that this server's functions are to drop. Blocks.
 
     Args:
-        program: thawd-thaw; None where there is none, and nothing can be given up.
-        capabilities: whether the operator wants functions to have this server's.
+        program: thawd-thaw; None where there is none, and nothing can be dropped.
+        capabilities: whether the operator wants functions to keep this server's.
     """
     if program is None or capabilities or not held_capabilities():
         return Rights()
@@ -69,7 +69,7 @@ def _works(program: Path, options: tuple[str, ...]) -> bool:
 
 
 def notice(rights: Rights) -> str | None:
-    """What an operator should know who runs thawd as root, with the way out; None for another user."""
+    """The warning for an operator who runs thawd as root, with the way out; None for another user."""
     if os.geteuid() != 0:
         return None
     theirs = (

@@ -1,8 +1,8 @@
-"""The limit of an environment's temporary folder, ``ephemeral_storage_mb``: by looking, once a second while it is used.
+"""The limit of an environment's temporary folder, ``ephemeral_storage_mb``: its size is read once a second while busy.
 
-No file system that an ordinary user may write to holds a folder to a size, so the write that goes beyond it succeeds;
-the environment is ended for it within a second or so. What init left counts, as on Lambda. Files that are deleted and
-still open are not seen.
+No file system that an ordinary user may write to limits the size of a folder, so a write beyond the limit succeeds; the
+environment is ended within a second or so. What init left counts, as on Lambda. Deleted files that are still open do
+not count.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MIB = 1 << 20
 
 
 class StorageWatch:
-    """Looks at the folders of environments that have run since the last look."""
+    """Reads the folder sizes of environments that have run since the last look."""
 
     def __init__(self, disks: Disks) -> None:
         self._disks = disks
@@ -26,12 +26,12 @@ class StorageWatch:
         self._any_used = asyncio.Event()
 
     def began(self, environment: Environment) -> None:
-        """An invocation begins in it."""
+        """An invocation begins in the environment."""
         self._used.add(environment)
         self._any_used.set()
 
     async def run(self) -> None:
-        """Until cancelled: end environments whose folders are over their limits. Idle ones cost nothing."""
+        """End environments whose folders are over their limits, until cancelled. Idle ones cost nothing."""
         while True:
             await self._any_used.wait()
             await asyncio.sleep(LOOK_S)

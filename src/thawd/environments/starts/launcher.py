@@ -1,12 +1,13 @@
 """Executing the programs behind environments and templates, and following their processes to the end.
 
 Three programs: the runtime in the function's interpreter; thawd-thaw, which becomes a process that was frozen; and a
-program of the function's own, which speaks the Runtime API. Knows nothing of which is wanted when; that is `spawner`.
+program of the function's own, which speaks the Runtime API. `starter` says which one to execute.
 """
 
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import fcntl
 import os
 import resource
@@ -14,12 +15,12 @@ import select
 import signal
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from thawd.environments.channels import Channels
 from thawd.environments.children import Child, Children
-from thawd.environments.ends import Ends
 from thawd.environments.platform_log import platform_log
 from thawd.environments.sandbox.rights import Rights
 from thawd.environments.version import Version, variables_of_environment
@@ -31,16 +32,16 @@ from thawd.telemetry.logs.groups import path_of_group
 from thawd.telemetry.logs.writer import FunctionLog, LogStream
 from thawd.wire import frames
 
-# After strays were killed: look again, to reap them and to find what they had started meanwhile.
+# After strays were killed: time until the next look, which reaps them and finds what they had started.
 _SWEEP_AGAIN_S = 1.0
 _LAST_SWEEPS = 50
-# While processes of functions live, dead ones that they have left to us are reaped so often.
+# How often dead processes that functions left behind are reaped, while processes of functions live.
 _REAP_S = 5.0
-# So long after a process has ended, what it left behind is looked for and removed, together with that of others: in the
-# moments before that, another may be starting in its place, and somebody waits for it.
+# How long after the end of a process what it left behind is removed, together with that of others: until then another
+# process may be starting in its place, and a request waits for that.
 _TIDY_S = 0.05
 _LAST_SWEEP_S = 0.01
-# How long to wait for the word of thawd-thaw that a program has been executed: milliseconds, unless a disk hangs.
+# How long to wait until thawd-thaw reports that it has executed a program: milliseconds, unless a disk hangs.
 _EXECUTION_S = 2.0
 # Source: Lambda quotas, "File descriptors".
 _OPEN_FILES = 1024
@@ -48,32 +49,32 @@ _OPEN_FILES = 1024
 
 @dataclass(slots=True)
 class Start:
-    """What a process needs before it exists.
+    """What a process is given at its start.
 
     Attributes:
         identifier: of its environment or template, 32 hexadecimal digits.
         stream: where its output goes.
-        ends: the descriptors between it and us.
+        channels: between the platform and the process.
         initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
-        folder: its temporary folder; None where the function names one of its own, or nobody keeps any.
-        rights: options of thawd-thaw for what it gives up.
+        folder: its temporary folder; None where the function names one itself, or processes share the machine's.
+        rights: options of thawd-thaw for the capabilities that the process gives up.
     """
 
     identifier: str
     stream: LogStream
-    ends: Ends
+    channels: Channels
     initialization: str
     folder: PreparedFolder | None = None
     rights: tuple[str, ...] = ()
 
     @property
     def options(self) -> list[str]:
-        """For thawd-thaw, before the image or ``--run``; none where the process needs nothing of it."""
+        """Options of thawd-thaw, before the image or ``--run``; empty where the process needs nothing of it."""
         return [*self.rights, *([] if self.folder is None else self.folder.options)]
 
     @property
     def variables(self) -> dict[str, str]:
-        """The environment variables in which it differs from its version's other processes."""
+        """The environment variables that differ between processes of one version."""
         variables = variables_of_environment(
             log_stream=self.stream.name, initialization=self.initialization, identifier=self.identifier
         )
@@ -85,19 +86,19 @@ class Launcher:
 
     Attributes:
         children: the processes of functions that are alive.
-        helpers: how many things are under way that start processes of the platform's own, such as pip; those are no
-            strays.
-        disks: temporary folders; None: processes share the machine's.
+        disks: temporary folders of processes; None: processes share the machine's.
         program: thawd-thaw; None where there is none.
-        rights: what processes give up.
+        rights: capabilities that processes give up.
     """
 
-    def __init__(self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None) -> None:
+    def __init__(
+        self, *, log_folder: Path, log_max_bytes: int, disks: Disks | None = None, program: Path | None = None
+    ) -> None:
         self.children = Children()
         self.disks = disks
-        self.program: Path | None = None
+        self.program = program
         self.rights = Rights()
-        self.helpers = 0
+        self._helpers = 0
         self._log_folder = log_folder
         self._log_max_bytes = log_max_bytes
         self._logs: dict[str, FunctionLog] = {}
@@ -107,8 +108,17 @@ class Launcher:
         self._sweeping = False
         self._reaping = False
 
+    @contextlib.contextmanager
+    def helped(self) -> Iterator[None]:
+        """Within this block processes without an owner are spared: the platform runs its own, such as pip."""
+        self._helpers += 1
+        try:
+            yield
+        finally:
+            self._helpers -= 1
+
     def log(self, function: Function) -> FunctionLog:
-        """The log of `function`, which other functions may share."""
+        """The log of `function`; functions with one log group share it."""
         group = function.log_group_name
         if group not in self._logs:
             path = path_of_group(self._log_folder, group)
@@ -116,7 +126,7 @@ class Launcher:
         return self._logs[group]
 
     def flush_logs(self) -> None:
-        """Write out what the logs hold back."""
+        """Write what the logs still buffer."""
         for log in self._logs.values():
             log.flush()
 
@@ -128,24 +138,24 @@ class Launcher:
         disk: DiskSnapshot | None = None,
         is_template: bool = False,
     ) -> Start:
-        """An identity, a log stream, descriptors and a temporary folder for one more process of `version`.
+        """Make an identifier, a log stream, channels and a temporary folder for one more process of `version`.
 
         Args:
-            version: what it is to run.
+            version: what the process is to run.
             initialization: ``AWS_LAMBDA_INITIALIZATION_TYPE``.
             disk: what its temporary folder begins with; None: nothing.
-            is_template: whether it is to be frozen or forked, and serves nothing itself.
+            is_template: whether the process is to be frozen or forked, and serves nothing itself.
 
         Raises:
             OSError: no descriptors left, or no disk space.
-            DiskRefusedError: this machine cannot give it `disk`.
+            DiskRefusedError: this machine cannot provide `disk`.
         """
         identifier = os.urandom(16).hex()
         function = version.function
-        # In a log group of its own name, a function need not be named again.
+        # In a log group with the function's own name, its lines need not name it.
         owner = "" if function.log_group is None else function.name
         stream = LogStream(self.log(function), version=version.number, identifier=identifier, owner=owner)
-        start = Start(identifier, stream, Ends.open(), initialization)
+        start = Start(identifier, stream, Channels.open(), initialization)
         start.rights = self.rights.template if is_template else ("--environment", *self.rights.environment)
         if self.disks is not None and "TMPDIR" not in version.function.environment:
             self._with_folder.add(identifier)
@@ -160,31 +170,31 @@ class Launcher:
         return start
 
     def confines(self, version: Version) -> bool:
-        """Whether processes of `version` find their own folder at ``/tmp``, and their code read-only."""
+        """Whether processes of `version` see a ``/tmp`` of their own, and their code read-only."""
         if self.disks is None or self.disks.shared_tmp is not None or "TMPDIR" in version.function.environment:
             return False
         return in_tmp([version.task_root, version.python]) is None
 
     def confined(self, start: Start, argv: Sequence[str]) -> list[str]:
-        """The command line by which a program finds what `start` has for it at ``/tmp``, and has no more rights."""
+        """The command line for a program, by way of thawd-thaw where `start` has mounts or rights for it."""
         if not self.rights.drops and (start.folder is None or not start.folder.options):
             return list(argv)
         assert self.program is not None
         return [str(self.program), *start.options, "--run", *argv]
 
     def abandon(self, start: Start) -> None:
-        """No process came of it."""
-        start.ends.close()
+        """No process was started for `start`: release what it holds."""
+        start.channels.close()
         self._remove_folders([start.identifier])
 
     def expect(self, start: Start) -> None:
-        """Its processes are no strays from now on, though the one to be watched has not been started."""
+        """Spare processes of `start` from now on, before its main process is watched; extensions start first."""
         self._alive.add(start.identifier)
 
     def forget(self, start: Start) -> None:
-        """No process to be watched came of it, and the platform's ends are closed already."""
+        """The main process of `start` was not started, and the platform's ends of its channels are closed."""
         self._alive.discard(start.identifier)
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         self._remove_folders([start.identifier])
 
     def execute(self, version: Version, mode: str, start: Start) -> Child:
@@ -194,7 +204,7 @@ class Launcher:
             OSError: the interpreter is gone, or there is no memory or process left.
         """
         platform_log(version, start.stream).init_start(start.initialization)
-        control, services, lifeline, output = start.ends.theirs
+        control, services, lifeline, output = start.channels.process_ends
         command = self.confined(start, version.argv(mode, (control, services, lifeline)))
         try:
             pid = _spawn(
@@ -207,8 +217,8 @@ class Launcher:
         except OSError:
             self.abandon(start)
             raise
-        start.ends.close_theirs()
-        # At once: a process that nobody has registered passes for a stray.
+        start.channels.close_process_ends()
+        # Immediately: a process that is not watched counts as a stray.
         return self.watch(pid, start.identifier)
 
     def execute_program(self, version: Version, start: Start, *, api: str) -> Child:
@@ -223,18 +233,18 @@ class Launcher:
             OSError: the program is gone, or there is no memory or process left.
         """
         assert version.program is not None
-        _, _, lifeline, output = start.ends.theirs
+        _, _, lifeline, output = start.channels.process_ends
         variables = {**version.variables, **start.variables, "AWS_LAMBDA_RUNTIME_API": api}
         command = self.confined(start, version.program.argv)
         pid = execute_program(command, variables, cwd=version.task_root, lifeline=lifeline, output=output)
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
     def thaw(self, version: Version, command: list[str], start: Start) -> Child:
         """Execute thawd-thaw and follow the process. Abandons the start when it fails.
 
-        Not by Popen, which takes a millisecond more: every descriptor of ours is closed on exec, and the image knows
-        its working folder and its signals.
+        By posix_spawn, as Popen takes a millisecond more: every descriptor of ours is closed on exec, and the image has
+        its own working folder and signals.
 
         Args:
             version: of the image.
@@ -249,17 +259,17 @@ class Launcher:
                 command[0],
                 command,
                 {**version.variables, **start.variables},
-                file_actions=_file_actions(start.ends.theirs),
+                file_actions=_file_actions(start.channels.process_ends),
                 setsid=True,
             )
         except OSError:
             self.abandon(start)
             raise
-        start.ends.close_theirs()
+        start.channels.close_process_ends()
         return self.watch(pid, start.identifier)
 
     def watch(self, pid: int, identifier: str) -> Child:
-        """Follow the process; soon after it has ended, what it left behind outside its process group ends too."""
+        """Follow a process; soon after its end, what it left behind outside its process group is killed."""
         child = self.children.watch(pid)
         self._alive.add(identifier)
         if not self._reaping:
@@ -276,19 +286,19 @@ class Launcher:
         return child
 
     def _tidy(self) -> None:
-        """Remove what processes left behind that have ended."""
+        """Remove what ended processes left behind."""
         ended, self._to_tidy = self._to_tidy, []
         if ended:
             self.sweep()
             self._remove_folders(ended)
 
     def _remove_folders(self, identifiers: list[str]) -> None:
-        """The processes have ended: their temporary folders go. What a stop leaves behind, the next start removes."""
+        """Remove the temporary folders of ended processes. Those that a stop leaves, the next server removes."""
         disks = self.disks
-        theirs = self._with_folder.intersection(identifiers)
-        self._with_folder -= theirs
-        if disks is not None and theirs:
-            asyncio.get_running_loop().run_in_executor(None, _remove_all, disks, theirs)
+        removed = self._with_folder.intersection(identifiers)
+        self._with_folder -= removed
+        if disks is not None and removed:
+            asyncio.get_running_loop().run_in_executor(None, _remove_all, disks, removed)
 
     def _reap(self) -> None:
         self._reaping = bool(self._alive)
@@ -298,16 +308,16 @@ class Launcher:
 
     def sweep(self) -> None:
         """Kill what functions left behind outside their process groups."""
-        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self.helpers > 0)
+        again = self.children.kill_strays(lambda identifier: identifier in self._alive, spare_unknown=self._helpers > 0)
         if again and not self._sweeping:
             self._sweeping = True
             asyncio.get_running_loop().call_later(_SWEEP_AGAIN_S, self._sweep_again)
 
     async def sweep_out(self) -> None:
-        """For a stop: sweep until nothing is left; what a stray has started becomes ours only when that is dead."""
+        """For a stop: sweep until nothing is left. Children of a stray become the server's only when it is dead."""
         self._tidy()
         for _ in range(_LAST_SWEEPS):
-            spare = self.helpers > 0
+            spare = self._helpers > 0
             if not self.children.kill_strays(lambda identifier: False, spare_unknown=spare, patience_s=0):
                 return
             await asyncio.sleep(_LAST_SWEEP_S)
@@ -325,9 +335,9 @@ def _remove_all(disks: Disks, identifiers: set[str]) -> None:
 def execute_program(argv: Sequence[str], variables: Mapping[str, str], *, cwd: Path, lifeline: int, output: int) -> int:
     """Execute a program that knows nothing of thawd, in a session of its own; its process id.
 
-    The kernel kills its process group when the platform's end of the pipe `lifeline` closes: who is told belongs to the
-    open file, which the process inherits, so that we can arrange for it, and the program need not (`die_with_platform`
-    in `thawd.runtime.process` has the sources).
+    The kernel kills its process group when the platform's end of the pipe `lifeline` closes: the open file, which the
+    process inherits, names the receiver of the signal, so the platform can set it and the program need not
+    (`die_with_platform` in `thawd.runtime.process` has the sources).
 
     Args:
         argv: program and arguments.
@@ -357,11 +367,11 @@ def _spawn(
     """Execute a program in a session of its own; its process id. `Children` reaps it.
 
     Raises:
-        OSError: it cannot be executed, also where thawd-thaw is to do so and tells it.
+        OSError: it cannot be executed, by this process or by thawd-thaw.
     """
-    told, tells = os.pipe()
+    status_read, status_write = os.pipe()
     wrapped = Path(command[0]).name == PROGRAM_NAME
-    options = ["--status-fd", str(tells)] if wrapped else []
+    options = ["--status-fd", str(status_write)] if wrapped else []
     try:
         process = subprocess.Popen(
             [command[0], *options, *command[1:]],
@@ -369,41 +379,44 @@ def _spawn(
             stdin=subprocess.DEVNULL,
             stdout=output,
             stderr=output,
-            pass_fds=(*pass_fds, tells) if wrapped else pass_fds,
+            pass_fds=(*pass_fds, status_write) if wrapped else pass_fds,
             cwd=cwd,
             start_new_session=True,
         )
-        os.close(tells)
-        tells = -1
-        error = _error_of(told)
+        os.close(status_write)
+        status_write = -1
+        error = _error_of(status_read)
         if error:
             process.wait()
             raise OSError(error, os.strerror(error), command[command.index("--run") + 1])
     finally:
-        os.close(told)
-        if tells >= 0:
-            os.close(tells)
+        os.close(status_read)
+        if status_write >= 0:
+            os.close(status_write)
     process.returncode = 0
     return process.pid
 
 
-def _error_of(told: int) -> int:
-    """Why thawd-thaw could not execute its program; 0 when it did, which closes the pipe, or takes long over mounts."""
-    if not select.select([told], [], [], _EXECUTION_S)[0]:
+def _error_of(status_read: int) -> int:
+    """The errno with which thawd-thaw could not execute its program; 0 when it did, or still mounts folders.
+
+    Executing the program closes the pipe.
+    """
+    if not select.select([status_read], [], [], _EXECUTION_S)[0]:
         return 0
-    text = os.read(told, 4)
+    text = os.read(status_read, 4)
     return int.from_bytes(text, sys.byteorder) if len(text) == 4 else 0
 
 
-def _file_actions(theirs: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
-    """What has `Ends.theirs` arrive under `wire.DESCRIPTORS`, and the log pipe as standard output and error."""
+def _file_actions(process_ends: tuple[int, int, int, int]) -> list[tuple[int, ...] | tuple[int, int, str, int, int]]:
+    """Actions that bring the process ends to the numbers `frames.DESCRIPTORS`, the log pipe to 1 and 2."""
     actions: list[tuple[int, ...] | tuple[int, int, str, int, int]] = []
-    sources = list(theirs)
-    if set(theirs) & {0, 1, 2, *frames.DESCRIPTORS}:
-        # One would be overwritten before it is copied: all go to numbers above first.
-        above = max(*theirs, *frames.DESCRIPTORS) + 1
-        sources = [above + index for index in range(len(theirs))]
-        actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(theirs, sources, strict=True)]
+    sources = list(process_ends)
+    if set(process_ends) & {0, 1, 2, *frames.DESCRIPTORS}:
+        # A descriptor would be overwritten before it is copied: copy all to higher numbers first.
+        above = max(*process_ends, *frames.DESCRIPTORS) + 1
+        sources = [above + index for index in range(len(process_ends))]
+        actions += [(os.POSIX_SPAWN_DUP2, fd, source) for fd, source in zip(process_ends, sources, strict=True)]
         closing: list[tuple[int, ...]] = [(os.POSIX_SPAWN_CLOSE, source) for source in sources]
     else:
         closing = []

@@ -1,4 +1,4 @@
-"""Where the environments of a version come from, and why not from somewhere faster."""
+"""What the environments of a version are started from: image, template or nothing, and why nothing faster."""
 
 from __future__ import annotations
 
@@ -13,18 +13,18 @@ from thawd.environments.version import Version
 from thawd.invocation import StartKind
 from thawd.telemetry.metrics import Fallback
 
-# A template that dies so often, each time within a minute, is left alone for as long: environments start cold.
+# After a template has died this often, each time within a minute, no template is started for a minute.
 _TEMPLATE_DEATHS = 3
 _TEMPLATE_CALM_S = 60.0
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why the fastest start is not taken.
+    """Why a faster start is not possible.
 
     Attributes:
         text: for people, with the way out.
-        kind: under what to count the starts that are slower for it; None: it is what was asked for.
+        kind: the counter of starts that are slower for this reason; None: the user asked for it, nothing is counted.
     """
 
     text: str
@@ -33,10 +33,10 @@ class Reason:
 
 @dataclass(frozen=True, slots=True)
 class Obstacle:
-    """Why environments do not start in one way.
+    """Why environments are not started by one kind of start.
 
     Attributes:
-        start: the way, ``thaw`` or ``fork``.
+        start: ``thaw`` or ``fork``.
         reason: for people, with the way out.
     """
 
@@ -45,7 +45,7 @@ class Obstacle:
 
     @property
     def text(self) -> str:
-        """For people, with the way, for example ``not thawed: snapshot = false``."""
+        """For people, with the kind of start, for example ``not thawed: snapshot = false``."""
         return f"not {_DONE[self.start]}: {self.reason}"
 
 
@@ -53,27 +53,29 @@ _DONE = {StartKind.THAW: "thawed", StartKind.FORK: "forked"}
 
 
 def first_counted(*reasons: Reason | None) -> Reason | None:
-    """The first of these for which starts are counted, None when there is none."""
+    """The first of these reasons for which starts are counted; None when there is none."""
     return next((reason for reason in reasons if reason is not None and reason.kind is not None), None)
 
 
 class Origin:
-    """Where a version's environments come from: its image, its template, or why there is neither.
+    """What a version's environments are started from.
 
     Attributes:
-        unfrozen: why there is no image and none is to be made; None while there is one, or it is not known yet.
-        unforked: why no environment is forked; None while they may be.
-        frozen: the image that environments are thawed from.
-        freezing: under way while the image is looked for or made.
-        template: forks environments; a thawed copy where there is an image, for bursts.
-        starting: under way while the template starts.
-        renewing: whether an image is made anew, because the last one does not fit this machine any more.
-        renewals: how often that was so.
-        thawing: thaws under way.
-        environments: those alive.
-        calm_until_s: no template is started before, ``time.monotonic()`` seconds.
+        version: the version.
+        unfrozen: why there is no image and none will be made; None while there is one, or it is not known yet.
+        unforked: why no environment is forked; None while environments may be forked.
+        frozen: the image that environments are thawed from; None while there is none.
+        freezing: the task that finds or makes the image; None when none runs.
+        template: forks environments; where there is an image, a thawed copy of it, for bursts.
+        starting: the task that starts the template; None when none runs.
+        renewing: whether the image is being replaced, because it does not fit this machine any more.
+        renewals: how often the image was replaced.
+        thawing: number of thaws that run.
+        environments: number of live environments.
+        retired: whether nothing fast is started for the version any more.
         superseded: whether it is retired because the version exists no more, not because the server stops.
-        told: reasons that were reported already.
+        calm_until_s: no template is started before this time, ``time.monotonic()`` seconds.
+        reported: reasons that were reported.
     """
 
     def __init__(self, version: Version, *, unfrozen: Reason | None = None) -> None:
@@ -94,38 +96,31 @@ class Origin:
         self.retired = False
         self.superseded = False
         self.calm_until_s = 0.0
-        self.told: set[str] = set()
+        self.reported: set[str] = set()
         self._deaths = 0
         self._started_s = 0.0
 
-    @classmethod
-    def of_retired(cls, version: Version) -> Origin:
-        """For a version whose template and image are gone: a last start is cold."""
-        origin = cls(version)
-        origin.retire()
-        return origin
-
     def retire(self) -> None:
-        """Environments come from nowhere fast any more."""
+        """From now on environments are started cold."""
         self.retired = True
         self.unfrozen = self.unforked = Reason("the version is retired")
 
     @property
     def start(self) -> StartKind:
-        """How environments start now."""
+        """The fastest kind of start that is possible now."""
         if self.frozen is not None:
             return StartKind.THAW
         return StartKind.COLD if self.unforked is not None else StartKind.FORK
 
     @property
     def obstacles(self) -> tuple[Obstacle, ...]:
-        """Why environments do not start in each faster way, the first cause first; empty when they are thawed.
+        """Why each faster kind of start is not possible, the first cause first; empty when environments are thawed.
 
-        A freeze is tried before a fork: what forbids the freeze is named first, also where a fork is forbidden, too.
+        A freeze is tried before a fork, so the reason against the freeze is named first.
         """
-        ways = {StartKind.THAW: self.unfrozen, StartKind.FORK: self.unforked}
+        reasons = {StartKind.THAW: self.unfrozen, StartKind.FORK: self.unforked}
         faster = {StartKind.THAW: 0, StartKind.FORK: 1, StartKind.COLD: 2}[self.start]
-        return tuple(Obstacle(kind, why.text) for kind, why in list(ways.items())[:faster] if why is not None)
+        return tuple(Obstacle(kind, why.text) for kind, why in list(reasons.items())[:faster] if why is not None)
 
     @property
     def init_ms(self) -> float | None:
@@ -135,11 +130,20 @@ class Origin:
         return None if self.template is None else self.template.init_ms
 
     def live_template(self) -> Template | None:
-        """The template if it can fork now."""
+        """The template, if it can fork now."""
         return None if self.template is None or self.template.ended.is_set() else self.template
 
+    def template_started(self, start: asyncio.Task[Template]) -> None:
+        """The start of a template is over: keep the template, unless the version is retired."""
+        self.starting = None
+        if start.cancelled() or start.exception() is not None:
+            return
+        self.template = start.result()
+        if self.retired:
+            self.template.kill()
+
     def may_start_template(self) -> bool:
-        """Whether to start a template, again after the last one has ended."""
+        """Whether a template may be started; a template that has died too often is not replaced for a while."""
         now_s = time.monotonic()
         if self.template is not None:
             self._deaths = self._deaths + 1 if now_s - self._started_s < _TEMPLATE_CALM_S else 1
@@ -149,6 +153,15 @@ class Origin:
                 self.calm_until_s = now_s + _TEMPLATE_CALM_S
         self._started_s = now_s
         return now_s >= self.calm_until_s
+
+    @property
+    def why(self) -> str | None:
+        """All obstacles in one text; only the reason where all have the same one; None when there is no obstacle."""
+        obstacles = self.obstacles
+        reasons = {obstacle.reason for obstacle in obstacles}
+        if len(reasons) == 1:
+            return reasons.pop()
+        return "; ".join(obstacle.text for obstacle in obstacles) or None
 
     def describe(self) -> dict[str, Any]:
         """For ``/_thawd/status``; `ApplyOn` and `OptimizationStatus` are those of Lambda's SnapStart."""

@@ -1,8 +1,8 @@
 """From a version to an image that can be trusted: found in the store, or frozen, tested and stored.
 
-An image is tested before it is kept: it is read by the rules of its format, thawed once, and given the priming event,
-whose answer must be the original's. Why a version has no image is told as a reason, never raised: it is then forked or
-starts cold.
+An image is tested before it is kept: it is read by the rules of its format, thawed once, and sent the priming event,
+to which it must answer as the original does. Why a version has no image is a reason in a `FreezeResult`, not an error:
+the version is then forked, or started cold.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ import msgspec
 from thawd import __version__
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
+from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.starter import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
 from thawd.environments.version import Version
@@ -35,7 +36,7 @@ from thawd.snapshot.store.images import Draft, SnapshotLease, SnapshotStore
 from thawd.snapshot.store.records import ImageOrigin
 from thawd.wire import frames
 
-# Headers, tables and rounding of an image, besides the memory of the process.
+# Disk space for headers, tables and rounding of an image, besides the memory of the process.
 _ROOM_BYTES = 64 * MIB
 _LISTED_FILES = 1000
 _REMOVE_TRIES = 10
@@ -52,7 +53,7 @@ class Engine:
 
     Attributes:
         freezer: shared object that freezes the process which loads it.
-        program: becomes the process that was frozen.
+        program: thawd-thaw, which becomes the process that was frozen.
     """
 
     freezer: Path
@@ -63,7 +64,7 @@ class Engine:
         """The engine beside thawd's native module.
 
         Raises:
-            NoEngineError: there is none for this machine, or it was not built.
+            NoEngineError: the engine does not support this machine, or was not built.
         """
         folder = native_folder()
         if (reason := unavailable(folder)) is not None:
@@ -77,12 +78,12 @@ class Frozen:
     """The image that a version is thawed from.
 
     Attributes:
-        thawable: it, and the program that thaws it.
-        lease: keeps it in the store.
-        fork_refused: why a thawed copy must not be forked; None when it may.
+        thawable: the image, and the program that thaws it.
+        lease: keeps the image in the store.
+        fork_refused: why a thawed copy must not be forked; None when it may be.
         init_ms: how long init took before the freeze, milliseconds.
-        dropped: connections that each copy finds ended.
-        failures: thaws in a row that failed.
+        dropped: connections that are closed in each copy.
+        failures: number of failed thaws since the last one that succeeded.
     """
 
     thawable: Thawable
@@ -104,14 +105,14 @@ class Frozen:
 
 
 @dataclass(slots=True)
-class Made:
-    """What came of the wish for an image.
+class FreezeResult:
+    """The result of a freeze.
 
     Attributes:
         frozen: the image; None when there is none.
-        refused: why not, and the way out.
-        template: the process that was to be frozen, where it can be forked from now.
-        fork_refused: why it cannot be forked, where it is alive and cannot.
+        refused: why there is no image, and the way out; empty when there is one.
+        template: the process that was to be frozen, when environments can be forked from it now.
+        fork_refused: why that process cannot be forked; None when it can be, or has ended.
     """
 
     frozen: Frozen | None = None
@@ -121,15 +122,16 @@ class Made:
 
 
 class Snapshots:
-    """Images of versions: those there are, and new ones."""
+    """Finds the images of versions in the store, and makes new ones."""
 
-    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter) -> None:
+    def __init__(self, engine: Engine, store: SnapshotStore, starter: Starter, launcher: Launcher) -> None:
         self._engine = engine
         self._store = store
         self._starter = starter
+        self._launcher = launcher
 
     async def find(self, version: Version) -> Frozen | None:
-        """The image of an equal version, made earlier, if it can be thawed and nothing it was made of has changed.
+        """The stored image of an equal version, if it can be thawed and no file it was made from has changed.
 
         Raises:
             OSError: the machine could not start a process.
@@ -141,7 +143,7 @@ class Snapshots:
                 return None
             lease = await asyncio.to_thread(self._store.use, stored)
         except ThawdError:
-            return None  # making one tells what is the matter
+            return None  # `make` meets the same error and reports it
         try:
             thawable = Thawable(self._engine.program, lease.snapshot.path, await self._load_disk(lease))
             probe = await self._starter.thaw_template(version, thawable, role="probe")
@@ -158,22 +160,22 @@ class Snapshots:
             return None
         return Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped)
 
-    async def make(self, version: Version) -> Made:
-        """Initialise the version, freeze it, test the image and store it.
+    async def make(self, version: Version) -> FreezeResult:
+        """Run the version's init, freeze the process, test the image and store it.
 
         Raises:
             InitError: init failed, or one of the hooks around the snapshot.
             OSError: the machine could not start a process.
         """
-        # Before init: a file that changes meanwhile makes the key another one, and the image is not used again.
+        # Before init: a file that changes during init changes the key, and the image is not found later.
         key = await asyncio.to_thread(self._key, version)
         template = await self._starter.template(version, to_freeze=True)
         try:
             made = await self._freeze(version, template, key=key)
         except FreezeFailedError as error:
-            made = Made(refused=str(error))
+            made = FreezeResult(refused=str(error))
         except ThawdError as error:  # the store's
-            made = Made(refused=error.message)
+            made = FreezeResult(refused=error.message)
         except BaseException:
             template.kill()
             raise
@@ -181,7 +183,7 @@ class Snapshots:
             template.kill()
         return made
 
-    async def _freeze(self, version: Version, template: Template, *, key: str) -> Made:
+    async def _freeze(self, version: Version, template: Template, *, key: str) -> FreezeResult:
         assert template.child is not None
         room_bytes = await asyncio.to_thread(private_bytes, template.child.pid) + _ROOM_BYTES
         draft = await asyncio.to_thread(self._store.begin, room_bytes=room_bytes)
@@ -191,7 +193,7 @@ class Snapshots:
                 return await self._refused(head.refused, head, template)
             started_s = time.monotonic()
             try:
-                # By the same rules as `thawd snapshot inspect`: an image that breaks one is neither thawed nor kept.
+                # By the rules of `thawd snapshot inspect`: an image that breaks one is neither thawed nor kept.
                 image = await asyncio.to_thread(reader.read, draft.image)
             except reader.ImageError as error:
                 return await self._refused(_unreadable(error, draft), head, template)
@@ -207,45 +209,48 @@ class Snapshots:
             if disk is not None and not draft.disk.exists():
                 await asyncio.to_thread(self._disks.take, disk, draft.disk)
             origin = _origin(version, head, key=key, self_test_ms=self_test_ms)
-            # As long as reading the image takes.
+            # In a thread: it takes as long as reading the image.
             lease = await asyncio.to_thread(lambda: self._store.use(self._store.adopt(draft, origin)))
         finally:
             await asyncio.to_thread(draft.discard)
         thawable.image = lease.snapshot.path
         thawable.disk = await self._load_disk(lease)
-        return Made(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
+        return FreezeResult(Frozen(thawable, lease, head.fork_refused, head.init_ms, head.dropped))
 
     def _key(self, version: Version) -> str:
-        return key_of(version, self._engine, confined=self._starter.confines(version))
+        return key_of(version, self._engine, confined=self._launcher.confines(version))
 
     @property
     def _disks(self) -> Disks:
-        assert self._starter.disks is not None
-        return self._starter.disks
+        assert self._launcher.disks is not None
+        return self._launcher.disks
 
     def _look_at_disk(self, template: Template, image: reader.Image) -> DiskSnapshot | None:
-        """What init left in its temporary folder; None when it left that alone. Blocks."""
+        """What init left in its temporary folder; None when there is nothing to keep. Blocks."""
         if template.folder is None:
             return None
         return self._disks.look(template.identifier, frozen_unix_ns=image.process.frozen_unix_ns)
 
     async def _load_disk(self, lease: SnapshotLease) -> DiskSnapshot | None:
-        """What was stored with an image.
+        """The temporary folder that was stored with an image; None when there is none.
 
         Raises:
-            DiskRefusedError: it is not whole, or belongs to another data folder.
+            DiskRefusedError: the folder is not complete, or belongs to another data folder.
         """
-        if self._starter.disks is None or lease.snapshot.disk is None:
+        if self._launcher.disks is None or lease.snapshot.disk is None:
             return None
         return await asyncio.to_thread(self._disks.load, lease.snapshot.disk)
 
     async def _self_test(
         self, template: Template, thawable: Thawable, head: FrozenHead, answer: bytes, draft: Draft
     ) -> str | None:
-        """Thaw once, run the priming event, compare; what is wrong, None when all is well.
+        """Thaw the image once, send the priming event, compare the answers.
 
-        An answer that is not the original's is wrong only if the event always has the same answer: the original is
-        asked again, as the answer may hold a time, and a second copy, as it may hold something of the process's own.
+        An answer that differs from the original's is wrong only if the answer does not vary by itself: the original is
+        asked again, as its answer may hold a time, and so is a second copy, as its answer may hold a process id.
+
+        Returns:
+            What is wrong; None when nothing is.
         """
         version = template.version
         try:
@@ -265,7 +270,7 @@ class Snapshots:
         """The answer of a copy to the priming event; empty when there is no such event.
 
         Raises:
-            ThawFailedError: the copy did not come to life, or the event failed in it.
+            ThawFailedError: the copy did not start, or the event failed in it.
             InitError: an after-restore hook failed.
         """
         environment = await self._starter.thaw(version, thawable, started_s=time.monotonic())
@@ -275,34 +280,34 @@ class Snapshots:
             environment.kill()
             await environment.ended.wait()
 
-    async def _refused(self, why: str, head: FrozenHead, template: Template) -> Made:
+    async def _refused(self, why: str, head: FrozenHead, template: Template) -> FreezeResult:
         if head.fork_refused is not None:
-            return Made(refused=why, fork_refused=head.fork_refused)
+            return FreezeResult(refused=why, fork_refused=head.fork_refused)
         await self._starter.look_at_disk(template)
         if template.disk_refused is not None:
-            return Made(refused=why, fork_refused=template.disk_refused)
+            return FreezeResult(refused=why, fork_refused=template.disk_refused)
         try:
             await template.go_on()
         except FreezeFailedError as error:
-            return Made(refused=f"{why} ({error})")
-        return Made(refused=why, template=template)
+            return FreezeResult(refused=f"{why} ({error})")
+        return FreezeResult(refused=why, template=template)
 
     async def release(self, frozen: Frozen) -> None:
-        """The image is not used any more, for now."""
+        """Stop using the image; it stays in the store."""
         await asyncio.to_thread(frozen.lease.release)
 
     async def supersede(self, frozen: Frozen) -> None:
-        """Its version exists no more: the image goes, unless an equal version, here or in another server, has it."""
+        """Remove the image of a version that exists no more, unless an equal version, here or elsewhere, uses it."""
         await asyncio.to_thread(frozen.lease.release)
         with contextlib.suppress(ThawdError):
             await asyncio.to_thread(self._store.remove, frozen.lease.snapshot)
 
     async def discard(self, frozen: Frozen) -> None:
-        """The image is of no use."""
+        """Remove an image that cannot be used."""
         await self._drop(frozen.lease)
 
     async def evict(self) -> None:
-        """Remove images that are too old or too many, and what publishers that died have left behind.
+        """Remove images that are too old or too many, and unfinished ones of servers that died.
 
         Raises:
             StoreError: the folder cannot be read, or an image cannot be removed.
@@ -316,7 +321,7 @@ class Snapshots:
             try:
                 await asyncio.to_thread(self._store.remove, lease.snapshot)
             except ResourceConflictException:
-                # Another server uses it, or a child of ours has not come to its exec yet and still holds the lock.
+                # Another server uses it, or a child of ours holds the lock until its exec.
                 await asyncio.sleep(_REMOVE_PAUSE_S)
             except ThawdError:
                 return  # it is gone
@@ -331,19 +336,19 @@ async def _prime(environment: Environment) -> bytes:
     invocation = Invocation(function.name, function.prime, queue_deadline=time.monotonic() + function.timeout_s)
     result = await environment.invoke(invocation, init_ms=None)
     if result.function_error is not None:
-        told = result.payload[:500].decode(errors="replace")
-        raise ThawFailedError(f"{frames.PRIMING_FAILED} in a copy: {told}")
+        answer = result.payload[:500].decode(errors="replace")
+        raise ThawFailedError(f"{frames.PRIMING_FAILED} in a copy: {answer}")
     return result.payload
 
 
 def _unreadable(error: reader.ImageError, draft: Draft) -> str:
-    """The reason for no snapshot: which rule the image breaks."""
+    """Why there is no snapshot: the rule that the image breaks."""
     broken = str(error).removeprefix(f"{draft.image}: ")
     return f"its image breaks a rule of the format, which is a fault of thawd's; please report it: {broken}"
 
 
 def _difference(expected: bytes, found: bytes) -> str:
-    """Where two texts begin to differ, and how."""
+    """Where two answers begin to differ, with excerpts."""
     at = next((i for i, pair in enumerate(zip(expected, found, strict=False)) if pair[0] != pair[1]), len(expected))
     begin = max(0, at - 20)
     excerpts = (text[begin : begin + 60].decode(errors="replace") for text in (expected, found))
@@ -365,10 +370,14 @@ def _origin(version: Version, head: FrozenHead, *, key: str, self_test_ms: float
 
 
 def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
-    """A digest of all that goes into the frozen process of a version; looks at files and blocks.
+    """A digest of all that decides what init of a version sees; looks at files and blocks.
 
-    Equal keys mean that init would see the same. What it reads besides, the process itself takes note of. `confined`
-    tells whether it sees a ``/tmp`` of its own.
+    Equal keys mean that init would see the same. Other files that init reads are recorded by the process itself.
+
+    Args:
+        version: the version.
+        engine: freezes and thaws.
+        confined: whether its processes see a ``/tmp`` of their own.
     """
     parts: dict[str, object] = {
         "thawd": __version__,
@@ -386,7 +395,7 @@ def key_of(version: Version, engine: Engine, *, confined: bool = False) -> str:
 
 
 def _named_files(version: Version) -> Iterator[Path]:
-    """Files that the function's own environment variables name, and what lies in folders that they name."""
+    """Files and folders that the function's own environment variables name, with the files in those folders."""
     for text in version.function.environment.values():
         path = Path(text)
         if path.is_absolute():

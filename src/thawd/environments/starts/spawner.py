@@ -1,47 +1,40 @@
-"""Starting execution environments the fastest way that is possible: thawed, forked of a thawed copy, forked, cold.
+"""Starting execution environments in the fastest way that is possible: thawed, forked from a thawed copy, forked, cold.
 
-Each way that fails gives place to the next one by itself, is counted, and is reported once for each version and reason.
-Nothing here decides whether an environment may be started; that is `node` and `pool`.
+When one way fails, the next one is taken; the failure is counted, and reported once for each version and reason.
+Nothing here decides whether an environment may be started; that is the business of `thawd.scheduling`.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import errno
 import time
-from collections.abc import Callable, Coroutine, Iterator
-from pathlib import Path
+from collections.abc import Callable, Coroutine
 
 from thawd.environments.calls import ServiceHandler
-from thawd.environments.children import Children
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
-from thawd.environments.sandbox.rights import Rights
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
-from thawd.environments.starts.snapshots import Engine, Frozen, Made, Snapshots
+from thawd.environments.starts.snapshots import Engine, FreezeResult, Frozen, Snapshots
 from thawd.environments.starts.starter import Starter, ThawFailedError
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected
-from thawd.resources import Function
-from thawd.snapshot.disk.folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
 from thawd.telemetry.console import complain
-from thawd.telemetry.logs.writer import FunctionLog
 from thawd.telemetry.metrics import Fallback, Metrics
 
-# Tries of a start whose process somebody else killed, for example the kernel for want of memory.
+# Tries of a start whose process was killed from outside, for example by the kernel for want of memory.
 _START_TRIES = 3
-# Thaws in a row that fail before the image is given up.
+# An image is discarded after this many failed thaws in a row.
 _THAW_FAILURES = 3
-# From so many starts at once on they are forked from one thawed copy, if a restore takes so long: below that, which
-# is some 2,000 mappings, thawing each is faster (docs/decisions/0007-bursts.md).
+# From this many simultaneous starts on, environments are forked from one thawed copy, if a restore takes this long:
+# below that, which is some 2,000 mappings, thawing each is faster (docs/decisions/0007-bursts.md).
 _BURST = 3
 _SLOW_RESTORE_MS = 8.0
-# How often an image that does not fit any more is made anew, before this machine is taken to be too restless for one.
+# How often an image that does not fit this machine any more is replaced, before the version is left without one.
 _RENEWALS = 3
 _PLATFORM_STREAM = b"thawd"
 # Source: fork(2), pthread_create(3).
@@ -53,16 +46,15 @@ class Spawner:
 
     def __init__(
         self,
+        launcher: Launcher,
         *,
         limiter: MemoryLimiter,
         services: ServiceHandler,
         metrics: Metrics,
-        log_folder: Path,
-        log_max_bytes: int,
         report: Callable[[str], None] = complain,
     ) -> None:
-        self._launcher = Launcher(log_folder=log_folder, log_max_bytes=log_max_bytes)
-        self._starter = Starter(self._launcher, limiter=limiter, services=services)
+        self._launcher = launcher
+        self._starter = Starter(launcher, limiter=limiter, services=services)
         self._metrics = metrics
         self._report = report
         self._snapshots: Snapshots | None = None
@@ -70,60 +62,24 @@ class Spawner:
         self._origins: dict[tuple[str, int], Origin] = {}
         self._retired: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
-
-    def use_disks(self, disks: Disks) -> None:
-        """Give each process a temporary folder of its own from now on."""
-        self._launcher.disks = disks
-
-    def use_rights(self, program: Path | None, rights: Rights) -> None:
-        """Have processes give up `rights` from now on, by thawd-thaw, `program`."""
-        self._launcher.program = program
-        self._launcher.rights = rights
+        self._is_crowded = False  # the last start found no process or memory left
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
-        """Freeze versions from now on, and thaw them."""
-        self._snapshots = Snapshots(engine, store, self._starter)
+        """Freeze versions from now on, and thaw their images."""
+        self._snapshots = Snapshots(engine, store, self._starter, self._launcher)
         self._unfrozen = None
 
     def refuse_snapshots(self, why: str) -> None:
-        """Freeze and thaw nothing, for the reason that the status is to show."""
+        """Freeze and thaw nothing; the status shows why."""
         self._unfrozen = Reason(why)
 
-    @property
-    def children(self) -> Children:
-        """The processes of functions that are alive."""
-        return self._launcher.children
-
-    @contextlib.contextmanager
-    def helped(self) -> Iterator[None]:
-        """While processes of the platform's own may be running, such as pip, which are not strays."""
-        self._launcher.helpers += 1
-        try:
-            yield
-        finally:
-            self._launcher.helpers -= 1
-
-    def log(self, function: Function) -> FunctionLog:
-        """The log of `function`."""
-        return self._launcher.log(function)
-
-    def flush_logs(self) -> None:
-        """Write out what the logs hold back."""
-        self._launcher.flush_logs()
-
-    def sweep(self) -> None:
-        """Kill what functions left behind outside their process groups."""
-        self._launcher.sweep()
-
-    async def sweep_out(self) -> None:
-        """The same until nothing is left, for a stop."""
-        await self._launcher.sweep_out()
-
     def origin(self, version: Version) -> Origin:
-        """Where environments of `version` come from."""
+        """What environments of `version` are started from."""
         key = (version.function.name, version.generation)
         if key in self._retired:
-            return Origin.of_retired(version)
+            retired = Origin(version)
+            retired.retire()  # its template and image are gone: a last start is cold
+            return retired
         if key not in self._origins:
             self._origins[key] = Origin(version, unfrozen=self._unfrozen)
         return self._origins[key]
@@ -138,7 +94,7 @@ class Spawner:
         origin = self.origin(version)
         for left in reversed(range(_START_TRIES)):
             try:
-                await self._settle(origin)
+                await self._ensure_image(origin)
                 if origin.frozen is None:
                     await self._template(origin)
             except InitError as error:
@@ -150,11 +106,12 @@ class Spawner:
                 return
 
     def retire(self, version: Version, *, for_good: bool = False) -> None:
-        """End the version's template and give its image up; its environments live on.
+        """End the version's template and use its image no more; its environments live on.
 
         Args:
-            version: it.
-            for_good: it exists no more, and its image goes; else that is there for the next server.
+            version: the version.
+            for_good: whether the version exists no more, so that its image is removed; else the image stays for the
+                next server.
         """
         key = (version.function.name, version.generation)
         origin = self._origins.pop(key, None)
@@ -166,68 +123,78 @@ class Spawner:
         for task in (origin.starting, origin.freezing):
             if task is not None:
                 task.cancel()
-        self._leave(origin)
+        self._release_sources(origin)
 
-    def _leave(self, origin: Origin) -> None:
-        """Let go of what a retired origin holds."""
+    def _release_sources(self, origin: Origin) -> None:
+        """End the template of a retired origin, and release or remove its image."""
         if origin.template is not None:
             origin.template.kill()
         frozen, origin.frozen = origin.frozen, None
         if frozen is not None:
             assert self._snapshots is not None
-            let_go = self._snapshots.supersede if origin.superseded else self._snapshots.release
-            self._in_background(let_go(frozen))
+            release = self._snapshots.supersede if origin.superseded else self._snapshots.release
+            self._in_background(release(frozen))
 
     async def start(self, version: Version, *, provisioned: bool = False) -> Environment:
         """Start one environment and wait until it can serve.
 
         Raises:
             InitError: the function's init failed, or an after-restore hook.
-            NoRoomError: there is no process or memory left.
-            ServiceException: the machine could not start a process.
+            NoRoomError: there is no process or memory left (500).
+            ServiceException: the machine could not start a process (500).
         """
         started_s = time.monotonic()
         origin = self.origin(version)
+        if self._is_crowded:
+            self._launcher.sweep()  # what has ended since the last try
         for left in reversed(range(_START_TRIES)):
             try:
-                environment = await self._start(origin, provisioned=provisioned, started_s=started_s)
+                environment = await self._start_fastest(origin, provisioned=provisioned, started_s=started_s)
             except InitError as error:
                 if not error.from_outside or not left:
                     self._metrics.function(version.function.name).init_failures += 1
                     raise
             except OSError as error:
                 if error.errno in _NO_ROOM:
-                    self.sweep()  # the dead hold processes, too
+                    self._is_crowded = True
+                    self._launcher.sweep()  # dead processes that are not reaped count, too
                     raise NoRoomError(f"an execution environment could not be started: {error}") from error
                 raise ServiceException(f"an execution environment could not be started: {error}") from error
             else:
+                self._is_crowded = False
                 self._metrics.function(version.function.name).starts[environment.kind].record(environment.init_ms)
-                self._follow(origin, environment)
+                self._count_alive(origin, environment)
                 return environment
         raise AssertionError("the last try returns or raises")
 
-    async def _start(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
+    async def _start_fastest(self, origin: Origin, *, provisioned: bool, started_s: float) -> Environment:
+        """Thaw an environment, else fork it, else start it cold; count why it was not faster.
+
+        Raises:
+            InitError: the function's init failed, or an after-restore hook.
+            OSError: the machine could not start a process.
+        """
         version = origin.version
         if not origin.renewing:
-            await self._settle(origin)
+            await self._ensure_image(origin)
         obstacle = origin.unfrozen
         if origin.frozen is not None:
             try:
                 return await self._thaw(origin, origin.frozen, provisioned=provisioned, started_s=started_s)
             except ThawFailedError as error:
                 obstacle = Reason(str(error), Fallback.THAW_FAILED)
-        # Where an image is, or is made anew, a template would run init a second time: a cold start takes no longer.
+        # Where there is an image, or a new one is made, a template would run init again: a cold start takes no longer.
         template = origin.live_template() if origin.unfrozen is None else await self._template(origin)
         if template is not None:
             try:
                 environment = await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
             except TemplateLostError as error:
-                self._tell(origin, f"started cold: {error}")
+                self._report_once(origin, f"started cold: {error}")
                 obstacle = first_counted(obstacle, Reason(str(error), Fallback.TEMPLATE_LOST))
             else:
-                self._count(origin, obstacle)
+                self._count_fallback(origin, obstacle)
                 return environment
-        self._count(origin, first_counted(obstacle, origin.unforked))
+        self._count_fallback(origin, first_counted(obstacle, origin.unforked))
         return await self._starter.cold(version, provisioned=provisioned, started_s=started_s)
 
     async def _thaw(self, origin: Origin, frozen: Frozen, *, provisioned: bool, started_s: float) -> Environment:
@@ -235,7 +202,7 @@ class Spawner:
 
         Raises:
             InitError: an after-restore hook failed.
-            ThawFailedError: no copy came to life; what follows from that has been done.
+            ThawFailedError: the copy did not start; it is decided what becomes of the image.
         """
         version = origin.version
         origin.thawing += 1
@@ -245,7 +212,7 @@ class Spawner:
                 try:
                     return await self._starter.fork(version, template, provisioned=provisioned, started_s=started_s)
                 except TemplateLostError:
-                    pass  # thawing it takes hardly longer
+                    pass  # a thaw takes hardly longer
             environment = await self._starter.thaw(
                 version, frozen.thawable, provisioned=provisioned, started_s=started_s
             )
@@ -258,7 +225,7 @@ class Spawner:
         return environment
 
     async def _template_for_burst(self, origin: Origin, frozen: Frozen) -> Template | None:
-        """A thawed copy to fork from while several starts are under way; None when thawing is as good."""
+        """A thawed copy to fork from while several environments start; None when thawing each is as fast."""
         if frozen.fork_refused is not None or frozen.thawable.restore_ms < _SLOW_RESTORE_MS or origin.thawing < _BURST:
             return None
         if (template := origin.live_template()) is not None:
@@ -268,11 +235,11 @@ class Spawner:
                 origin, lambda: self._starter.thaw_template(origin.version, frozen.thawable)
             )
         except ThawFailedError:
-            return None  # told by the thaws that follow, and not by each that waited for this one
+            return None  # the thaws that follow report what is wrong
 
     def _thaw_failed(self, origin: Origin, frozen: Frozen, error: ThawFailedError) -> None:
         """Decide what becomes of an image after one of its thaws failed."""
-        self._tell(origin, f"a thaw failed: {error}")
+        self._report_once(origin, f"a thaw failed: {error}")
         if origin.frozen is not frozen or error.from_outside:
             return
         frozen.failures += 1
@@ -282,27 +249,27 @@ class Spawner:
         origin.frozen = None
         origin.renewals += 1
         if error.cannot and origin.renewals <= _RENEWALS:
-            # A library was exchanged, say: an image made now will do.
+            # For example, a library was exchanged: a new image will fit.
             origin.renewing = True
             self._in_background(self._renew(origin, frozen))
         else:
             self._in_background(self._snapshots.discard(frozen))
             origin.unfrozen = Reason(f"{frozen.failures} thaws failed, the last one: {error}", Fallback.THAW_FAILED)
-            self._tell(origin, f"not thawed any more: {origin.unfrozen.text}")
+            self._report_once(origin, f"not thawed any more: {origin.unfrozen.text}")
 
     async def _renew(self, origin: Origin, frozen: Frozen) -> None:
-        """Make an image in the place of `frozen` while environments start otherwise."""
+        """Replace the image `frozen` by a new one; meanwhile environments start in another way."""
         assert self._snapshots is not None
         try:
             await self._snapshots.discard(frozen)
-            await self._settle(origin)
+            await self._ensure_image(origin)
         except (InitError, OSError) as error:
-            self._tell(origin, f"its snapshot could not be made anew: {error}")
+            self._report_once(origin, f"its snapshot could not be replaced: {error}")
         finally:
             origin.renewing = False
 
-    async def _settle(self, origin: Origin) -> None:
-        """Find or make the version's image, or know why there is none.
+    async def _ensure_image(self, origin: Origin) -> None:
+        """Find or make the version's image, once; afterwards `origin` has it, or why there is none.
 
         Raises:
             InitError: init failed, or a hook around the snapshot.
@@ -321,56 +288,44 @@ class Spawner:
                 origin.freezing = None
 
     async def _find_or_make(self, origin: Origin) -> None:
-        origin.frozen = await self._find(origin)
-        if origin.frozen is None:
-            made = await self._make(origin.version)
-            origin.frozen = made.frozen
-            if made.frozen is None:
-                self._go_unfrozen(origin, made)
-        if origin.retired:
-            self._leave(origin)
+        """Give `origin` the image of an equal version that was made earlier, else a new one, or why there is none.
 
-    async def _find(self, origin: Origin) -> Frozen | None:
-        """The image that is there already; one that cannot even be looked at is made anew.
-
-        Raises:
-            OSError: the machine could not start a process.
-        """
-        assert self._snapshots is not None
-        try:
-            return await self._snapshots.find(origin.version)
-        except (InitError, ThawdError, OSError):
-            raise
-        except Exception as error:
-            self._tell(origin, f"its snapshot could not be looked at and is made anew: {unexpected(error)}")
-            return None
-
-    async def _make(self, version: Version) -> Made:
-        """Make an image; a mistake of ours in that is a reason to start environments in another way, and no more.
+        An unexpected error costs the image and no more: environments start in another way.
 
         Raises:
             InitError: init failed, or a hook around the snapshot.
             OSError: the machine could not start a process.
         """
-        assert self._snapshots is not None
+        snapshots, version = self._snapshots, origin.version
+        assert snapshots is not None
         try:
-            return await self._snapshots.make(version)
+            origin.frozen = await snapshots.find(version)
         except (InitError, ThawdError, OSError):
             raise
         except Exception as error:
-            return Made(refused=unexpected(error))
-
-    def _go_unfrozen(self, origin: Origin, made: Made) -> None:
-        origin.template = made.template
+            self._report_once(origin, f"its snapshot could not be read and is replaced: {unexpected(error)}")
+        if origin.frozen is None:
+            try:
+                made = await snapshots.make(version)
+            except (InitError, ThawdError, OSError):
+                raise
+            except Exception as error:
+                made = FreezeResult(refused=unexpected(error))
+            origin.frozen = made.frozen
+            if made.frozen is None:
+                if origin.template is not None:
+                    origin.template.kill()  # a thawed copy of the image before
+                origin.template = made.template
+            if made.frozen is None and not origin.retired:
+                origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
+                self._report_once(origin, f"not thawed: {made.refused}")
+                if made.fork_refused is not None:
+                    self._refuse_fork(origin, made.fork_refused)
         if origin.retired:
-            return
-        origin.unfrozen = Reason(made.refused, Fallback.SNAPSHOT_REFUSED)
-        self._tell(origin, f"not thawed: {made.refused}")
-        if made.fork_refused is not None:
-            self._refuse_fork(origin, made.fork_refused)
+            self._release_sources(origin)
 
     async def _template(self, origin: Origin) -> Template | None:
-        """The version's template, started when it must be; None when the version is not to be forked.
+        """The version's template, started if there is none; None when the version is not forked.
 
         Raises:
             InitError: init failed.
@@ -381,48 +336,31 @@ class Spawner:
         if (template := origin.live_template()) is not None:
             return template
         if origin.starting is None and not origin.may_start_template():
-            self._tell(origin, "started cold: its template ended again and again, soon after its start")
+            self._report_once(origin, "started cold: its template ended again and again, soon after its start")
             return None
         try:
-            return await self._shared_start(origin, lambda: self._start_template(origin.version))
+            return await self._shared_start(origin, lambda: self._starter.template(origin.version))
         except ForkRefusedError as error:
             self._refuse_fork(origin, str(error))
             return None
 
-    async def _start_template(self, version: Version) -> Template:
-        template = await self._starter.template(version, to_freeze=False)
-        try:
-            template.check_forkable()
-        except ForkRefusedError:
-            template.kill()
-            raise
-        return template
-
     async def _shared_start(self, origin: Origin, start: Callable[[], Coroutine[None, None, Template]]) -> Template:
-        """The template of a start that all who want one wait for."""
+        """Start a template, or wait for the one that is starting."""
         if origin.starting is None:
             origin.starting = asyncio.get_running_loop().create_task(start())
-            origin.starting.add_done_callback(lambda task: self._template_started(origin, task))
+            origin.starting.add_done_callback(origin.template_started)
         return await asyncio.shield(origin.starting)
-
-    def _template_started(self, origin: Origin, task: asyncio.Task[Template]) -> None:
-        origin.starting = None
-        if task.cancelled() or task.exception() is not None:
-            return
-        origin.template = task.result()
-        if origin.retired:
-            origin.template.kill()
 
     def _refuse_fork(self, origin: Origin, why: str) -> None:
         if origin.unforked is None:
             origin.unforked = Reason(why, Fallback.FORK_REFUSED)
             text = f"not forked: {why}; environments are started cold"
             unfrozen = "" if origin.unfrozen is None else f"not thawed: {origin.unfrozen.text}"
-            # The first cause first, and once: what follows from it alone would send its reader to the wrong place.
-            self._tell(origin, text if not unfrozen or unfrozen in origin.told else f"{unfrozen}; {text}")
+            # With the first cause, unless it was reported: the consequence alone would mislead the reader.
+            self._report_once(origin, text if not unfrozen or unfrozen in origin.reported else f"{unfrozen}; {text}")
 
-    def _follow(self, origin: Origin, environment: Environment) -> None:
-        """Count the version's environments: with the last one a thawed template ends; another is made in no time."""
+    def _count_alive(self, origin: Origin, environment: Environment) -> None:
+        """Count the version's live environments; a thawed template ends with the last, as another is made quickly."""
         assert environment.child is not None
         origin.environments += 1
 
@@ -435,19 +373,19 @@ class Spawner:
 
         environment.child.ended.add_done_callback(ended)
 
-    def _count(self, origin: Origin, obstacle: Reason | None) -> None:
-        """Count a start that was slower for `obstacle` than it might have been."""
+    def _count_fallback(self, origin: Origin, obstacle: Reason | None) -> None:
+        """Count a start that was slower because of `obstacle`."""
         if obstacle is not None and obstacle.kind is not None:
             self._metrics.function(origin.version.function.name).fallbacks[obstacle.kind] += 1
 
-    def _tell(self, origin: Origin, text: str) -> None:
-        """Report what is in the way of fast starts, once for each version and text."""
-        if origin.retired or text in origin.told:
+    def _report_once(self, origin: Origin, text: str) -> None:
+        """Report an obstacle to fast starts, once for each version and text."""
+        if origin.retired or text in origin.reported:
             return
-        origin.told.add(text)
+        origin.reported.add(text)
         name = origin.version.function.name
         self._report(f"thawd: {name}: {text}")
-        self.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
+        self._launcher.log(origin.version.function).write(_PLATFORM_STREAM, text.encode())
 
     def _in_background(self, work: Coroutine[None, None, None]) -> None:
         task = asyncio.get_running_loop().create_task(work)

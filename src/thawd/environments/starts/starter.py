@@ -1,6 +1,6 @@
-"""The ways in which an environment or a template of a version comes to be, each from its first step until it is ready.
+"""The kinds of start: cold, fork, thaw, template; each from its first step until the process is ready.
 
-Which way is taken, and what happens when one fails, is decided in `spawner`.
+The `spawner` decides which kind is taken, and what follows when one fails.
 """
 
 from __future__ import annotations
@@ -24,32 +24,32 @@ from thawd.environments.runtime_api.endpoint import RuntimeApi
 from thawd.environments.runtime_api.extensions import ExtensionsApi
 from thawd.environments.sandbox.memory import MemoryLimit, MemoryLimiter
 from thawd.environments.starts.launcher import Launcher, Start
-from thawd.environments.starts.template import Template, TemplateLostError
+from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.suspension import Suspender
 from thawd.environments.version import Version
 from thawd.errors import StoreError
 from thawd.invocation import StartKind
-from thawd.snapshot.disk.folders import DiskRefusedError, Disks, DiskSnapshot
+from thawd.snapshot.disk.folders import DiskRefusedError, DiskSnapshot
 
 ON_DEMAND = "on-demand"
 PROVISIONED = "provisioned-concurrency"
 SNAP_START = "snap-start"
 
-# A restore takes milliseconds; with the image on a slow disk that much. One that takes longer does not come.
+# A restore takes milliseconds, or seconds with the image on a slow disk; after this long it is given up.
 _THAW_S = 10.0
 # The copy itself ends after-restore hooks after 10 s, unless they hang in native code.
 _AFTER_HOOKS_S = 11.0
-# What thawd-thaw ends with when the image does not fit this machine, or a library it was made with has changed.
+# Exit status of thawd-thaw when the image does not fit this machine, or a library in it has changed.
 _CANNOT_THAW = 120
-_TOLD_BYTES = 4096
+_THAW_OUTPUT_BYTES = 4096
 
 
 class ThawFailedError(Exception):
-    """A copy did not come to life; the message says why, in thaw's words where it had some.
+    """A copy did not start; the message says why, in the words of thawd-thaw where it wrote some.
 
     Attributes:
-        cannot: whether this image cannot be thawed here at all, so that it is of no use.
-        from_outside: whether somebody else killed the process.
+        cannot: whether this image can never be thawed on this machine.
+        from_outside: whether something else than the platform killed the process.
     """
 
     def __init__(self, message: str, *, cannot: bool = False, from_outside: bool = False) -> None:
@@ -66,7 +66,7 @@ class Thawable:
         program: thawd-thaw.
         image: the image.
         disk: what the temporary folder of a copy begins with; None: nothing.
-        restore_ms: the shortest restore so far, milliseconds: mappings and threads, not what the copy does after it.
+        restore_ms: the shortest restore so far, milliseconds: mappings and threads, without what the copy does then.
     """
 
     program: Path
@@ -75,7 +75,7 @@ class Thawable:
     restore_ms: float = math.inf
 
     def command(self, role: str, start: Start) -> list[str]:
-        """Program and arguments for a copy that is to be an ``environment``, a ``template`` or a ``probe``."""
+        """Program and arguments for a copy; `role` is ``environment``, ``template`` or ``probe``."""
         return [str(self.program), *start.options, str(self.image), role]
 
 
@@ -88,17 +88,8 @@ class Starter:
         self._services = services
         self._suspender = Suspender(launcher.children)
 
-    @property
-    def disks(self) -> Disks | None:
-        """The temporary folders of processes; None where nobody keeps any."""
-        return self._launcher.disks
-
-    def confines(self, version: Version) -> bool:
-        """Whether processes of `version` see a ``/tmp`` of their own, and their code read-only."""
-        return self._launcher.confines(version)
-
     async def cold(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        """A new process that runs the function's init.
+        """Start an environment whose process runs the function's init.
 
         Raises:
             InitError: init failed.
@@ -114,7 +105,7 @@ class Starter:
         return environment
 
     async def _program(self, version: Version, *, provisioned: bool, started_s: float) -> Environment:
-        """A new process of the function's own program, after the extensions beside it.
+        """Start an environment that executes the function's own program, after its extensions have registered.
 
         Raises:
             InitError: init failed, or an extension.
@@ -127,44 +118,41 @@ class Starter:
         start = self._launcher.begin(version, initialization=PROVISIONED if provisioned else unprovisioned)
         self._launcher.expect(start)
         platform_log(version, start.stream).init_start(start.initialization)
-        told = ExtensionsApi(
+        extensions_api = ExtensionsApi(
             function=function.name,
             number=version.number,
             handler=function.handler,
             external=[path.name for path in program.extensions],
         )
-        api = RuntimeApi(told, snap_start=snap_start)
+        api = RuntimeApi(extensions_api, snap_start=snap_start)
         extensions = Extensions(api, self._launcher)
         environment = _environment(version, start, StartKind.COLD)
         environment.connect_api(api, extensions)
-        waiting = _Waiting(environment)
+        deadline = _ReadyDeadline(environment)
         with _reporting_init(version, start, drain=environment.drain):
             try:
                 await api.open()
                 extensions.start(program.extensions, version, start)
                 await extensions.registered(within_s=function.init_timeout_s)
-                child = self._execute_program(version, start, api)
+                try:
+                    child = self._launcher.execute_program(version, start, api=api.address)
+                except OSError as error:
+                    raise InitError.of_launch("Runtime.InvalidEntrypoint", error) from error
             except BaseException:
                 environment.abandon()
                 self._launcher.forget(start)
                 raise
-            await self._init(environment, child, started_s=started_s, waiting=waiting)
-        for one in told.all():
-            environment.log.extension(one.name, state=one.state, events=sorted(one.events))
+            await self._init(environment, child, started_s=started_s, deadline=deadline)
+        for extension in extensions_api.all():
+            environment.log.extension(extension.name, state=extension.state, events=sorted(extension.events))
         return environment
 
-    def _execute_program(self, version: Version, start: Start, api: RuntimeApi) -> Child:
-        try:
-            return self._launcher.execute_program(version, start, api=api.address)
-        except OSError as error:
-            raise InitError.of_launch("Runtime.InvalidEntrypoint", error) from error
-
     async def fork(self, version: Version, template: Template, *, provisioned: bool, started_s: float) -> Environment:
-        """A fork of `template`.
+        """Fork an environment from `template`.
 
         Raises:
             InitError: an after-restore hook failed, or the process ended.
-            TemplateLostError: the template died, or hangs.
+            TemplateLostError: the template died, or hung and was killed.
             OSError: the machine could not start a process.
         """
         unprovisioned = SNAP_START if template.restored else ON_DEMAND
@@ -185,22 +173,22 @@ class Starter:
     async def thaw(
         self, version: Version, thawable: Thawable, *, provisioned: bool = False, started_s: float
     ) -> Environment:
-        """A copy of the frozen process.
+        """Start an environment that is a copy of the frozen process.
 
         Raises:
             InitError: an after-restore hook failed.
-            ThawFailedError: it did not come to life.
+            ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
         start = self._begin_copy(version, thawable, PROVISIONED if provisioned else SNAP_START)
         platform_log(version, start.stream).restore_start()
-        start.stream.begin_tail(_TOLD_BYTES)
+        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command("environment", start), start)
         environment = _environment(version, start, StartKind.THAW, disk=thawable.disk)
         try:
             await self._ready(environment, child, started_s=started_s)
         except InitError as error:
-            if error.told:
+            if error.by_function:
                 raise
             raise _thaw_failed(error, child, start.stream.end_tail()) from error
         finally:
@@ -208,11 +196,12 @@ class Starter:
         thawable.restore_ms = min(thawable.restore_ms, environment.ready.result().restore_ms)
         return environment
 
-    async def template(self, version: Version, *, to_freeze: bool) -> Template:
-        """A new process that runs the function's init and then forks, or is frozen before it does.
+    async def template(self, version: Version, *, to_freeze: bool = False) -> Template:
+        """Start a process that runs the function's init and then forks environments, or is frozen first.
 
         Raises:
             InitError: init failed.
+            ForkRefusedError: init succeeded, but forks of the process would not work; not with `to_freeze`.
             OSError: the machine could not start a process.
         """
         start = self._launcher.begin(version, initialization=SNAP_START if to_freeze else ON_DEMAND, is_template=True)
@@ -220,14 +209,20 @@ class Starter:
         template = await self._template_ready(version, start, child)
         if not to_freeze:
             await self.look_at_disk(template)
+            try:
+                template.check_forkable()
+            except ForkRefusedError:
+                template.kill()
+                raise
         return template
 
     async def look_at_disk(self, template: Template) -> None:
-        """What init left in the template's temporary folder is what its forks begin with."""
-        if self.disks is None or template.folder is None:
+        """Note what init left in the template's temporary folder, with which its forks begin."""
+        disks = self._launcher.disks
+        if disks is None or template.folder is None:
             return
         try:
-            template.disk = await asyncio.to_thread(self.disks.look, template.identifier)
+            template.disk = await asyncio.to_thread(disks.look, template.identifier)
         except StoreError as error:
             template.disk_refused = error.message
 
@@ -242,14 +237,14 @@ class Starter:
             raise ThawFailedError(error.message, cannot=True) from error
 
     async def thaw_template(self, version: Version, thawable: Thawable, *, role: str = "template") -> Template:
-        """A copy of the frozen process that forks environments; or, as a ``probe``, says what it knows and ends.
+        """Start a copy of the frozen process that forks environments; as a ``probe``, it reports READY and ends.
 
         Raises:
-            ThawFailedError: it did not come to life.
+            ThawFailedError: the copy did not start.
             OSError: the machine could not start a process.
         """
         start = self._begin_copy(version, thawable, SNAP_START, is_template=role == "template")
-        start.stream.begin_tail(_TOLD_BYTES)
+        start.stream.begin_tail(_THAW_OUTPUT_BYTES)
         child = self._launcher.thaw(version, thawable.command(role, start), start)
         try:
             template = await self._template_ready(version, start, child, limit_s=_THAW_S)
@@ -269,7 +264,7 @@ class Starter:
             version,
             identifier=start.identifier,
             stream=start.stream,
-            ends=start.ends,
+            channels=start.channels,
             children=self._launcher.children,
         )
         template.folder = start.folder
@@ -282,7 +277,7 @@ class Starter:
             try:
                 await template.connect(self._services)
                 template.adopt(child)
-                # Watched, and in no cgroup: environments forked from it would begin in it and be charged there.
+                # Its memory is watched, without a cgroup: its forks would start in that group and be charged there.
                 await init_ends(
                     template.ready,
                     child=child,
@@ -296,17 +291,17 @@ class Starter:
         return template
 
     async def _ready(self, environment: Environment, child: Child, *, started_s: float) -> Environment:
-        """Connect to the process and wait for its word that it can serve."""
+        """Connect to the process and wait until it reports that it can serve."""
         try:
             await environment.connect(self._services)
         except BaseException:
             environment.dying = True
             child.kill()
             raise
-        return await self._init(environment, child, started_s=started_s, waiting=_Waiting(environment))
+        return await self._init(environment, child, started_s=started_s, deadline=_ReadyDeadline(environment))
 
     async def _init(
-        self, environment: Environment, child: Child, *, started_s: float, waiting: _Waiting
+        self, environment: Environment, child: Child, *, started_s: float, deadline: _ReadyDeadline
     ) -> Environment:
         """Adopt the process and wait until it is ready."""
         function = environment.version.function
@@ -316,7 +311,7 @@ class Starter:
             if environment.kind == StartKind.COLD:
                 watched = self._limit(environment, child)
             await init_ends(
-                environment.ready, child=child, limit=watched, until_s=waiting.until_s, timed_out=waiting.timed_out
+                environment.ready, child=child, limit=watched, until_s=deadline.until_s, timed_out=deadline.timed_out
             )
         except BaseException:
             environment.dying = True
@@ -324,24 +319,24 @@ class Starter:
             raise
         if function.freeze_idle:
             environment.suspender = self._suspender
-        environment.began(init_ms=(time.monotonic() - started_s) * 1000)
+        environment.mark_ready(init_ms=(time.monotonic() - started_s) * 1000)
         if environment.kind != StartKind.COLD:
-            # Not before: the kernel holds up whoever starts a process or a thread while one is moved to its cgroup.
+            # Not before: while the kernel moves a process to a cgroup, starts of processes and threads have to wait.
             self._limit(environment, child)
         return environment
 
     def _limit(self, environment: Environment, child: Child) -> MemoryLimit:
         memory_mb = environment.version.function.memory_mb
         limit = self._limiter.limit(child.pid, identifier=environment.identifier, limit_mib=memory_mb)
-        for group in environment.beside:
-            # Extensions join it where it is a cgroup; they are not watched where it is not.
+        for group in environment.extension_groups:
+            # Extensions join the environment's cgroup; without cgroups their memory is not watched.
             self._limiter.limit(group, identifier=environment.identifier, limit_mib=memory_mb)
         environment.memory_limit = limit
         return limit
 
 
-class _Waiting:
-    """How long to wait for an environment: as long as its kind of start may take, then as long as hooks may."""
+class _ReadyDeadline:
+    """Until when an environment has to be ready: a limit for its kind of start, then one for after-restore hooks."""
 
     def __init__(self, environment: Environment) -> None:
         self._environment = environment
@@ -357,7 +352,7 @@ class _Waiting:
         if self._environment.hooks_since_s is None:
             return InitError.of_time_out(self._limit_s)
         message = f"The after-restore hooks took longer than {_AFTER_HOOKS_S:.0f} seconds"
-        return InitError(message, error_document("Runtime.AfterRestoreError", message), told=True)
+        return InitError(message, error_document("Runtime.AfterRestoreError", message), by_function=True)
 
 
 @contextlib.contextmanager
@@ -375,17 +370,19 @@ def _reporting_init(version: Version, start: Start, *, drain: Callable[[], None]
 
 
 def _environment(version: Version, start: Start, kind: StartKind, *, disk: DiskSnapshot | None = None) -> Environment:
-    environment = Environment(version, identifier=start.identifier, kind=kind, stream=start.stream, ends=start.ends)
+    environment = Environment(
+        version, identifier=start.identifier, kind=kind, stream=start.stream, channels=start.channels
+    )
     environment.has_folder = start.folder is not None
     if disk is not None and start.folder is not None and start.folder.lower is not None:
         environment.inherited_bytes = disk.found.stored_bytes
     return environment
 
 
-def _thaw_failed(error: InitError, child: Child, told: bytes) -> ThawFailedError:
-    """From how the process ended; what thaw wrote about it is the last line that it wrote."""
+def _thaw_failed(error: InitError, child: Child, output: bytes) -> ThawFailedError:
+    """The error for a copy that ended: its exit status, and the last line that thawd-thaw wrote."""
     status = child.ended.result() if child.ended.done() else None
-    lines = told.decode(errors="replace").strip().splitlines()
+    lines = output.decode(errors="replace").strip().splitlines()
     why = next((line for line in reversed(lines) if line.startswith("thawd: ")), "")
     message = why.removeprefix("thawd: ") or str(error)
     cannot = status is not None and os.WIFEXITED(status) and os.WEXITSTATUS(status) == _CANNOT_THAW

@@ -1,6 +1,6 @@
 """The platform's side of a version's template: the process that ran init once, is frozen and forks environments.
 
-A thawed copy of it may be a template too; that one is not frozen again.
+A thawed copy of that process may be a template too; a copy is not frozen again.
 """
 
 from __future__ import annotations
@@ -16,8 +16,8 @@ from typing import Annotated, Any
 import msgspec
 
 from thawd.environments.calls import CallChannel, ServiceHandler
+from thawd.environments.channels import Channels, FrameProtocol
 from thawd.environments.children import Child, Children
-from thawd.environments.ends import Ends, FrameProtocol
 from thawd.environments.init_phase import InitError, ReadyHead, describe_exit, init_ends
 from thawd.environments.output import OutputPipe
 from thawd.environments.sandbox.memory import MemoryLimit
@@ -30,7 +30,7 @@ from thawd.telemetry.logs.writer import LogStream
 from thawd.wire import frames
 
 _encode = msgspec.json.Encoder().encode
-# A fork takes some 90 ms for each GB of the template; one that takes longer than this does not come.
+# A fork takes some 90 ms for each GB of the template; after this long it is given up.
 _FORK_S = 3.0
 # Source: Lambda developer guide, "SnapStart": init with its before-snapshot hooks gets the function's timeout or 130 s.
 _HOOKS_S = 130.0
@@ -46,22 +46,22 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class FrozenHead(msgspec.Struct):
-    """The head of a FROZEN, checked.
+    """The checked head of a FROZEN frame.
 
     Attributes:
         refused: why there is no image, and the way out; None when there is one.
         fork_refused: why forks of it would not work; None when they would.
-        answers_differ: whether the answers of the priming event differ from each other.
+        answers_differ: whether two answers to the priming event differ.
         init_ms: how long init took.
-        dropped: connections that a copy finds ended.
-        park_ms: until all its threads stood still.
-        scan_ms: what finding the pages to store took.
-        write_ms: what writing the image took.
-        sync_ms: what bringing it to the disk took.
+        dropped: connections that are closed in copies.
+        park_ms: time until all threads stood still.
+        scan_ms: time to find the pages to store.
+        write_ms: time to write the image.
+        sync_ms: time until the image was on the disk.
         image_bytes: size of the image, holes included.
-        data_bytes: memory pages in it.
-        threads: threads in it.
-        operations: mappings to be made at a thaw.
+        data_bytes: size of the memory pages in the image.
+        threads: number of threads in the image.
+        operations: number of mappings that a thaw makes.
     """
 
     refused: str | None
@@ -85,7 +85,7 @@ class FrozenHead(msgspec.Struct):
 
 
 class FreezeFailedError(Exception):
-    """The process ended, or took too long, while it was to be frozen; the message says at what."""
+    """The process ended or took too long while it was being frozen; the message says in which stage."""
 
 
 class ForkRefusedError(Exception):
@@ -93,7 +93,7 @@ class ForkRefusedError(Exception):
 
 
 class TemplateLostError(Exception):
-    """The template ended before it had forked what it was asked to."""
+    """The template ended before it had done a fork."""
 
 
 class Template:
@@ -101,13 +101,18 @@ class Template:
 
     Attributes:
         identifier: 32 hexadecimal digits, unique.
-        restored: whether the before-snapshot hooks have run in it, so that what it forks is restored by the others.
+        restored: whether the before-snapshot hooks have run in it, so that the after-restore hooks run in its forks.
+        folder: its temporary folder; None where it has none of its own.
+        disk: what the temporary folders of its forks begin with; None: nothing.
+        disk_refused: why its forks could not have its temporary folder; None when they can.
         ended: set when it can no longer fork.
-        ready: its word that init has run; fails with InitError.
+        ready: done when init has run; fails with InitError.
         child: its process, None until `adopt`.
     """
 
-    def __init__(self, version: Version, *, identifier: str, stream: LogStream, ends: Ends, children: Children) -> None:
+    def __init__(
+        self, version: Version, *, identifier: str, stream: LogStream, channels: Channels, children: Children
+    ) -> None:
         self.version = version
         self.identifier = identifier
         self.restored = False
@@ -118,8 +123,8 @@ class Template:
         self.child: Child | None = None
         self._children = children
         self._stream = stream
-        self._ends = ends
-        self._output = OutputPipe(ends.output, stream)
+        self._channels = channels
+        self._output = OutputPipe(channels.output, stream)
         self.ready: asyncio.Future[ReadyHead] = asyncio.get_running_loop().create_future()
         self._frozen: asyncio.Future[tuple[FrozenHead, bytes]] | None = None
         self._answered: asyncio.Future[bytes | None] | None = None
@@ -129,34 +134,34 @@ class Template:
         self._forks: dict[int, asyncio.Future[int]] = {}
         self._numbers = itertools.count(1)
         # Descriptors travel by sendmsg, which asyncio's transport does not offer: same socket, second descriptor.
-        self._sender = socket.socket(fileno=os.dup(ends.control.fileno()))
+        self._sender = socket.socket(fileno=os.dup(channels.control.fileno()))
         self._sender.setblocking(False)
         self._control = FrameProtocol(self._on_frame, self._on_control_lost)
         self._calls: CallChannel | None = None
-        self._to_send: list[tuple[bytes, Ends]] = []
+        self._to_send: list[tuple[bytes, Channels]] = []
 
     async def connect(self, services: ServiceHandler) -> None:
-        """Attach to the channels, and serve what init calls by `services`."""
+        """Attach to the channels; `services` answers the calls of init."""
         loop = asyncio.get_running_loop()
         self._output.open()
-        await loop.create_unix_connection(lambda: self._control, sock=self._ends.control)
-        self._calls = CallChannel(services, on_nonsense=self.kill)
-        await self._calls.open(self._ends.services)
+        await loop.create_unix_connection(lambda: self._control, sock=self._channels.control)
+        self._calls = CallChannel(services, on_invalid=self.kill)
+        await self._calls.open(self._channels.services)
 
     def drain(self) -> None:
-        """Take what it has written so far."""
+        """Read what the process has written so far into its log."""
         self._output.drain()
 
     def adopt(self, child: Child) -> None:
-        """The process is `child`."""
+        """Follow the template's process, `child`."""
         self.child = child
         child.ended.add_done_callback(lambda _: self._on_exit())
 
     def check_forkable(self) -> None:
-        """Once `ready`: whether copies of it work.
+        """Check that forks of the process work, once it is `ready`.
 
         Raises:
-            ForkRefusedError: init succeeded, but a copy of the process would not work.
+            ForkRefusedError: init succeeded, but forks of the process would not work.
         """
         refused = self.ready.result().fork_refused or self.disk_refused
         if refused is not None:
@@ -164,7 +169,7 @@ class Template:
 
     @property
     def init_ms(self) -> float:
-        """How long the function's init took in it, milliseconds."""
+        """How long the function's init took, milliseconds."""
         return self.ready.result().init_ms
 
     async def freeze(self, image: Path, *, library: Path) -> tuple[FrozenHead, bytes]:
@@ -175,7 +180,7 @@ class Template:
             library: libthawd_freeze.so.
 
         Returns:
-            What came of it, and the priming event's answer, JSON text; empty when there is no such event.
+            The head of the answer, and the handler's answer to the priming event, JSON text; empty without that event.
 
         Raises:
             FreezeFailedError: the process ended or took too long.
@@ -209,10 +214,13 @@ class Template:
         return self._frozen.result()
 
     async def ask(self, *, limit_s: float) -> bytes | None:
-        """Have the process that was frozen answer the priming event once more; None when it fails or takes too long.
+        """Have the process that was frozen answer the priming event once more.
 
         Args:
-            limit_s: how long that may take, seconds.
+            limit_s: how long the answer may take, seconds.
+
+        Returns:
+            The answer; None when the handler failed or took too long.
         """
         function = self.version.function
         assert function.prime is not None
@@ -227,7 +235,7 @@ class Template:
             return None
 
     async def go_on(self) -> None:
-        """Have the process that was frozen, or should have been, fork from now on.
+        """Have the process fork from now on, after it was frozen or could not be.
 
         Raises:
             FreezeFailedError: it ended, or took too long.
@@ -241,14 +249,21 @@ class Template:
             raise FreezeFailedError(f"the process did not go on within {_GO_ON_S:.0f} s after it") from None
 
     def _enter(self, stage: str) -> None:
-        """The process has begun a stage on its way to an image; each has a time limit of its own."""
+        """The process has begun a stage of its freeze; each stage has its own time limit."""
         timeout_s = self.version.function.timeout_s
         limits_s = {"hooks": max(timeout_s, _HOOKS_S), "priming": _PRIMINGS * timeout_s, "freezing": _FREEZE_S}
         self._stage = f"{stage}, for which it has {limits_s[stage]:.0f} s"
         self._stage_ends_s = time.monotonic() + limits_s[stage]
 
     async def fork(self, start: Start, *, drops: bool) -> int:
-        """Fork one environment, as `start` says, which gives up its capabilities if it `drops` them; its process id.
+        """Fork one environment.
+
+        Args:
+            start: identity, channels and temporary folder of the environment.
+            drops: whether the environment gives up its capabilities.
+
+        Returns:
+            Its process id.
 
         Raises:
             TemplateLostError: the template died, or hangs.
@@ -259,12 +274,12 @@ class Template:
         number = next(self._numbers)
         forked: asyncio.Future[int] = asyncio.get_running_loop().create_future()
         self._forks[number] = forked
-        ends = start.ends
+        channels = start.channels
         bare = _library() if drops else None
         head = _encode({"n": number, "environ": start.variables, "disk": _mount(start.folder), "bare": bare})
         frame = frames.HEADER.pack(len(head), 0, frames.FORK) + head
         patience_s = min(_FORK_S, self.version.function.init_timeout_s)
-        self._to_send.append((frame, ends))
+        self._to_send.append((frame, channels))
         self._send()
         try:
             async with asyncio.timeout(patience_s):
@@ -274,7 +289,7 @@ class Template:
             raise TemplateLostError(f"the template did not fork within {patience_s:.0f} s") from None
         finally:
             self._forks.pop(number, None)
-            self._to_send = [waiting for waiting in self._to_send if waiting[1] is not ends]
+            self._to_send = [waiting for waiting in self._to_send if waiting[1] is not channels]
 
     def kill(self) -> None:
         """End the template; environments forked from it live on."""
@@ -284,18 +299,18 @@ class Template:
     def _send(self) -> None:
         loop = asyncio.get_running_loop()
         while self._to_send:
-            frame, ends = self._to_send[0]
+            frame, channels = self._to_send[0]
             try:
-                socket.send_fds(self._sender, [frame], ends.theirs)
+                socket.send_fds(self._sender, [frame], channels.process_ends)
             except BlockingIOError:
                 loop.add_writer(self._sender.fileno(), self._send_again)
                 return
             except OSError:
-                # Dead, or too many descriptors under way: in either case this template forks no more.
+                # The template is dead, or too many descriptors are in flight: either way it forks no more.
                 self.kill()
                 return
             del self._to_send[0]
-            ends.close_theirs()
+            channels.close_process_ends()
 
     def _send_again(self) -> None:
         asyncio.get_running_loop().remove_writer(self._sender.fileno())
@@ -311,11 +326,11 @@ class Template:
                     forked.set_result(int(head["pid"]))
         elif kind == frames.EXITED:
             status = head["status"]
-            self._children.told(int(head["pid"]), None if status is None else int(status))
+            self._children.report_exit(int(head["pid"]), None if status is None else int(status))
         elif kind == frames.READY and not self.ready.done():
             self.ready.set_result(msgspec.convert(head, ReadyHead))
         elif kind == frames.INIT_ERROR and not self.ready.done():
-            self.ready.set_exception(InitError(head["message"], body, told=True))
+            self.ready.set_exception(InitError(head["message"], body, by_function=True))
         elif self._frozen is not None and not self._frozen.done():
             self._on_freezing(self._frozen, kind, head, body)
         elif kind == frames.RESULT and self._answered is not None and not self._answered.done():
@@ -331,7 +346,7 @@ class Template:
         elif kind == frames.FROZEN:
             frozen.set_result((msgspec.convert(head, FrozenHead), body))
         elif kind == frames.INIT_ERROR:
-            frozen.set_exception(InitError(head["message"], body, told=True))
+            frozen.set_exception(InitError(head["message"], body, by_function=True))
         else:
             self.kill()
 
@@ -355,7 +370,7 @@ class Template:
             self.ready.exception()
         if self._frozen is not None and not self._frozen.done():
             self._frozen.set_exception(FreezeFailedError(f"the process ended ({self._stage}): {describe_exit(status)}"))
-            self._frozen.exception()  # nobody may be waiting any more
+            self._frozen.exception()  # marks it as retrieved: its waiter may be gone
         if self._answered is not None and not self._answered.done():
             self._answered.set_result(None)
         if self._gone_on is not None and not self._gone_on.done():
@@ -371,11 +386,11 @@ class Template:
         self._control.close()
         if self._calls is not None:
             self._calls.close()
-        os.close(self._ends.lifeline)
+        os.close(self._channels.lifeline)
 
 
 def _mount(folder: PreparedFolder | None) -> dict[str, str | None] | None:
-    """What a fork must mount before it looks at its temporary folder; None: nothing. See `engine.enter_disk`."""
+    """What a fork mounts before it uses its temporary folder; None: nothing. See `snapshot.engine.enter_disk`."""
     if folder is None or folder.at is None:
         return None
     return {

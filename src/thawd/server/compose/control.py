@@ -10,14 +10,16 @@ from typing import Any
 
 from thawd.config import Settings
 from thawd.control.configured import DeclaredFunctions
-from thawd.control.deployments import BuildContext, Deployments
+from thawd.control.deployments import Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
-from thawd.errors import ResourceNotFoundException
+from thawd.errors import ResourceNotFoundException, StoreError, unexpected
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
 from thawd.gateway.http import Budget
 from thawd.gateway.lambda_api.control import CodeLinks, ControlApi
 from thawd.gateway.lambda_api.operations import ControlParts, assemble
+from thawd.publishing.build import BuildContext
+from thawd.publishing.publisher import Publisher
 from thawd.resources import LATEST
 from thawd.server.compose.execution import ExecutionSubsystem
 from thawd.stores.catalog import Catalog
@@ -71,6 +73,10 @@ class ControlSubsystem:
         self._elsewhere = elsewhere
         self._code = CodeStore(settings().server.data)
         self.registry = Registry(Catalog(state))
+        self._publisher = Publisher(
+            execution.builder, execution.dispatcher, self._code, context=self._build_context, say=say
+        )
+        self._publishing = asyncio.Lock()
 
     async def open(self) -> None:
         """Restore the resources that the API made before, and declare them with the configuration's functions.
@@ -80,17 +86,16 @@ class ControlSubsystem:
         """
         await self.registry.load()
         execution = self._execution
+        publisher = self._publisher
         self.deployments = Deployments(
             execution.dispatcher,
-            execution.publisher,
-            execution.node,
-            self._code,
-            surroundings=self._build_context,
+            publisher,
+            execution.room,
+            execution.spawner,
             spawn_task=execution.spawn_task,
             complain=complain,
-            say=say,
         )
-        self.configured = DeclaredFunctions(self.registry, self.deployments, complain=complain)
+        self.configured = DeclaredFunctions(self.registry, self.deployments, publisher, complain=complain, say=say)
         links = CodeLinks(self._code.zip_path, self._url)
         plane = assemble(
             ControlParts(
@@ -118,17 +123,25 @@ class ControlSubsystem:
         family = self.registry.families.get(name)
         return family is not None and family.recursion == "Allow"
 
-    def packages(self) -> set[str]:
+    async def publish(self, *, retry: bool = False) -> None:
+        """Publish the functions of the configuration that have changed, then remove what no version needs any more.
+
+        Args:
+            retry: publish again also what has not changed, where init or the priming event failed last time.
+        """
+        async with self._publishing:
+            await self.configured.publish(self._settings().functions, retry=retry)
+            try:
+                await self._publisher.clean(keep=self._packages)
+                await self._code.remove_except(self._packages)
+                await self._execution.spawner.evict()
+            except Exception as error:  # what is left over costs disk space and nothing else
+                reason = error.message if isinstance(error, StoreError) else unexpected(error)
+                complain(f"thawd: old packages and snapshots could not be removed: {reason}")
+
+    def _packages(self) -> set[str]:
         """Names of the packages that versions use or that were uploaded recently."""
         return self.registry.packages() | self._code.recent()
-
-    async def remove_code(self) -> None:
-        """Remove the zip files of packages that are not in use.
-
-        Raises:
-            StoreError: a file cannot be removed.
-        """
-        await self._code.remove_except(self.packages)
 
     def _serve_url(self, name: str, qualifier: str | None, config: Mapping[str, Any] | None) -> str:
         """Serve a function URL that the API created, or remove it when `config` is None; returns the URL."""

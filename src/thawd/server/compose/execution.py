@@ -13,15 +13,16 @@ from thawd import config
 from thawd.config import Settings
 from thawd.environments import sdk
 from thawd.environments.sandbox import cpu, memory, process_limit
-from thawd.environments.sandbox.rights import Rights, find_rights, notice
+from thawd.environments.sandbox.rights import find_rights, notice
 from thawd.environments.sandbox.storage import StorageWatch
 from thawd.environments.services import TableServices
+from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.snapshots import Engine, NoEngineError
 from thawd.environments.starts.spawner import Spawner
 from thawd.errors import unexpected
-from thawd.publishing.publisher import Publisher
-from thawd.scheduling import room
+from thawd.publishing.build import Builder
 from thawd.scheduling.dispatcher import Dispatcher
+from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
 from thawd.server.claims import StartError
 from thawd.snapshot.disk.folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
@@ -47,10 +48,11 @@ class ExecutionSubsystem:
         closing: closes open resources when the server ends.
 
     Attributes:
-        spawner: starts processes.
-        node: the machine.
+        launcher: executes and follows processes.
+        spawner: starts environments.
+        room: the machine's room for environments.
         dispatcher: runs invocations.
-        publisher: publishes versions.
+        builder: builds versions.
         spawn_task: the argument.
 
     Raises:
@@ -74,28 +76,23 @@ class ExecutionSubsystem:
         engine = _find_engine()
         program = None if isinstance(engine, str) else engine.program
         self._disks = Disks(server.data / "tmp", program=program, needed=_needed(settings, program))
-        self.spawner = Spawner(
-            limiter=limiter,
-            services=services,
-            metrics=metrics,
-            log_folder=server.data / "logs",
-            log_max_bytes=server.log_max_mb << 20,
-            report=complain,
+        self.launcher = Launcher(
+            log_folder=server.data / "logs", log_max_bytes=server.log_max_mb << 20, disks=self._disks, program=program
         )
-        self.spawner.use_disks(self._disks)
-        self.spawner.use_rights(program, Rights())
-        self._program = program
+        self.spawner = Spawner(self.launcher, limiter=limiter, services=services, metrics=metrics, report=complain)
         self._capabilities = server.capabilities
         if isinstance(limiter, process_limit.CountingLimiter):
-            limiter.orphans = self.spawner.children.orphans
+            limiter.orphans = self.launcher.children.orphans
         if server.snapshots != "off":
             self._set_up_snapshots(engine, settings)
-        self.node = _node(settings, self.spawner)
+        self.room = _room(settings, self.spawner)
         self.spawn_task = spawn_task
-        self.dispatcher = Dispatcher(self.node, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task)
-        self.publisher = Publisher(server.data, own=environ)
-        self.publisher.helped = self.spawner.helped
-        self.publisher.runtimes = settings.runtimes
+        self.dispatcher = Dispatcher(
+            self.room, self.spawner, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task
+        )
+        self.builder = Builder(server.data, own=environ)
+        self.builder.helped = self.launcher.helped
+        self.builder.runtimes = settings.runtimes
 
     def _set_up_snapshots(self, engine: Engine | str, settings: Settings) -> None:
         """Let the spawner freeze and thaw; `engine` is the snapshot engine, or the reason why there is none."""
@@ -115,25 +112,25 @@ class ExecutionSubsystem:
         """Prepare temporary folders and permissions; call it before the first process is started."""
         await asyncio.to_thread(self._disks.clean)
         await asyncio.to_thread(self._disks.confine)
-        rights = await asyncio.to_thread(find_rights, self._program, capabilities=self._capabilities)
-        self.spawner.use_rights(self._program, rights)
+        rights = await asyncio.to_thread(find_rights, self.launcher.program, capabilities=self._capabilities)
+        self.launcher.rights = rights
         if (text := notice(rights)) is not None:
             complain(text)
 
     async def watch_limits(self) -> None:
         """Enforce limits of memory and temporary storage until cancelled."""
         storage = StorageWatch(self._disks)
-        self.node.storage = storage
+        self.room.storage = storage
         async with asyncio.TaskGroup() as watches:
-            watches.create_task(_steadily("memory", self.node.watch_memory))
+            watches.create_task(_steadily("memory", self.room.watch_memory))
             watches.create_task(_steadily("temporary storage", storage.run))
 
     @property
     def limits(self) -> dict[str, Any]:
         """Limits of the machine, for the status document."""
         return {
-            "max_environments": self.node.max_environments,
-            "memory_mb": self.node.memory_mb,
+            "max_environments": self.room.max_environments,
+            "memory_mb": self.room.memory_mb,
             "memory_limit": self._limiter_kind,
         }
 
@@ -153,11 +150,11 @@ class ExecutionSubsystem:
         """Start nothing more and kill all processes; waits for their end at most `patience_s` seconds."""
         self.dispatcher.stopping = True
         self.dispatcher.declare({})
-        self.spawner.children.kill_all()
+        self.launcher.children.kill_all()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(patience_s):
-                await self.spawner.children.all_ended()
-        await self.spawner.sweep_out()
+                await self.launcher.children.all_ended()
+        await self.launcher.sweep_out()
 
 
 async def _steadily(what: str, watch: Callable[[], Coroutine[None, None, None]]) -> None:
@@ -203,24 +200,24 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
     return [*own, *(bucket.path for bucket in settings.buckets.values())]
 
 
-def _node(settings: Settings, spawner: Spawner) -> room.LocalNode:
-    """The machine, with its limits.
+def _room(settings: Settings, spawner: Spawner) -> Room:
+    """The machine's room, with its limits.
 
     Raises:
         StartError: it can run fewer environments than the configuration needs.
     """
     server = settings.server
-    local = room.LocalNode(
+    found = Room(
         spawner,
         functions=settings.functions,
-        memory_mb=server.memory_mb or room.default_memory_mb(),
-        max_environments=server.max_environments or room.default_max_environments(),
+        memory_mb=server.memory_mb or default_memory_mb(),
+        max_environments=server.max_environments or default_max_environments(),
     )
     required = config.required_environments(settings)
-    if required > local.max_environments:
+    if required > found.max_environments:
         raise StartError(
             f"{required} environments are reserved, provisioned or left for the other functions, and this "
-            f"machine runs {local.max_environments} by default: lower reserved_concurrency or "
+            f"machine runs {found.max_environments} by default: lower reserved_concurrency or "
             "provisioned_concurrency, or set server.max_environments"
         )
-    return local
+    return found

@@ -37,7 +37,6 @@ from thawd.server.claims import StartError
 from thawd.server.compose.control import ControlSubsystem
 from thawd.server.compose.events import EventSubsystem
 from thawd.server.compose.execution import ExecutionSubsystem, SpawnTask
-from thawd.server.compose.publication import Publications
 from thawd.server.compose.sources import SourceSubsystem
 from thawd.server.compose.stores import StoreSubsystem
 from thawd.server.emulator.process import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
@@ -69,7 +68,6 @@ class Platform:
         watchers: bucket watchers of the buckets that are folders, by name.
         control: the control plane.
         sources: event sources.
-        publications: publishes the functions of the configuration.
         urls: function URLs.
         application: the HTTP application.
 
@@ -82,7 +80,6 @@ class Platform:
     watchers: dict[str, BucketWatcher]
     control: ControlSubsystem
     sources: SourceSubsystem
-    publications: Publications
     application: Application
 
     def __init__(
@@ -129,7 +126,7 @@ class Platform:
         """
         await self.execution.open()
         if aws == "real":
-            self.execution.publisher.aws = real_variables(self._environ)
+            self.execution.builder.aws = real_variables(self._environ)
         elif aws == "local":
             await self._emulate_aws(stopping)
         self.events = self._compose_events()
@@ -154,7 +151,6 @@ class Platform:
         )
         await self.control.open()
         self.sources = self._compose_sources()
-        self.publications = Publications(self.execution, self.control, settings=lambda: self.settings)
         self.application = Application(self._parts())
         await self.events.recover()
 
@@ -173,11 +169,11 @@ class Platform:
                 complain("thawd: the emulator of --aws has ended; restart thawd")
 
         folder = server.data / "aws"
-        children = self.execution.spawner.children
+        children = self.execution.launcher.children
         emulator = self._emulator = await Emulator.start(folder, environ=self._environ, children=children, lost=lost)
         self._closing.callback(emulator.stop)
         self._aws_endpoint = emulator.url
-        self.execution.publisher.aws = local_variables(self.url, server.access_keys)
+        self.execution.builder.aws = local_variables(self.url, server.access_keys)
         self.stores.use_aws(emulator.access)
         self.emulated = proxy(
             emulator,
@@ -241,7 +237,7 @@ class Platform:
     def take_over(self, settings: Settings) -> None:
         """Put another configuration into force for requests; the caller then publishes its functions."""
         self.settings = settings
-        self.execution.publisher.runtimes = settings.runtimes
+        self.execution.builder.runtimes = settings.runtimes
         self.control.configured.declare(settings.functions)
         self.application.parts = self._parts()
 
@@ -270,7 +266,7 @@ class Platform:
                 elsewhere={name: str(bucket.url) for name, bucket in settings.remote_buckets.items()},
                 uploads=self._uploads,
             ),
-            logs=LogsApi(server.data / "logs", flush=self.execution.spawner.flush_logs),
+            logs=LogsApi(server.data / "logs", flush=self.execution.launcher.flush_logs),
             status=self._status,
             count_table=self.stores.count_table,
             metrics=self._exposition,

@@ -1,4 +1,4 @@
-"""Claims about what a `LocalNode` may hold, what it reports of a version, and how it watches memory."""
+"""Claims about what a `Room` may hold, what it reports of a version, and how it watches memory."""
 
 from __future__ import annotations
 
@@ -10,27 +10,32 @@ from typing import Any
 
 import pytest
 
-from tests.unit.execution_fakes import FakeEnvironment, turns, until, version_of
-from tests.unit.test_node_room import NOW_S, Tenant, a_node
+from tests.unit.execution_fakes import FakeEnvironment, House, turns, until, version_of
+from tests.unit.test_room_turns import NOW_S, Tenant, a_room
+from thawd.environments.starts.origin import Obstacle, Origin, Reason
+from thawd.invocation import StartKind
 from thawd.scheduling import room as module
-from thawd.scheduling.room import StartMethod, default_max_environments, default_memory_mb
+from thawd.scheduling.entries import FunctionEntry
+from thawd.scheduling.room import default_max_environments, default_memory_mb
+from thawd.scheduling.status import document
+from thawd.telemetry.metrics import Metrics
 
 # What the machine may hold.
 
 
 def test_a_reserved_function_can_have_its_share_and_an_unreserved_one_what_is_left() -> None:
     reserved, shared = Tenant("r", reserved_concurrency=3), Tenant("s")
-    node = a_node(reserved, shared, max_environments=8)
-    assert node.most_at_once(reserved.version.function) == 3
-    assert node.most_at_once(shared.version.function) == 5
+    room = a_room(reserved, shared, max_environments=8)
+    assert room.most_at_once(reserved.version.function) == 3
+    assert room.most_at_once(shared.version.function) == 5
 
 
 def test_a_tenant_that_left_is_asked_for_nothing_and_may_leave_twice() -> None:
     tenant = Tenant("a")
-    node = a_node(tenant)
-    node.leave(tenant)
-    node.leave(tenant)
-    assert node._tenants == []
+    room = a_room(tenant)
+    room.leave(tenant)
+    room.leave(tenant)
+    assert room._tenants == []
 
 
 @pytest.mark.parametrize(
@@ -69,44 +74,40 @@ def test_sixteen_environments_may_be_for_each_core_this_process_may_use(monkeypa
 # What it reports, and what it watches.
 
 
-def obstacle(reason: str, text: str) -> Any:
-    return SimpleNamespace(reason=reason, text=text)
-
-
 @pytest.mark.parametrize(
-    ("obstacles", "why"),
+    ("unfrozen", "unforked", "why"),
     [
-        ([], None),
-        ([("no freezing here", "no thaw: no freezing here")], "no freezing here"),
-        ([("no freezing here", "no thaw: x"), ("no freezing here", "no fork: y")], "no freezing here"),
-        ([("a thread", "no thaw: a thread"), ("off", "no fork: off")], "no thaw: a thread; no fork: off"),
+        ("no freezing here", None, "no freezing here"),
+        ("no freezing here", "no freezing here", "no freezing here"),
+        ("a thread", "off", "not thawed: a thread; not forked: off"),
     ],
 )
 def test_why_a_start_is_slow_is_one_reason_where_all_agree_else_each_with_what_it_hindered(
-    obstacles: list[tuple[str, str]], why: str | None
+    unfrozen: str, unforked: str | None, why: str
 ) -> None:
-    method = StartMethod("cold", tuple(obstacle(*one) for one in obstacles), None, {})
-    assert method.why == why
+    origin = Origin(version_of())
+    assert origin.why is None
+    origin.unfrozen = Reason(unfrozen)
+    origin.unforked = None if unforked is None else Reason(unforked)
+    assert origin.why == why
 
 
 @pytest.mark.parametrize(("init_ms", "reported"), [(None, None), (12.345678, 12.346)])
 def test_how_a_version_starts_is_what_its_origin_says(init_ms: float | None, reported: float | None) -> None:
-    node, asked = a_node(), []
+    asked: list[object] = []
+    obstacle = Obstacle(StartKind.THAW, "r")
     origin = SimpleNamespace(
-        start="fork", obstacles=(obstacle("r", "t"),), init_ms=init_ms, describe=lambda: {"OptimizationStatus": "Off"}
+        start="fork", obstacles=(obstacle,), why="r", init_ms=init_ms, describe=lambda: {"OptimizationStatus": "Off"}
     )
-    node.spawner.origin = lambda version: asked.append(version) or origin  # type: ignore[attr-defined,method-assign]
-    version = version_of()
-    assert node.start_method(version) == StartMethod("fork", origin.obstacles, reported, {"OptimizationStatus": "Off"})
-    assert asked == [version]
-
-
-@pytest.mark.parametrize("for_good", [None, False, True])
-def test_a_version_is_retired_for_good_only_where_that_was_asked(for_good: bool | None) -> None:
-    node, said = a_node(), []
-    node.spawner.retire = lambda version, *, for_good: said.append(for_good)  # type: ignore[method-assign]
-    node.retire(version_of(), **({} if for_good is None else {"for_good": for_good}))
-    assert said == [bool(for_good)]
+    spawner: Any = SimpleNamespace(origin=lambda version: asked.append(version) or origin)
+    family = FunctionEntry(version_of().function, Metrics().function("f"))
+    assert document(family, spawner)["start"] is None
+    family.latest.pool = pool = House().pool()
+    shown = document(family, spawner)
+    assert asked == [pool.version]
+    assert (shown["start"], shown["start_reason"], shown["template_init_ms"]) == ("fork", "r", reported)
+    assert shown["start_reasons"] == [{"start": StartKind.THAW, "reason": "r"}]
+    assert shown["snapshot"] == {"OptimizationStatus": "Off", "restore_p50_ms": None}
 
 
 def test_the_memory_of_environments_is_looked_at_while_they_are_busy_and_those_over_their_limit_are_killed(
@@ -124,24 +125,24 @@ def test_the_memory_of_environments_is_looked_at_while_they_are_busy_and_those_o
 
     async def main() -> None:
         monkeypatch.setattr(module, "_WATCH_S", 0)
-        node = a_node()
+        room = a_room()
         unlimited, modest, greedy, idle = (FakeEnvironment(version_of()) for _ in range(4))
         modest.memory_limit, greedy.memory_limit = Limit("modest", True), Limit("greedy", False)
         idle.memory_limit = Limit("idle", False)
-        watching = asyncio.get_running_loop().create_task(node.watch_memory())
+        watching = asyncio.get_running_loop().create_task(room.watch_memory())
         await turns()
         assert looked == []
         for environment in (unlimited, modest, greedy, idle):
-            node.began(environment)
-        node.finished(idle)
+            room.began(environment)
+        room.finished(idle)
         await asyncio.wait_for(greedy.was_killed.wait(), 60)
         assert not any(environment.was_killed.is_set() for environment in (unlimited, modest, idle))
         assert set(looked) == {"modest", "greedy"}
         await until(lambda: looked.count("modest") >= 3)  # it goes on looking though one has finished
         for environment in (unlimited, modest, greedy):
-            node.finished(environment)
+            room.finished(environment)
         await turns()
-        assert not node._any_busy.is_set()
+        assert not room._any_busy.is_set()
         watching.cancel()
 
     asyncio.run(main())
@@ -162,12 +163,12 @@ def test_looking_at_memory_takes_a_twentieth_of_the_time_at_most(monkeypatch: py
             raise asyncio.CancelledError
 
     async def main() -> None:
-        node = a_node()
+        room = a_room()
         environment = FakeEnvironment(version_of())
         environment.memory_limit = Slow()
-        node.began(environment)
+        room.began(environment)
         with pytest.raises(asyncio.CancelledError):
-            await node.watch_memory()
+            await room.watch_memory()
 
     monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: clock.now_s))
     monkeypatch.setattr(module, "asyncio", SimpleNamespace(sleep=sleep, Event=asyncio.Event))

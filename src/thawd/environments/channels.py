@@ -1,4 +1,4 @@
-"""The platform's ends of the descriptors between it and one process, and the frames that travel over them."""
+"""The channels between the platform and one process, and the frames that travel over them."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from thawd.wire import frames
 
 
 @dataclass(slots=True)
-class Ends:
-    """Both ends of the descriptors between the platform and one process.
+class Channels:
+    """The descriptors of both ends of the channels between the platform and one process.
 
     Attributes:
         control: platform's end of the invocation channel, non-blocking.
         services: platform's end of the channel for `thawd.table`, non-blocking.
-        lifeline: platform's (write) end of the pipe whose end is the process's death.
+        lifeline: platform's (write) end of a pipe; the kernel kills the process when it closes.
         output: platform's (read) end of the log pipe, non-blocking.
-        theirs: the other ends in the order the process is told them: control, services, lifeline, output.
+        process_ends: the process's ends, in the order of its arguments: control, services, lifeline, output.
     """
 
     control: socket.socket
     services: socket.socket
     lifeline: int
     output: int
-    theirs: tuple[int, int, int, int]
+    process_ends: tuple[int, int, int, int]
 
     @classmethod
-    def open(cls) -> Ends:
+    def open(cls) -> Channels:
         """Make all four pairs.
 
         Raises:
@@ -51,25 +51,25 @@ class Ends:
         control.setblocking(False)
         services.setblocking(False)
         os.set_blocking(output, False)
-        theirs = (their_control.detach(), their_services.detach(), their_lifeline, their_output)
-        return cls(control, services, lifeline, output, theirs)
+        process_ends = (their_control.detach(), their_services.detach(), their_lifeline, their_output)
+        return cls(control, services, lifeline, output, process_ends)
 
-    def close_theirs(self) -> None:
+    def close_process_ends(self) -> None:
         """Close the process's ends in this process; call it once the process has them."""
-        theirs, self.theirs = self.theirs, (-1, -1, -1, -1)
-        for fd in theirs:
+        process_ends, self.process_ends = self.process_ends, (-1, -1, -1, -1)
+        for fd in process_ends:
             if fd >= 0:
                 os.close(fd)
 
     def close(self) -> None:
-        """Close everything that is still open here, for a process that never came to be. Twice does no harm."""
+        """Close everything that is still open here, as no process was started. May be called twice."""
         self.control.close()
         self.services.close()
         for fd in (self.lifeline, self.output):
             if fd >= 0:
                 os.close(fd)
         self.lifeline = self.output = -1
-        self.close_theirs()
+        self.close_process_ends()
 
 
 class FrameProtocol(asyncio.Protocol):
@@ -93,7 +93,7 @@ class FrameProtocol(asyncio.Protocol):
             while (frame := self._decoder.take()) is not None:
                 self._on_frame(*frame)
         except (frames.WireError, msgspec.MsgspecError, KeyError, TypeError, ValueError):
-            # User code wrote to our descriptor: nothing it says can be trusted any more.
+            # User code wrote to our descriptor: no later frame can be trusted.
             self.close()
 
     def connection_lost(self, exc: Exception | None) -> None:

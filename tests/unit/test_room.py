@@ -28,7 +28,7 @@ async def test_no_more_environments_than_the_machine_carries_by_count_and_by_mem
     tasks = [ask(small) for _ in range(2)] + [ask(large) for _ in range(2)]
     await turns()
     assert [task.done() for task in tasks] == [True, True, True, False]
-    assert house.node._used_mb == 128 + 128 + 512
+    assert house.room._used_mb == 128 + 128 + 512
     small.release(tasks[0].result())
     await turns()
     assert tasks[3].done() is False  # the count would do, the memory does not
@@ -43,7 +43,7 @@ async def test_a_function_larger_than_the_machine_still_runs_alone() -> None:
     second = ask(pool)
     await turns()
     assert not second.done()
-    assert house.node.most_at_once(pool.version.function) == 1
+    assert house.room.most_at_once(pool.version.function) == 1
     second.cancel()
     await turns()
 
@@ -224,7 +224,7 @@ class Machine(House):
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
         self.metrics = Metrics()
-        self.dispatcher = Dispatcher(self.node, self.metrics, max_waiting=100, spawn_task=self.spawn_task)
+        self.dispatcher = Dispatcher(self.room, self.spawner, self.metrics, max_waiting=100, spawn_task=self.spawn_task)
 
     async def serve(self, *names: str, **function: Any) -> None:
         versions = [version_of(name, **function) for name in names]
@@ -535,7 +535,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     async def bury(self, pool: Pool) -> None:
         await pool.empty.wait()
-        self.house.node.leave(pool)
+        self.house.room.leave(pool)
 
     @invariant()
     def nothing_escaped(self) -> None:
@@ -544,7 +544,7 @@ class AnyOrder(RuleBasedStateMachine):
 
     @invariant()
     def the_books_are_right(self) -> None:
-        node = self.house.node
+        node = self.house.room
         assert node._used_mb >= 0
         assert all(count >= 0 for count in node._count.values())
         shared = sum(n for t, n in node._count.items() if t.version.function.reserved_concurrency is None)

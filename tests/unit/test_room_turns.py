@@ -1,4 +1,4 @@
-"""Claims about the room of a `LocalNode`, asked directly: who overtakes whom, who must give way, what it may hold."""
+"""Claims about the room of a `Room`, asked directly: who overtakes whom, who must give way, what it may hold."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import pytest
 from tests.unit.execution_fakes import FakeEnvironment, FakeSpawner, turns, version_of
 from thawd.errors import NoRoomError
 from thawd.scheduling import room as module
-from thawd.scheduling.room import LocalNode
+from thawd.scheduling.room import Room
 
 NOW_S = 1000.0
 
@@ -45,8 +45,8 @@ class Tenant:
         self.on_grow()
 
 
-def a_node(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000, patience_s: float = 1.0) -> LocalNode:
-    node = LocalNode(
+def a_room(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000, patience_s: float = 1.0) -> Room:
+    room = Room(
         FakeSpawner(),  # type: ignore[arg-type]
         functions={tenant.version.function.name: tenant.version.function for tenant in tenants},
         memory_mb=memory_mb,
@@ -54,8 +54,8 @@ def a_node(*tenants: Tenant, max_environments: int = 8, memory_mb: int = 10_000,
         patience_s=patience_s,
     )
     for tenant in tenants:
-        node.join(tenant)
-    return node
+        room.join(tenant)
+    return room
 
 
 @pytest.fixture
@@ -80,18 +80,18 @@ def second_may_have(
 
     async def work() -> bool:
         other, whole = Tenant("other", memory_mb=100), Tenant("whole", memory_mb=memory_mb)
-        node = a_node(other, first, second, whole, max_environments=max_environments, memory_mb=memory_mb)
+        room = a_room(other, first, second, whole, max_environments=max_environments, memory_mb=memory_mb)
         # Given: everything is taken, so that `first` waits.
-        assert node.reserve(whole)
+        assert room.reserve(whole)
         own = first.version.function.reserved_concurrency or 0
-        node._count[first] = own  # a reserved function waits where its own share is used up, or the memory is
-        assert not node.reserve(first)
-        node._count[first] = 0 if first.version.function.name == "served" else own
+        room._count[first] = own  # a reserved function waits where its own share is used up, or the memory is
+        assert not room.reserve(first)
+        room._count[first] = 0 if first.version.function.name == "served" else own
         # When: what was held by `whole` comes free but for `held` others
-        node.release(whole)
-        node._count[other] = held
-        node._used_mb = held * 100
-        return node.reserve(second)
+        room.release(whole)
+        room._count[other] = held
+        room._used_mb = held * 100
+        return room.reserve(second)
 
     return asyncio.run(work())
 
@@ -135,55 +135,55 @@ def test_a_reserved_function_that_waits_for_memory_does_hold_others_back() -> No
 async def test_synchronous_requests_wait_only_behind_synchronous_ones() -> None:
     whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p", memory_mb=600), Tenant("u", memory_mb=600)
     urgent.urgent = True
-    node = a_node(whole, patient, urgent, memory_mb=1000)
-    assert node.reserve(whole)
-    assert not node.reserve(patient)
-    node.release(whole)
-    assert node.reserve(urgent)
+    room = a_room(whole, patient, urgent, memory_mb=1000)
+    assert room.reserve(whole)
+    assert not room.reserve(patient)
+    room.release(whole)
+    assert room.reserve(urgent)
 
 
 async def test_asynchronous_requests_wait_behind_synchronous_ones_that_came_later() -> None:
     whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p", memory_mb=600), Tenant("u", memory_mb=600)
     urgent.urgent = True
-    node = a_node(whole, patient, urgent, memory_mb=1000)
-    assert node.reserve(whole)
-    assert not node.reserve(patient)
-    assert not node.reserve(urgent)
-    node.release(whole)
-    assert not node.reserve(patient)
-    assert node.reserve(urgent)
+    room = a_room(whole, patient, urgent, memory_mb=1000)
+    assert room.reserve(whole)
+    assert not room.reserve(patient)
+    assert not room.reserve(urgent)
+    room.release(whole)
+    assert not room.reserve(patient)
+    assert room.reserve(urgent)
 
 
 async def test_asynchronous_requests_do_not_wait_behind_asynchronous_ones_that_came_later() -> None:
     whole, first, second = Tenant("whole", memory_mb=1000), Tenant("a", memory_mb=600), Tenant("b", memory_mb=600)
-    node = a_node(whole, first, second, memory_mb=1000)
-    assert node.reserve(whole)
-    assert not node.reserve(first)
-    assert not node.reserve(second)
-    node.release(whole)
-    assert not node.reserve(second)
-    assert node.reserve(first)
+    room = a_room(whole, first, second, memory_mb=1000)
+    assert room.reserve(whole)
+    assert not room.reserve(first)
+    assert not room.reserve(second)
+    room.release(whole)
+    assert not room.reserve(second)
+    assert room.reserve(first)
 
 
 async def test_a_functions_own_wish_for_room_is_no_reason_to_end_its_idle_environment() -> None:
     tenant, other = Tenant("a"), Tenant("b")
-    node = a_node(tenant, other, max_environments=1)
-    assert node.reserve(tenant)
-    assert not node.reserve(tenant)
-    assert not node.should_yield(tenant)
-    assert not node.reserve(other)
-    assert node.should_yield(tenant)
+    room = a_room(tenant, other, max_environments=1)
+    assert room.reserve(tenant)
+    assert not room.reserve(tenant)
+    assert not room.should_yield(tenant)
+    assert not room.reserve(other)
+    assert room.should_yield(tenant)
 
 
 async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -> None:
     whole, patient, urgent = Tenant("whole", memory_mb=1000), Tenant("p"), Tenant("u", urgent=True)
-    node = a_node(whole, patient, urgent, memory_mb=1000)
+    room = a_room(whole, patient, urgent, memory_mb=1000)
     offered: list[str] = []
     patient.on_grow, urgent.on_grow = (lambda name=name: offered.append(name) for name in ("p", "u"))
-    assert node.reserve(whole)
-    assert not node.reserve(patient)
-    assert not node.reserve(urgent)
-    node.release(whole)
+    assert room.reserve(whole)
+    assert not room.reserve(patient)
+    assert not room.reserve(urgent)
+    room.release(whole)
     assert offered == []  # not before what is being done is done
     await turns()
     assert offered == ["u", "p"]
@@ -192,44 +192,44 @@ async def test_room_that_comes_free_is_offered_to_synchronous_requests_first() -
 # Making room by ending what is idle.
 
 
-def with_idle(node: LocalNode, tenant: Tenant, *since_s: float) -> None:
+def with_idle(room: Room, tenant: Tenant, *since_s: float) -> None:
     """Given: so many environments of `tenant` that are idle, each since that time."""
     for at_s in since_s:
-        assert node.reserve(tenant)
+        assert room.reserve(tenant)
         tenant.idle.append(at_s)
-    tenant.on_end = lambda: node.release(tenant)
+    tenant.on_end = lambda: room.release(tenant)
 
 
 def test_a_place_is_made_by_ending_what_has_been_idle_longest_but_nothing_of_a_reserved_function() -> None:
     reserved, a, b, asking = Tenant("r", reserved_concurrency=1), Tenant("a"), Tenant("b"), Tenant("asking")
-    node = a_node(reserved, a, b, asking, max_environments=3)
-    with_idle(node, reserved, 1.0)
-    with_idle(node, a, 3.0)
-    with_idle(node, b, 2.0)
-    assert node.reserve(asking)
+    room = a_room(reserved, a, b, asking, max_environments=3)
+    with_idle(room, reserved, 1.0)
+    with_idle(room, a, 3.0)
+    with_idle(room, b, 2.0)
+    assert room.reserve(asking)
     assert (reserved.idle, a.idle, b.idle) == ([1.0], [3.0], [])
-    assert node.reserve(asking)
-    assert not node.reserve(asking)
+    assert room.reserve(asking)
+    assert not room.reserve(asking)
     assert reserved.idle == [1.0]
 
 
 def test_memory_is_made_by_ending_idle_environments_of_reserved_functions_too_as_many_as_it_takes() -> None:
     reserved, a, asking = Tenant("r", reserved_concurrency=2), Tenant("a"), Tenant("asking", memory_mb=300)
-    node = a_node(reserved, a, asking, memory_mb=512)
-    with_idle(node, a, 2.0, 4.0)
-    with_idle(node, reserved, 1.0, 3.0)
-    assert node.reserve(asking)
+    room = a_room(reserved, a, asking, memory_mb=512)
+    with_idle(room, a, 2.0, 4.0)
+    with_idle(room, reserved, 1.0, 3.0)
+    assert room.reserve(asking)
     assert (reserved.idle, a.idle) == ([], [4.0])  # 1.0, 2.0 and 3.0 went: 128 + 300 MiB fit into 512
 
 
 def test_no_function_ends_its_own_idle_environment_to_make_room_for_itself() -> None:
     by_count, by_memory = Tenant("a"), Tenant("b", memory_mb=600)
-    node = a_node(by_count, max_environments=1)
-    with_idle(node, by_count, 1.0)
-    assert not node.reserve(by_count)
-    node = a_node(by_memory, memory_mb=1000)
-    with_idle(node, by_memory, 1.0)
-    assert not node.reserve(by_memory)
+    room = a_room(by_count, max_environments=1)
+    with_idle(room, by_count, 1.0)
+    assert not room.reserve(by_count)
+    room = a_room(by_memory, memory_mb=1000)
+    with_idle(room, by_memory, 1.0)
+    assert not room.reserve(by_memory)
     assert (by_count.idle, by_memory.idle) == ([1.0], [1.0])
 
 
@@ -240,16 +240,12 @@ class Crowded(FakeSpawner):
         super().__init__(immediate=True)
         self.free_after = free_after
         self.tries: list[bool] = []
-        self.sweeps = 0
 
     async def start(self, version: Any, *, provisioned: bool = False) -> FakeEnvironment:
         self.tries.append(provisioned)
         if len(self.tries) <= self.free_after:
             raise NoRoomError("Resource temporarily unavailable")
         return await super().start(version, provisioned=provisioned)
-
-    def sweep(self) -> None:
-        self.sweeps += 1
 
 
 @pytest.mark.parametrize(
@@ -266,14 +262,13 @@ class Crowded(FakeSpawner):
 def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
     monkeypatch: pytest.MonkeyPatch, idle: int, free_after: int, tries: int, left: int
 ) -> None:
-    monkeypatch.setattr(module, "_ROOM_RETRY_S", 0)
+    monkeypatch.setattr(module, "_RETRY_S", 0)
     holder, asking = Tenant("a"), Tenant("b")
-    node = a_node(holder, asking, max_environments=20)
-    with_idle(node, holder, *map(float, range(idle)))
-    node.spawner = spawner = Crowded(free_after)  # type: ignore[assignment]
-    asyncio.run(node.start(asking.version, provisioned=True))
+    room = a_room(holder, asking, max_environments=20)
+    with_idle(room, holder, *map(float, range(idle)))
+    room._spawner = spawner = Crowded(free_after)  # type: ignore[assignment]
+    asyncio.run(room.start(asking.version, provisioned=True))
     assert spawner.tries == [True] * tries
-    assert spawner.sweeps == tries - 1  # what has ended is reaped before each further try
     assert len(holder.idle) == left
 
 
@@ -281,13 +276,13 @@ def test_where_no_process_is_left_idle_environments_are_ended_a_few_tries_apart(
 def test_where_no_process_comes_free_the_start_fails_at_the_twentieth_try_or_the_first_with_nothing_idle(
     monkeypatch: pytest.MonkeyPatch, idle: int, tries: int
 ) -> None:
-    monkeypatch.setattr(module, "_ROOM_RETRY_S", 0)
+    monkeypatch.setattr(module, "_RETRY_S", 0)
     holder, asking = Tenant("a"), Tenant("b")
-    node = a_node(holder, asking, max_environments=20)
-    with_idle(node, holder, *map(float, range(idle)))
-    node.spawner = spawner = Crowded(99)  # type: ignore[assignment]
+    room = a_room(holder, asking, max_environments=20)
+    with_idle(room, holder, *map(float, range(idle)))
+    room._spawner = spawner = Crowded(99)  # type: ignore[assignment]
     with pytest.raises(NoRoomError):
-        asyncio.run(node.start(asking.version))
+        asyncio.run(room.start(asking.version))
     assert spawner.tries == [False] * tries
 
 
@@ -306,14 +301,14 @@ def must_yield(
         has_one: it has an environment already.
     """
     tenant, other = Tenant("a", urgent=running), Tenant("b", urgent=waiting)
-    node = a_node(tenant, other, max_environments=2, patience_s=patience_s)
+    room = a_room(tenant, other, max_environments=2, patience_s=patience_s)
 
     async def work() -> bool:
-        assert node.reserve(tenant)
-        assert node.reserve(other if has_one else tenant)
-        assert not node.reserve(other)
+        assert room.reserve(tenant)
+        assert room.reserve(other if has_one else tenant)
+        assert not room.reserve(other)
         clock.now_s += waited_s
-        return node.must_yield(tenant)
+        return room.must_yield(tenant)
 
     return asyncio.run(work())
 
@@ -337,31 +332,31 @@ def test_synchronous_requests_get_an_environment_from_asynchronous_ones_without_
 
 def test_who_has_just_given_way_goes_to_the_end_of_the_line(clock: SimpleNamespace) -> None:
     tenant, other, third = Tenant("a"), Tenant("b"), Tenant("c")
-    node = a_node(tenant, other, third, max_environments=1, patience_s=5.0)
+    room = a_room(tenant, other, third, max_environments=1, patience_s=5.0)
 
     async def main() -> None:
-        assert node.reserve(tenant)
+        assert room.reserve(tenant)
         for waiting in (tenant, other, third):
-            assert not node.reserve(waiting)
+            assert not room.reserve(waiting)
         clock.now_s += 5
-        assert node.must_yield(tenant)
-        assert list(node._line) == [other, third, tenant]
-        assert node._line[tenant] == clock.now_s
+        assert room.must_yield(tenant)
+        assert list(room._line) == [other, third, tenant]
+        assert room._line[tenant] == clock.now_s
 
     asyncio.run(main())
 
 
 def test_who_need_not_give_way_keeps_its_place_in_the_line(clock: SimpleNamespace) -> None:
     tenant, other = Tenant("a"), Tenant("b")
-    node = a_node(tenant, other, max_environments=1, patience_s=5.0)
+    room = a_room(tenant, other, max_environments=1, patience_s=5.0)
 
     async def main() -> None:
-        assert node.reserve(tenant)
-        assert not node.reserve(tenant)
-        assert not node.reserve(other)
+        assert room.reserve(tenant)
+        assert not room.reserve(tenant)
+        assert not room.reserve(other)
         clock.now_s += 1
-        assert not node.must_yield(tenant)
-        assert list(node._line) == [tenant, other]
+        assert not room.must_yield(tenant)
+        assert list(room._line) == [tenant, other]
 
     asyncio.run(main())
 

@@ -1,0 +1,52 @@
+"""The functions' part of ``/_thawd/status``: state, kind of start, environments and counts of each function."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import Any
+
+from thawd.environments.starts.origin import Origin
+from thawd.environments.starts.spawner import Spawner
+from thawd.invocation import StartKind
+from thawd.scheduling.entries import FunctionEntry, VersionEntry
+from thawd.telemetry.metrics import FunctionMetrics
+
+NO_ENVIRONMENTS: Mapping[str, int] = {"idle": 0, "busy": 0, "starting": 0}
+
+
+def document(family: FunctionEntry, spawner: Spawner) -> dict[str, Any]:
+    """A function's status: that of ``$LATEST``, the counts over all versions, and its published versions.
+
+    Args:
+        family: the function.
+        spawner: knows how environments of a version start.
+    """
+    status = {**_of_version(family.latest, family.metrics, spawner), **family.metrics.summary()}
+    if family.published:
+        published = family.published.items()
+        status["versions"] = {number: _of_version(entry, family.metrics, spawner) for number, entry in published}
+    return status
+
+
+def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner) -> dict[str, Any]:
+    pool = entry.pool
+    origin = None if pool is None else spawner.origin(pool.version)
+    return {
+        "state": entry.state,
+        "reason": entry.reason,
+        "start": None if origin is None else origin.start,
+        "start_reason": None if origin is None else origin.why,
+        "start_reasons": [] if origin is None else list(map(asdict, origin.obstacles)),
+        "template_init_ms": None if origin is None or origin.init_ms is None else round(origin.init_ms, 3),
+        "snapshot": None if origin is None else _snapshot(metrics, origin),
+        "environments": dict(NO_ENVIRONMENTS) if pool is None else pool.counts(),
+        "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
+        "waiting": 0 if pool is None else pool.waiting,
+    }
+
+
+def _snapshot(metrics: FunctionMetrics, origin: Origin) -> dict[str, Any]:
+    """The version's image, and how long restoring from it takes."""
+    thaws = metrics.starts[StartKind.THAW]
+    return {**origin.describe(), "restore_p50_ms": round(thaws.quantile_ms(0.5), 3) if thaws.count else None}
