@@ -27,7 +27,7 @@ from thawd.publishing.build import Builder
 from thawd.publishing.publisher import Publisher
 from thawd.environments.starts.snapshots import Snapshots
 from thawd.environments.starts.spawner import Spawner
-from thawd.environments.starts.starter import Starter
+from thawd.environments.starts.kinds import Starter
 from thawd.snapshot.inspect.reader import ImageError
 
 SEAMS = {

@@ -44,7 +44,7 @@ class Ratio(msgspec.Struct, frozen=True):
     high: float | None = None
 
     def bounds(self) -> str:
-        """The bounds as text."""
+        """The 95 % interval of the ratio as text, as "0.912 to 1.034"; "-" when it is unknown."""
         return "-" if self.low is None or self.high is None else f"{self.low:.3f} to {self.high:.3f}"
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 WIDTH = 860.0
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64.0, 16.0, 14.0, 40.0
 _MOST_STEPS = 2000
-# So many dots are drawn larger.
+# Fewer dots than this are drawn larger.
 _FEW = 20
 
 Point = tuple[float, float]

@@ -109,7 +109,6 @@ class Upkeep:
             self._samples.append((now_s, flow))
         while now_s - self._samples[0][0] > _RATE_WINDOW_S:
             self._samples.popleft()
-        await self._queue.depth()  # also counts events that were queued together with objects
         return flow
 
     async def overview(self) -> dict[str, dict[str, Any]]:

@@ -44,7 +44,7 @@ class PoolRetiredError(Exception):
 
 @dataclass(slots=True)
 class _Failure:
-    """The last start failed.
+    """How the last start failed, and when the next one may be tried.
 
     Attributes:
         error: how.

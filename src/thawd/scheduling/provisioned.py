@@ -32,7 +32,7 @@ class ProvisionedPlan:
         self._otherwise = otherwise
 
     def count(self, now: float) -> int:
-        """Environments to be kept initialised at `now`, seconds since the epoch."""
+        """Number of environments to keep initialised at the time `now` (seconds since the epoch)."""
         last: tuple[float, int] | None = None
         for schedule, count in self._entries:
             at = _last(schedule, now)

@@ -47,7 +47,7 @@ class FileSum(msgspec.Struct, frozen=True):
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True):
-    """Contents of a backup.
+    """The list of what a backup holds, stored in it.
 
     Attributes:
         format: format of the backup, 1.

@@ -66,7 +66,7 @@ def open_writer(
 
 
 def open_reader(path: Path, *, busy_timeout_s: float) -> sqlite3.Connection:
-    """Open a second, read-only connection of the process that holds `path` open for writing.
+    """Open a second connection, for reading only, in the process that already has `path` open for writing.
 
     Raises:
         StoreError: the file is gone or cannot be opened a second time.

@@ -1,8 +1,8 @@
 """How an environment's process is started, in the fastest way that is possible: thaw, fork, cold.
 
 Reading order: `spawner` (which way, and what follows when it fails), `origin` (what a version is started from),
-`snapshots` (from a version to an image), `starter` (each way, step by step), `launcher` (programs and processes),
-`template` (a process that is frozen and forked).
+`snapshots` (from a version to an image), `kinds` (each kind of start, step by step), `launcher` (programs and
+processes), `template` (a process that is frozen and forked).
 
 The calls of a start, from a request without an idle environment to a process::
 

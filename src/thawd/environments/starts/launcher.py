@@ -1,7 +1,7 @@
 """Executing the programs behind environments and templates, and following their processes to the end.
 
 Three programs: the runtime in the function's interpreter; thawd-thaw, which becomes a process that was frozen; and a
-program of the function's own, which speaks the Runtime API. `starter` says which one to execute.
+program of the function's own, which speaks the Runtime API. `kinds` says which one to execute.
 """
 
 from __future__ import annotations

@@ -1,8 +1,9 @@
 """From a version to an image that can be trusted: found in the store, or frozen, tested and stored.
 
 An image is tested before it is kept: it is read by the rules of its format, thawed once, and sent the priming event,
-to which it must answer as the original does. Why a version has no image is a reason in a `FreezeResult`, not an error:
-the version is then forked, or started cold.
+to which it must answer as the original does. Two other checks are elsewhere: ``native/check.c`` checks an image's
+tables at each thaw, `thawd.snapshot.store.images` its owner, mode and digest. Why a version has no image is a reason
+in a `FreezeResult`, not an error: the version is then forked, or started cold.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ import msgspec
 from thawd import __version__
 from thawd.environments.environment import Environment
 from thawd.environments.sandbox.memory import MIB, private_bytes
+from thawd.environments.starts.kinds import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.launcher import Launcher
-from thawd.environments.starts.starter import Starter, Thawable, ThawFailedError
 from thawd.environments.starts.template import FreezeFailedError, FrozenHead, Template
 from thawd.environments.version import Version
 from thawd.errors import ResourceConflictException, ThawdError

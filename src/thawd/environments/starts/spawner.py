@@ -15,10 +15,10 @@ from thawd.environments.calls import ServiceHandler
 from thawd.environments.environment import Environment
 from thawd.environments.init_phase import InitError
 from thawd.environments.sandbox.memory import MemoryLimiter
+from thawd.environments.starts.kinds import Starter, ThawFailedError
 from thawd.environments.starts.launcher import Launcher
 from thawd.environments.starts.origin import Origin, Reason, first_counted
 from thawd.environments.starts.snapshots import Engine, FreezeResult, Frozen, Snapshots
-from thawd.environments.starts.starter import Starter, ThawFailedError
 from thawd.environments.starts.template import ForkRefusedError, Template, TemplateLostError
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError, ServiceException, ThawdError, unexpected

@@ -70,7 +70,7 @@ def operations() -> tuple[ApiOperation, ...]:
 
 
 def find(method: str, raw_path: str, query: str) -> tuple[ApiOperation, dict[str, str]]:
-    """The operation of a request, and the members in its path, decoded.
+    """The operation of a request, and the parameters in its path (members of its input), decoded.
 
     Raises:
         ResourceNotFoundException: no operation has this path (404).

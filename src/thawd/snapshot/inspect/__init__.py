@@ -1,1 +1,1 @@
-"""Reads images in pure Python, for ``thawd snapshot inspect``: `reader` checks a file and returns an `Image`."""
+"""Reads images in pure Python: `reader` checks a file and returns an `Image`."""

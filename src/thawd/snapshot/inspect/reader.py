@@ -1,8 +1,8 @@
-"""Reads images in pure Python, for ``thawd snapshot inspect`` and for tests.
+"""Reads images in pure Python: for ``thawd snapshot inspect`` and ``verify``, and each new image before it is kept.
 
 Turns a file into an `Image`. It trusts no value in the file, so that an `Image` can be used without further checks and
 every other file ends in an `ImageError`. May not share code with the C side, which writes images (``native/``), nor
-change a file. Standard library only, Python 3.9 and later. No request passes here.
+change a file. Standard library only, Python 3.9 and later.
 
 The contents of pages are not checked: the store names an image by the SHA-256 of the whole file.
 """

@@ -1,6 +1,7 @@
 """Dead letters: events that failed for good, kept with payload and error until they are redriven, removed or too old.
 
-`add` writes one inside a transaction of `thawd.stores.events.queue`; the class reads, redrives and removes them.
+`thawd.queue.invoker` decides which events fail for good. `add` writes a dead letter inside a transaction of
+`thawd.stores.events.queue`; the class reads, redrives and removes them.
 """
 
 from __future__ import annotations

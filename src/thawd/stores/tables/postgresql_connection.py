@@ -31,7 +31,7 @@ class PatientConnection(psycopg.Connection[tuple[Any, ...]]):
     given_up: Callable[[], bool] = staticmethod(lambda: False)
 
     def wait(self, gen: PQGen[T], *args: Any, **kwargs: Any) -> T:
-        """Wait for an operation to end, as psycopg does, but no longer than the deadline."""
+        """Wait for an operation to end, as psycopg does; it fails at the deadline, or when the table is closed."""
         return super().wait(self._patiently(gen), *args, **kwargs)
 
     def _patiently(self, gen: PQGen[T]) -> PQGen[T]:
