@@ -18,7 +18,7 @@ import pytest
 from tests.unit.execution_fakes import until, within
 from tests.unit.test_runtime import Platform, claim, descriptors, invocation
 from thawd.environments.init_phase import InitError
-from thawd.environments.starts import spawner, starter
+from thawd.environments.starts import kinds, spawner
 from thawd.environments.starts.origin import Origin
 from thawd.environments.starts.snapshots import Engine
 from thawd.invocation import StartKind
@@ -170,7 +170,7 @@ def test_a_thaw_that_hangs_makes_nobody_wait_for_ever(tmp_path: Path, monkeypatc
         async with platform(tmp_path) as made:
             await made.spawner.prepare(made.version)
             exchange_thaw(made, "sleep 100")
-            monkeypatch.setattr(starter, "_THAW_S", 0.3)
+            monkeypatch.setattr(kinds, "_THAW_S", 0.3)
             assert await start_and_end(made) == StartKind.COLD
             assert "Init timed out after 0.3 seconds" in made.told[0]
 
