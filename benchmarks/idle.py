@@ -18,6 +18,7 @@ from collections.abc import Sequence
 
 from benchmarks import serving
 from benchmarks.report import AT_MOST, Figure
+from thawd.bench import memory
 
 TITLE = "idle: a server with ten functions and nothing to do"
 
@@ -38,7 +39,7 @@ def measure() -> Sequence[Figure]:
     with serving.thawd(CONFIGURATION, {"function/noop.py": serving.NOOP}) as served:
         for name in _NAMES:
             serving.invoke(served, name, {})
-        children = serving.descendants(served.pid)
+        children = memory.descendants(served.pid)
         before_s = serving.cpu_s(served.pid), sum(map(serving.cpu_s, children))
         # Nothing is awaited here: the passing of time is what is measured.
         time.sleep(WATCHED_S)

@@ -27,13 +27,13 @@ class Opening(NamedTuple):
     Attributes:
         inode: the socket's inode; its descriptor number may belong to another socket by now.
         any_port: whether the socket was bound to port 0.
-        library: top-level name of the package that made the call, for example ``urllib3``; empty: the function itself.
+        package: top-level name of the package that made the call, for example ``urllib3``; empty: the function itself.
         place: the function's own line that led to the call, for example ``app.py:12``; empty when there is none.
     """
 
     inode: int
     any_port: bool
-    library: str
+    package: str
     place: str
 
 
@@ -45,19 +45,19 @@ class Socket(NamedTuple):
         kind: `CONNECTED`: in a copy the connection has ended; `LISTENING`; `NEW`: a copy has a new socket; `PAIR`: both
             ends are in this process.
         address: the address it is connected to, or else bound to, as people write it; empty if neither.
-        library, place: see `Opening`; empty if unknown.
+        package, place: see `Opening`; empty if unknown.
     """
 
     number: int
     kind: str
     address: str
-    library: str
+    package: str
     place: str
 
     def state(self) -> str:
         """For example "connected to 10.0.0.5:5432 (redis, opened at app.py:12)"."""
         state = {CONNECTED: "connected to ", LISTENING: "listening at "}.get(self.kind, "")
-        opened = ", ".join(filter(None, (self.library, self.place and f"opened at {self.place}")))
+        opened = ", ".join(filter(None, (self.package, self.place and f"opened at {self.place}")))
         return f"{state}{self.address or 'not connected'}" + (opened and f" ({opened})")
 
     def describe(self) -> str:
@@ -105,7 +105,7 @@ class Openings:
         kind, address = _state(number)
         known = number in self._noted and self._is_open(number)
         opening = self._noted[number] if known else Opening(0, False, "", "")
-        return Socket(number, kind, address, opening.library, opening.place)
+        return Socket(number, kind, address, opening.package, opening.place)
 
     def _noting(self, name: str, real: Callable[..., Any]) -> Callable[..., Any]:
         def noting(sock: Any, *arguments: Any) -> Any:
