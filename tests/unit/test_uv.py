@@ -57,8 +57,9 @@ def prepare(
         name: value for name, value in os.environ.items() if not name.startswith(("PIP_", "UV_", "XDG_", "SSL_CERT"))
     }
     plain |= {"HOME": str(folder), "XDG_CONFIG_DIRS": str(folder), "UV_CACHE_DIR": str(folder / "cache")}
+    variables = {name: value for name, value in (plain | (environ or {})).items() if value}
     call = prepare_environment(
-        requirements, python, folder / "environments", on_line=lines.append, environ=plain | (environ or {}), uv=uv
+        requirements, python, folder / "environments", on_line=lines.append, environ=variables, uv=uv
     )
     return asyncio.run(call), lines
 
@@ -271,6 +272,25 @@ def test_variables_of_pip_in_the_words_of_uv(tmp_path: Path) -> None:
         "SSL_CERT_FILE": "/ca.pem",
         "UV_HTTP_TIMEOUT": "2",
     }
+
+
+@needs_uv
+def test_uv_goes_without_a_cache_where_none_can_be_made(tmp_path: Path) -> None:
+    file = tmp_path / "file"
+    file.write_text("")
+    nowhere = {"PIP_CONFIG_FILE": os.devnull, "HOME": str(file / "home")}
+    assert settings_of(tmp_path, nowhere) == (["--no-cache"], {}, None)
+    assert settings_of(tmp_path, nowhere | {"PIP_NO_CACHE_DIR": "1"})[0] == ["--no-cache"]
+    assert settings_of(tmp_path, nowhere | {"XDG_CACHE_HOME": str(tmp_path / "made" / "later")})[0] == []
+    assert settings_of(tmp_path, nowhere | {"UV_CACHE_DIR": "/dev/null/x"})[0] == []
+
+    wheel(tmp_path, "1.0")
+    made, lines = prepare(
+        requirements_file(tmp_path, f"--no-index\n--find-links {tmp_path}\ntiny\n"),
+        environ={"HOME": str(file / "home"), "UV_CACHE_DIR": ""},
+    )
+    assert version_in(made) == "1.0"
+    assert not by_pip(lines)
 
 
 def test_files_of_pip_in_its_order(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ Source: https://pip.pypa.io/en/stable/topics/configuration/, https://docs.astral
 from __future__ import annotations
 
 import configparser
+import contextlib
 import os
 import re
 from collections.abc import Iterator, Mapping
@@ -106,10 +107,24 @@ def uv_settings(environ: Mapping[str, str]) -> UvSettings:
             settings.why_pip = f"uv has no word for pip's setting {name}"
     if "," in options.get("find-links", ""):
         settings.why_pip = "uv cannot be given a place with a comma (pip's setting find-links)"
+    if "--no-cache" not in settings.arguments and not _can_cache(environ):
+        settings.arguments.append("--no-cache")
     bundle = environ.get("REQUESTS_CA_BUNDLE") or environ.get("CURL_CA_BUNDLE")
     if bundle and not environ.get("SSL_CERT_FILE"):
         settings.variables.setdefault("SSL_CERT_FILE", bundle)
     return settings
+
+
+def _can_cache(environ: Mapping[str, str]) -> bool:
+    """Whether uv can make its cache. The user of a service often has no home: pip goes without a cache, uv fails."""
+    if environ.get("UV_CACHE_DIR"):
+        return True  # the user's own choice, whose failure is to be seen
+    place = Path(environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache"), "uv")
+    for folder in (place, *place.parents):
+        with contextlib.suppress(PermissionError):  # below a folder that may not be entered
+            if folder.exists():
+                return folder.is_dir() and os.access(folder, os.W_OK | os.X_OK)
+    return False
 
 
 def _listed(name: str, value: str) -> list[str]:
