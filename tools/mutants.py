@@ -46,7 +46,7 @@ PAIRS: dict[str, str] = {
     "thawd.stores.events.leases": "queue queue_reading",
     "thawd.stores.events.batches": "batches",
     "thawd.stores.events.marks": "queue queue_reading",
-    "thawd.queue.outcomes": "outcomes outcome_pace",
+    "thawd.queue.outcome_delivery": "outcome_delivery outcome_pace",
     "thawd.queue.lane": "lane",
     "thawd.sources.buckets.s3_event": "s3_event",
     "thawd.grammar.event_patterns": "event_patterns",

@@ -20,7 +20,7 @@ from typing import Any
 import pytest
 
 import thawd
-from thawd.snapshot.disk import tree
+from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
 from thawd.snapshot.engine import native_folder
 
@@ -229,7 +229,7 @@ def bench_of(user: User) -> Iterator[Bench]:
     finally:
         for process in processes:
             process.kill()
-        tree.remove(data)
+        file_trees.remove(data)
 
 
 SOME_FILES = """

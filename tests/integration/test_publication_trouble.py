@@ -21,7 +21,7 @@ import functools
 import inspect
 import os
 
-from thawd.control.configured import DeclaredFunctions
+from thawd.control.declared import DeclaredFunctions
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.publishing.build import Builder
 from thawd.publishing.publisher import Publisher

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from tests.integration.disk_bench import MAPPED, MIB, NATIVE, SOME_FILES, USERS, Bench, bench_of, user_named
-from thawd.snapshot.disk import tree
+from thawd.snapshot.disk import file_trees
 from thawd.snapshot.disk.folders import Disks, DiskSnapshot, MountKind
 
 
@@ -204,7 +204,7 @@ def test_a_copy_can_be_frozen_again_with_what_it_wrote(bench: Bench) -> None:
     with bench.user.acting():
         merged = bench.data / "again.disk"
         # The platform does not see the copy's mounts but by the copy's own root.
-        tree.copy(Path(f"/proc/{copy.pid}/root{snapshot.at}"), merged)
+        file_trees.copy(Path(f"/proc/{copy.pid}/root{snapshot.at}"), merged)
     copy.kill()
     assert not [path for path in merged.rglob("*") if path.is_char_device()]
     bench.image = again  # it refers to the first one, which stays

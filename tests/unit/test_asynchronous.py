@@ -22,9 +22,9 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result
-from thawd.queue import invoker, outcomes
+from thawd.queue import invoker, outcome_delivery
 from thawd.queue.invoker import AsyncInvoker
-from thawd.queue.outcomes import Outcomes
+from thawd.queue.outcome_delivery import Outcomes
 from thawd.resources import Bucket, Destination, Function, Table
 from thawd.stores.events.dead_letters import DeadLetters
 from thawd.stores.events.marks import Marks
@@ -155,7 +155,7 @@ def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
-    monkeypatch.setattr(outcomes, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(outcome_delivery, "_BACKOFF_FIRST_S", 0.02)
 
 
 def test_an_accepted_event_is_run_and_forgotten(tmp_path: Path) -> None:
@@ -589,7 +589,7 @@ def test_a_destination_that_begins_to_refuse_ends_the_event_as_a_dead_letter(tmp
 def test_a_destination_that_stays_away_ends_the_event_and_a_redrive_tries_the_same_outcome(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(outcomes, "_PATIENCE_S", 0.0)
+    monkeypatch.setattr(outcome_delivery, "_PATIENCE_S", 0.0)
 
     async def work() -> None:
         async with Post(tmp_path, stores=Away, on_success=TABLE) as post:

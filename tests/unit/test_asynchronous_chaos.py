@@ -24,7 +24,7 @@ from thawd.errors import (
     TooManyRequestsException,
 )
 from thawd.invocation import Invocation, Result
-from thawd.queue import invoker, outcomes
+from thawd.queue import invoker, outcome_delivery
 from thawd.stores.events.queue import EventQueue
 from thawd.stores.events.records import Depth, Event, NewEvent
 
@@ -35,7 +35,7 @@ STEPS = 120
 
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    for module in (invoker, outcomes):
+    for module in (invoker, outcome_delivery):
         monkeypatch.setattr(module, "_BACKOFF_FIRST_S", 0.005)
         monkeypatch.setattr(module, "_RECHECK_S", 3600.0)  # who sleeps though there is work is found out
     monkeypatch.setattr(invoker, "LONGEST_WAIT_S", 0.02)

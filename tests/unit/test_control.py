@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.control.aliases import Aliases
-from thawd.control.configured import DeclaredFunctions
+from thawd.control.declared import DeclaredFunctions
 from thawd.control.records import Alias, Family, VersionRecord
 from thawd.control.registry import Registry
 from thawd.resources import LATEST, Function

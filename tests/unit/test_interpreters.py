@@ -21,7 +21,7 @@ import uvloop
 from thawd.errors import EnvironmentBuildError
 from thawd.publishing import interpreters
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
-from thawd.publishing.requirements import remove_unused
+from thawd.publishing.virtual_environments import remove_unused
 
 SOURCES = Path(__file__).parents[2] / "src"
 ME = Interpreter(Path(sys.executable), sys.version_info[:3])

@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.s3.store` and `object_parts`: a server that stops or clears disturbs no upload."""
+"""Claims about `thawd.gateway.s3.files` and `object_parts`: a server that stops or clears disturbs no upload."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from thawd.gateway.s3 import parts as object_parts
+from thawd.gateway.s3.files import Upload, clear_staging
 from thawd.gateway.s3.parts import PartFolder
-from thawd.gateway.s3.store import Upload, clear_staging
 
 pytestmark = pytest.mark.in_memory
 

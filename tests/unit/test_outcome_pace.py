@@ -1,4 +1,4 @@
-"""Claims about the pace of `thawd.queue.outcomes`: how many kept outcomes are tried at a time, and when."""
+"""Claims about the pace of `thawd.queue.outcome_delivery`: how many kept outcomes are tried at a time, and when."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ import pytest
 from tests.unit.execution_fakes import turns
 from thawd.destinations.delivery import Delivery
 from thawd.errors import DestinationRefused, DestinationUnavailable, StoreError, StoreFullError
-from thawd.queue import outcomes as module
-from thawd.queue.outcomes import DeadLetterCause, Outcome, Outcomes
+from thawd.queue import outcome_delivery as module
+from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes
 from thawd.resources import Destination
 from thawd.stores.events.outbox import WaitingOutcome
 from thawd.stores.events.records import NewEvent

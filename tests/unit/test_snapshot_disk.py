@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from thawd.errors import StoreError
-from thawd.snapshot.disk import folders, tree
+from thawd.snapshot.disk import file_trees, folders
 from thawd.snapshot.disk.folders import DiskRefusedError, Disks, MountKind
 
 NOBODY = 65534
@@ -29,7 +29,7 @@ def folder() -> Iterator[Path]:
     path = Path(tempfile.mkdtemp(prefix="thawd-disk-"))
     path.chmod(0o755)
     yield path
-    tree.remove(path)
+    file_trees.remove(path)
 
 
 @contextlib.contextmanager
@@ -100,7 +100,7 @@ def described(folder: Path) -> dict[str, object]:
     """All that a copy must have as the original has it, by name."""
     found: dict[str, object] = {}
     inodes: dict[int, int] = {}
-    for path, status in sorted(tree.walk(folder)):
+    for path, status in sorted(file_trees.walk(folder)):
         content: object = None
         if stat.S_ISLNK(status.st_mode):
             content = path.readlink()
@@ -125,7 +125,7 @@ def test_a_copy_is_as_the_original(folder: Path) -> None:
     source, target = folder / "source", folder / "target"
     source.mkdir(mode=0o711)
     put_all_sorts(source)
-    tree.copy(source, target)
+    file_trees.copy(source, target)
     assert described(target) == described(source)
     assert target.stat().st_mode == source.stat().st_mode
     assert target.stat().st_mtime_ns == source.stat().st_mtime_ns
@@ -140,7 +140,7 @@ def test_a_copy_across_file_systems_is_as_the_original(folder: Path) -> None:
     source.mkdir()
     put_all_sorts(source)
     try:
-        tree.copy(source, target)
+        file_trees.copy(source, target)
         there, here = described(target), described(source)
         # Disk space is counted in other units there, and is told of files in the description.
         assert there.keys() == here.keys()
@@ -149,7 +149,7 @@ def test_a_copy_across_file_systems_is_as_the_original(folder: Path) -> None:
         assert (target / "file").stat().st_ino == (target / "hard link").stat().st_ino
         assert (target / "file").stat().st_mtime_ns == (source / "file").stat().st_mtime_ns
     finally:
-        tree.remove(target)
+        file_trees.remove(target)
 
 
 @needs_root
@@ -159,7 +159,7 @@ def test_a_copy_by_root_keeps_owners(folder: Path) -> None:
     (source / "theirs").write_text("x")
     os.chown(source / "theirs", 1234, 4321)
     (source / "theirs").chmod(0o4755)
-    tree.copy(source, target)
+    file_trees.copy(source, target)
     status = (target / "theirs").stat()
     assert (status.st_uid, status.st_gid, stat.S_IMODE(status.st_mode)) == (1234, 4321, 0o4755)
 
@@ -171,7 +171,7 @@ def test_a_copy_that_would_change_an_owner_is_refused(folder: Path) -> None:
     (source / "root's").write_text("x")
     os.chown(folder, NOBODY, NOBODY)
     with being_nobody(), pytest.raises(DiskRefusedError, match=r"root's belongs to user 0, group 0.*snapshot = false"):
-        tree.copy(source, folder / "target")
+        file_trees.copy(source, folder / "target")
 
 
 def test_disk_space_counts_hard_links_once_and_holes_not(folder: Path) -> None:
@@ -179,7 +179,7 @@ def test_disk_space_counts_hard_links_once_and_holes_not(folder: Path) -> None:
     os.link(folder / "file", folder / "again")
     with (folder / "sparse").open("wb") as file:
         file.truncate(1 << 40)
-    found = tree.survey(folder)
+    found = file_trees.survey(folder)
     assert found.entries == 3
     assert MIB <= found.stored_bytes < MIB + 65536
 
@@ -191,14 +191,14 @@ def test_devices_are_refused(folder: Path) -> None:
     except PermissionError:
         pytest.skip("this kernel lets only root make device files")
     with pytest.raises(DiskRefusedError, match="device is a device"):
-        tree.survey(folder)
+        file_trees.survey(folder)
 
 
 def test_marks_of_overlays_are_refused(folder: Path) -> None:
     (folder / "marked").mkdir()
     os.setxattr(folder / "marked", "user.overlay.opaque", b"y")
     with pytest.raises(DiskRefusedError, match=r"marked carries the mark user\.overlay\.opaque"):
-        tree.survey(folder)
+        file_trees.survey(folder)
 
 
 def test_what_may_not_be_entered_is_removed_too_and_links_are_not_followed(folder: Path) -> None:
@@ -217,8 +217,8 @@ def test_what_may_not_be_entered_is_removed_too_and_links_are_not_followed(folde
         (gone / "work" / "deep").chmod(0)
         (gone / "work").chmod(0)
         gone.chmod(0o500)
-        tree.remove(gone)
-        tree.remove(gone)
+        file_trees.remove(gone)
+        file_trees.remove(gone)
     assert not gone.exists()
     assert (kept / "file").read_text() == "x"
 

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from thawd.control.outcomes import dead_letter_of, destinations_of
+from thawd.control.destinations import dead_letter_of, destinations_of
 from thawd.control.records import Alias, Family, VersionRecord
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version

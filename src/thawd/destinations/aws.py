@@ -1,6 +1,6 @@
 """Deliveries to AWS: SQS, SNS, EventBridge and buckets that are not thawd's, by boto3, which is an extra.
 
-Everything here blocks, and is called in threads. Clients retry nothing: `thawd.queue.outcomes` does.
+Everything here blocks, and is called in threads. Clients retry nothing: `thawd.queue.outcome_delivery` does.
 
 Source: AWS Lambda developer guide, "Capturing records of Lambda asynchronous invocations"; the services' API references
 and quotas.

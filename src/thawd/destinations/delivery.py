@@ -2,7 +2,7 @@
 
 A delivery holds all that is needed to make it: it can be stored and tried again. Each kind of destination has a time
 limit, and each destination its own slots, so that one that hangs delays no other. A function is delivered to by an
-event for the queue, which `thawd.queue.outcomes` stores in the transaction that ends the outcome's own event.
+event for the queue, which `thawd.queue.outcome_delivery` stores in the transaction that ends the outcome's own event.
 """
 
 from __future__ import annotations

@@ -40,7 +40,7 @@ from thawd.gateway.own.sources import PREFIX as SOURCES_PREFIX
 from thawd.gateway.own.sources import SourcesApi
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
-from thawd.gateway.signed import Gate
+from thawd.gateway.signature_check import Gate
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 

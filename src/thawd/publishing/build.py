@@ -28,8 +28,8 @@ from thawd.environments.programs import (
 from thawd.environments.version import Version, api_command, variables_of
 from thawd.errors import EnvironmentBuildError
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
-from thawd.publishing.requirements import remove_unused
 from thawd.publishing.uv import find_uv
+from thawd.publishing.virtual_environments import remove_unused
 from thawd.resources import LATEST, Bucket, Function
 from thawd.stores.packages import PackageStore
 

@@ -1,7 +1,7 @@
 """Interpreters of functions: found on this machine and tried, or made with a function's requirements installed.
 
 Building a version begins here. Each interpreter is run once before it is used: a command that exists may still not
-work. Requirements are installed by `publishing.requirements`.
+work. Requirements are installed by `publishing.virtual_environments`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from pathlib import Path
 
 from thawd.config import NEWEST_PYTHON, OLDEST_PYTHON, process_environment
 from thawd.errors import EnvironmentBuildError
-from thawd.publishing.requirements import Installation, Installers
+from thawd.publishing.virtual_environments import Installation, Installers
 
 _ANSWER_WITHIN_S = 10.0
 _VERSION = re.compile(r"(\d+)\.(\d+)(?:\.(\d+))?")

@@ -5,8 +5,8 @@ again with the same request id. Waits are Lambda's: function errors are retried 
 and system errors with back-off until the event is too old.
 
 Each function has a lane of its own, with a bound on what runs at the same time, so that a flooded function does not
-starve another; events are read ahead, so that no environment waits for the disk. `thawd.queue.outcomes` delivers the
-outcomes, `thawd.stores.events` stores the events.
+starve another; events are read ahead, so that no environment waits for the disk.
+`thawd.queue.outcome_delivery` delivers the outcomes, `thawd.stores.events` stores the events.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from thawd.destinations.delivery import Destinations
 from thawd.errors import ResourceNotFoundException, StoreError, ThawdError, TooManyRequestsException
 from thawd.invocation import Invocation, Result, in_a_line
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
-from thawd.queue.outcomes import DeadLetterCause, Outcome, Outcomes, RefusedError
+from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, RefusedError
 from thawd.resources import Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock

@@ -7,5 +7,5 @@ every environment.
 
 Reading order: `bootstrap` (the program), `modes` (the roles of the process), `handler` (init phase), `loop` (invoke
 phase), `invoking` (one invocation), `freezing` (from init to the freeze, and from a thaw to ready), `priming`,
-`sources`, `template` (fork).
+`init_files`, `template` (fork).
 """

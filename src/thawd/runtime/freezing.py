@@ -16,7 +16,7 @@ from thawd.runtime import context, faults, logs, loop, priming, process, service
 from thawd.runtime.channel import Channel
 from thawd.runtime.faults import Fault
 from thawd.runtime.handler import Handler
-from thawd.runtime.sources import SourceFiles, Stamp, changed
+from thawd.runtime.init_files import SourceFiles, Stamp, changed
 from thawd.snapshot import engine, hooks
 from thawd.snapshot.connections import CONNECTED, Openings
 from thawd.wire import frames

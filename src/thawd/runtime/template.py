@@ -14,7 +14,7 @@ import select
 import time
 from typing import Dict, List, NamedTuple, NoReturn, Optional, Tuple
 
-from thawd.runtime import faults, logs, process, services, shared_files, sharing
+from thawd.runtime import faults, fork_refusals, logs, process, services, shared_files
 from thawd.runtime.channel import Channel
 from thawd.wire import frames
 
@@ -75,7 +75,7 @@ def fork_refusal() -> Optional[str]:
     if others:
         return "init left Python threads running (%s); start them on the first invocation instead" % ", ".join(others)
     process.flush_output()
-    shared = sharing.refusal()
+    shared = fork_refusals.refusal()
     if shared is not None:
         return shared
     pid = os.fork()
@@ -126,7 +126,7 @@ def _drop_capabilities(library: str) -> None:
 
 def _reopen() -> None:
     try:
-        sharing.reopen()
+        fork_refusals.reopen()
     except OSError as error:
         faults.write_log("thawd: a file that init opened cannot be opened in a fork: %s\n" % error)
         os._exit(1)

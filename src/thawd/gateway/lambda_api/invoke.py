@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable
 
 from thawd.gateway.http import JSON, Budget, Scope, Send, respond
 from thawd.gateway.lambda_api.invoke_request import InvokeOperation
-from thawd.gateway.timing import timing
+from thawd.gateway.server_timing import timing
 from thawd.invocation import Invocation
 from thawd.scheduling.dispatcher import Dispatcher
 

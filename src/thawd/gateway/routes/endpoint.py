@@ -28,7 +28,7 @@ from thawd.gateway.lambda_api.invoke import Accept
 from thawd.gateway.routes import http_api, prelude, rest_api
 from thawd.gateway.routes.credentials import without_credentials
 from thawd.gateway.routes.integration import IntegrationRequest, MalformedResponseError
-from thawd.gateway.timing import timing
+from thawd.gateway.server_timing import timing
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, MAX_PAYLOAD_BYTES, Invocation, new_request_id
 from thawd.resources import HttpApi, Route
 from thawd.scheduling.dispatcher import Dispatcher

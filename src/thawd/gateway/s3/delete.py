@@ -6,9 +6,9 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from xml.etree import ElementTree as ET
 
+from thawd.gateway.s3.files import check_key
 from thawd.gateway.s3.intake import read_document
 from thawd.gateway.s3.request import XML, S3Request
-from thawd.gateway.s3.store import check_key
 from thawd.gateway.s3.xml import S3Error, document, elements
 
 # Source: Amazon S3 API reference, "DeleteObjects".

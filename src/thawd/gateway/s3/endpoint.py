@@ -19,12 +19,12 @@ from typing import Protocol
 from thawd.errors import StoreError
 from thawd.gateway.http import ClientGoneError, Receive, Scope, Send
 from thawd.gateway.s3.delete import delete_objects
+from thawd.gateway.s3.files import Upload, check_key, clear_staging, explained, remove_object
 from thawd.gateway.s3.intake import Intake, UploadBudget, check_conditions, check_properties
 from thawd.gateway.s3.listing import send_buckets, send_listing
 from thawd.gateway.s3.multipart import MultipartApi
 from thawd.gateway.s3.read import send_object
 from thawd.gateway.s3.request import S3Request, speaks_s3
-from thawd.gateway.s3.store import Upload, check_key, clear_staging, explained, remove_object
 from thawd.gateway.s3.xml import S3Error
 from thawd.resources import REGION, Bucket
 from thawd.stores.objects.catalog import ObjectRecord

@@ -8,9 +8,9 @@ from xml.etree import ElementTree as ET
 
 from thawd.errors import TooManyRequestsException
 from thawd.gateway.http import Budget, ClientGoneError
-from thawd.gateway.s3.body import AwsChunked, Integrity
+from thawd.gateway.s3.chunked_body import AwsChunked, Integrity
+from thawd.gateway.s3.files import Upload
 from thawd.gateway.s3.request import S3Request
-from thawd.gateway.s3.store import Upload
 from thawd.gateway.s3.xml import S3Error
 
 # Source: Amazon S3 user guide, "Uploading objects" and "Multipart upload limits": at most 5 GB in a single PUT or part.

@@ -13,10 +13,10 @@ from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from thawd.gateway.s3 import parts as object_parts
+from thawd.gateway.s3.files import Upload, explained
 from thawd.gateway.s3.intake import Intake, UploadBudget, check_conditions, check_properties, read_document
 from thawd.gateway.s3.parts import MAX_PARTS, PartFolder
 from thawd.gateway.s3.request import XML, S3Request
-from thawd.gateway.s3.store import Upload, explained
 from thawd.gateway.s3.xml import XML_HEAD, S3Error, document, elements, xml_time
 from thawd.resources import Bucket
 

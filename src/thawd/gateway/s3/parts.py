@@ -15,7 +15,7 @@ import secrets
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from thawd.gateway.s3.store import PARTS_OF, Upload, make_staging, remove_parts
+from thawd.gateway.s3.files import PARTS_OF, Upload, make_staging, remove_parts
 from thawd.gateway.s3.xml import S3Error
 from thawd.stores.objects.folder import STAGING
 

@@ -10,8 +10,8 @@ import re
 from email.utils import formatdate
 
 from thawd.gateway.http import Headers
+from thawd.gateway.s3.files import open_object
 from thawd.gateway.s3.request import S3Request
-from thawd.gateway.s3.store import open_object
 from thawd.gateway.s3.xml import S3Error
 from thawd.stores.objects.catalog import ObjectRecord
 

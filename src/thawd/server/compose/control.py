@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from thawd.config import Settings
-from thawd.control.configured import DeclaredFunctions
+from thawd.control.declared import DeclaredFunctions
 from thawd.control.deployments import Deployments
 from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry

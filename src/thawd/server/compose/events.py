@@ -12,7 +12,7 @@ from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Destinations
 from thawd.queue.desk import QueueDesk
 from thawd.queue.invoker import LONGEST_WAIT_S, AsyncInvoker
-from thawd.queue.outcomes import Outcomes
+from thawd.queue.outcome_delivery import Outcomes
 from thawd.queue.upkeep import Upkeep
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores.database import Database

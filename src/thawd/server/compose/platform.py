@@ -30,7 +30,7 @@ from thawd.gateway.own.sources import SourcesApi
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.s3.intake import UploadBudget
-from thawd.gateway.signed import Gate
+from thawd.gateway.signature_check import Gate
 from thawd.invocation import Invocation
 from thawd.server.backup import require_whole
 from thawd.server.claims import StartError

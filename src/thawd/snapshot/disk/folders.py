@@ -23,8 +23,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from thawd.errors import StoreError
-from thawd.snapshot.disk import tree
-from thawd.snapshot.disk.tree import DiskRefusedError, Survey
+from thawd.snapshot.disk import file_trees
+from thawd.snapshot.disk.file_trees import DiskRefusedError, Survey
 from thawd.snapshot.store.files import stored_bytes, using
 
 __all__ = ["MAX_BYTES", "DiskRefusedError", "DiskSnapshot", "Disks", "MountKind", "PreparedFolder"]
@@ -165,7 +165,7 @@ class Disks:
         """
         at = self._own(name)
         with using(at):
-            found = tree.survey(at)
+            found = file_trees.survey(at)
             untouched = not found.entries and at.stat().st_mtime_ns == _UNTOUCHED_NS
         if untouched:
             return None
@@ -201,11 +201,11 @@ class Disks:
         with using(to):
             to.mkdir(mode=0o700)
             if snapshot.files is not None:
-                if tree.survey(snapshot.at) != snapshot.found:
+                if file_trees.survey(snapshot.at) != snapshot.found:
                     raise _changed(snapshot.at)
                 files = to / _FILES
                 if keep:
-                    tree.copy(snapshot.at, files)
+                    file_trees.copy(snapshot.at, files)
                 else:
                     _move(snapshot.at, files)
             record = {
@@ -217,7 +217,7 @@ class Disks:
                 "changed_unix_ns": snapshot.found.changed_unix_ns,
             }
             (to / _RECORD).write_text(json.dumps(record) + "\n", encoding="ascii")
-            tree.sync(to)
+            file_trees.sync(to)
         return replace(snapshot, files=files)
 
     def load(self, taken: Path | None) -> DiskSnapshot | None:
@@ -257,7 +257,7 @@ class Disks:
         except StoreError as error:
             self.shared_tmp = error.message
         finally:
-            tree.remove(trial)
+            file_trees.remove(trial)
 
     def prepare(self, snapshot: DiskSnapshot | None, name: str, *, confined: Path | None = None) -> PreparedFolder:
         """Prepare a folder for one process, with the contents of `snapshot` or, for None, empty.
@@ -291,7 +291,7 @@ class Disks:
             if snapshot.files is None:
                 return PreparedFolder(snapshot.at, snapshot.at, own)
             if kind is MountKind.BIND:
-                tree.copy(snapshot.files, own)
+                file_trees.copy(snapshot.files, own)
                 return PreparedFolder(snapshot.at, snapshot.at, own)
             _make_layers(snapshot.files, own)
         return PreparedFolder(snapshot.at, snapshot.at, own, snapshot.files)
@@ -316,7 +316,7 @@ class Disks:
                 discarded.append(aside)
             self._condemned &= used
         for folder in discarded:
-            tree.remove(folder)
+            file_trees.remove(folder)
 
     def used_bytes(self, name: str) -> int:
         """Disk space of a process's own folder, bytes, without what it shares with others."""
@@ -334,7 +334,7 @@ class Disks:
         with using(self._folder):
             left = list(self._folder.iterdir())
         for folder in left:
-            tree.remove(folder)
+            file_trees.remove(folder)
         return len(left)
 
     def mount_kind(self) -> tuple[MountKind, str]:
@@ -370,7 +370,7 @@ class Disks:
         except StoreError as error:
             return MountKind.NONE, error.message
         finally:
-            tree.remove(trial)
+            file_trees.remove(trial)
         return (MountKind.BIND, no_overlay) if no_bind is None else (MountKind.NONE, no_bind)
 
     def _try(self, prepared: PreparedFolder) -> str | None:
@@ -427,8 +427,8 @@ def _move(at: Path, files: Path) -> None:
     if at.stat().st_dev == files.parent.stat().st_dev:
         at.rename(files)
     else:
-        tree.copy(at, files)
-        tree.remove(at)
+        file_trees.copy(at, files)
+        file_trees.remove(at)
     at.mkdir(mode=0o700)
 
 

@@ -1,7 +1,7 @@
 """The outbox: outcomes of events that have run, which wait to be delivered to their destinations.
 
-`EventQueue.deliver_later` stores an outcome here. `thawd.queue.outcomes` leases and delivers it, and then ends its
-event by `EventQueue.done` or `EventQueue.dead_letter`. Leases are in memory, as those of events.
+`EventQueue.deliver_later` stores an outcome here. `thawd.queue.outcome_delivery` leases and delivers it, and then ends
+its event by `EventQueue.done` or `EventQueue.dead_letter`. Leases are in memory, as those of events.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Claims about `thawd.runtime.sources`: what init read is known afterwards, and `open` is what it was."""
+"""Claims about `thawd.runtime.init_files`: what init read is known afterwards, and `open` is what it was."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from thawd.runtime.sources import SourceFiles, changed
+from thawd.runtime.init_files import SourceFiles, changed
 
 REAL = builtins.open
 

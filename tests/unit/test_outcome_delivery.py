@@ -1,4 +1,4 @@
-"""Claims about `thawd.queue.outcomes`: all that is to be told of an event is told, whatever each destination does."""
+"""Claims about `thawd.queue.outcome_delivery`: all that is to be told of an event is told, whatever destinations do."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from tests.unit.test_asynchronous import FAILED, Away, Post, claim
 from thawd.destinations.delivery import Delivery, DestinationContext, Destinations
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreFullError
 from thawd.invocation import Result
-from thawd.queue import invoker, outcomes
-from thawd.queue.outcomes import _AT_ONCE as AT_ONCE
-from thawd.queue.outcomes import DeadLetterCause, Outcome
+from thawd.queue import invoker, outcome_delivery
+from thawd.queue.outcome_delivery import _AT_ONCE as AT_ONCE
+from thawd.queue.outcome_delivery import DeadLetterCause, Outcome
 from thawd.resources import Destination
 from thawd.stores.events import queue as queue_module
 from thawd.stores.events.records import Depth, NewEvent
@@ -32,7 +32,7 @@ HOOK_TOO = Destination("http", "http://127.0.0.1/failed")
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
-    monkeypatch.setattr(outcomes, "_BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr(outcome_delivery, "_BACKOFF_FIRST_S", 0.02)
 
 
 class Scripted(Destinations):
@@ -134,13 +134,13 @@ def test_a_success_whose_destination_stays_away_is_told_as_a_failure_and_a_redri
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failed: Destination, dead: list[Callable[[], Exception]]
 ) -> None:
     # Given a destination that is away for longer than it is waited for
-    patience_s, away = outcomes._PATIENCE_S, [AWAY(), AWAY()]
+    patience_s, away = outcome_delivery._PATIENCE_S, [AWAY(), AWAY()]
 
     scripted = Scripted.deliver
 
     async def deliver(self: Scripted, delivery: Delivery) -> list[NewEvent]:
         is_hook = delivery.destination == HOOK
-        monkeypatch.setattr(outcomes, "_PATIENCE_S", 0.0 if is_hook else patience_s)
+        monkeypatch.setattr(outcome_delivery, "_PATIENCE_S", 0.0 if is_hook else patience_s)
         if is_hook and away:
             raise away.pop()
         if not is_hook:
