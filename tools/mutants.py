@@ -36,7 +36,7 @@ SOURCE = ROOT / "src" / "thawd"
 
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
-    "thawd.scheduling.pool": "pool pool_counts pool_keep_alive",
+    "thawd.scheduling.pool": "pool pool_failed_starts pool_ends pool_counts pool_keep_alive",
     "thawd.scheduling.room": "room room_turns room_reports",
     "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
     "thawd.scheduling.dispatcher": "dispatcher dispatcher_waits room publisher",

@@ -193,3 +193,18 @@ async def within(awaitable: Any, *, deadline_s: float = 120.0) -> Any:
     """The awaitable's result, which must come soon."""
     async with asyncio.timeout(deadline_s):
         return await awaitable
+
+
+def environment_of(lease: Lease) -> FakeEnvironment:
+    assert isinstance(lease.environment, FakeEnvironment)
+    return lease.environment
+
+
+async def warm(house: House, pool: Pool, number: int = 1) -> list[FakeEnvironment]:
+    """Given: the pool has `number` idle environments, in the order of their becoming idle."""
+    was, house.spawner.immediate = house.spawner.immediate, True
+    leases = [await within(task) for task in [ask(pool) for _ in range(number)]]
+    house.spawner.immediate = was
+    for lease in leases:
+        pool.release(lease)
+    return [environment_of(lease) for lease in leases]

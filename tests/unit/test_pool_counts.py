@@ -6,8 +6,17 @@ from typing import Any
 
 import pytest
 
-from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, within
-from tests.unit.test_pool import environment_of, warm
+from tests.unit.execution_fakes import (
+    FakeEnvironment,
+    House,
+    ask,
+    environment_of,
+    invocation,
+    turns,
+    until,
+    warm,
+    within,
+)
 from thawd.environments.init_phase import InitError
 from thawd.errors import TooManyRequestsException
 from thawd.scheduling.pool import Pool

@@ -11,8 +11,18 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, invariant, multiple, rule
 
-from tests.unit.execution_fakes import FakeEnvironment, House, ask, invocation, turns, until, version_of, within
-from tests.unit.test_pool import environment_of, warm
+from tests.unit.execution_fakes import (
+    FakeEnvironment,
+    House,
+    ask,
+    environment_of,
+    invocation,
+    turns,
+    until,
+    version_of,
+    warm,
+    within,
+)
 from thawd.environments.init_phase import InitError
 from thawd.errors import ResourceNotFoundException, ThawdError, TooManyRequestsException
 from thawd.invocation import Result
