@@ -6,9 +6,6 @@ import asyncio
 import base64
 import datetime
 import ipaddress
-import os
-import signal
-import socket
 import ssl
 import subprocess
 import sys
@@ -25,7 +22,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from tests.unit.answering import OK, Request, answering
-from thawd.bench.load import Limits, Load
+from thawd.bench.load import Limits
 from thawd.bench.measuring import Plan, Progress, measure
 from thawd.bench.requests import Expected, Target, without_credentials
 from thawd.bench.runs import LoadShape, Run
@@ -241,58 +238,6 @@ def test_a_server_that_takes_no_connections_is_told_before_and_counted_meanwhile
         stopping.join()
     assert len(run.columns) == 6
     assert summarise(run).errors_by_kind == {"connection": 4}
-
-
-def test_ctrl_c_ends_the_load_and_what_was_measured_is_the_run() -> None:
-    def answer(request: Request) -> bytes:
-        if request.index == 5:
-            os.kill(os.getpid(), signal.SIGINT)
-        return OK
-
-    with answering(answer) as server:
-        run = closed(server.url, count=None)  # for ever
-    assert run.interrupted
-    assert len(run.columns) >= 6
-
-
-def test_a_second_ctrl_c_gives_up_what_is_under_way_and_keeps_what_was_measured() -> None:
-    ended = threading.Event()
-    heard: list[bool] = []
-
-    def answer(request: Request) -> bytes:
-        if request.index == 3:
-            os.kill(os.getpid(), signal.SIGINT)
-            ended.wait()
-        return OK
-
-    def progress(load: Load, for_s: float) -> None:
-        if load.stopped and not heard:  # the first has been heard; a third one would end the tests
-            heard.append(True)
-            os.kill(os.getpid(), signal.SIGINT)
-
-    with answering(answer) as server:
-        run = closed(server.url, count=10, progress=progress)
-        ended.set()
-    assert run.interrupted
-    assert run.columns.outcome == [0] * 3
-    assert run.notes == ["1 requests were in flight when it was ended, and are not counted"]
-
-
-def test_who_does_not_let_a_connection_come_about_is_waited_for_no_longer_than_for_an_answer() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing of TLS
-        url = f"https://127.0.0.1:{silent.getsockname()[1]}/"
-        with pytest.raises(StoreError, match=r"cannot be reached: no connection within 0\.2 s"):
-            closed(url, count=3, timeout_s=0.2)
-        loads = []
-
-        def progress(load: Load, for_s: float) -> None:
-            loads.append(load)
-            if len(loads) == 1:
-                os.kill(os.getpid(), signal.SIGINT)
-
-        run = closed(url, count=3, at_once=2, progress=progress)
-    assert run.interrupted
-    assert len(run.columns) == 0
 
 
 def test_credentials_of_an_address_are_sent_and_not_told() -> None:
