@@ -37,9 +37,9 @@ SOURCE = ROOT / "src" / "thawd"
 # The unit tests that hold each module: names of tests/unit/test_*.py. When a module moves, its line moves with it.
 PAIRS: dict[str, str] = {
     "thawd.scheduling.pool": "pool pool_failed_starts pool_ends pool_counts pool_keep_alive",
-    "thawd.scheduling.room": "room room_turns room_reports",
+    "thawd.scheduling.room": "room room_any_order room_turns room_reports dispatcher_requests",
     "thawd.scheduling.keep_alive": "keep_alive pool_keep_alive",
-    "thawd.scheduling.dispatcher": "dispatcher dispatcher_waits room publisher",
+    "thawd.scheduling.dispatcher": "dispatcher dispatcher_requests dispatcher_waits publisher",
     "thawd.scheduling.provisioned": "provisioned",
     "thawd.publishing.publisher": "publisher",
     "thawd.stores.events.queue": "queue queue_reading",

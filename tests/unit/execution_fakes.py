@@ -12,8 +12,10 @@ from typing import Any
 from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
+from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.pool import Lease, Pool
 from thawd.scheduling.room import Room
+from thawd.telemetry.metrics import Metrics
 
 
 class FakeEnvironment:
@@ -208,3 +210,24 @@ async def warm(house: House, pool: Pool, number: int = 1) -> list[FakeEnvironmen
     for lease in leases:
         pool.release(lease)
     return [environment_of(lease) for lease in leases]
+
+
+class Machine(House):
+    """A house with a dispatcher."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.metrics = Metrics()
+        self.dispatcher = Dispatcher(self.room, self.spawner, self.metrics, max_waiting=100, spawn_task=self.spawn_task)
+
+    async def serve(self, *names: str, **function: Any) -> None:
+        versions = [version_of(name, **function) for name in names]
+        self.dispatcher.declare({version.function.name: version.function for version in versions})
+        for version in versions:
+            await self.dispatcher.publish(version)
+
+    def ask(self, name: str = "f") -> asyncio.Task[Result]:
+        return asyncio.get_running_loop().create_task(self.dispatcher.invoke(invocation(name)))
+
+    def busy(self) -> list[FakeEnvironment]:
+        return [e for e in self.spawner.environments if e.answer is not None and not e.answer.done()]

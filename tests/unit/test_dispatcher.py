@@ -9,15 +9,11 @@ from typing import Any
 
 import pytest
 
-from tests.unit.execution_fakes import FakeEnvironment, invocation, turns, until, version_of, within
-from tests.unit.test_room import Machine
+from tests.unit.execution_fakes import FakeEnvironment, Machine, invocation, turns, until, version_of, within
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts.origin import Reason
 from thawd.environments.version import Version
-from thawd.errors import (
-    ResourceNotFoundException,
-    ServiceException,
-)
+from thawd.errors import ResourceNotFoundException, ServiceException
 from thawd.invocation import Result, StartKind
 from thawd.resources import Destination
 from thawd.wire import frames
