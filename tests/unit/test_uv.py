@@ -7,12 +7,13 @@ import hashlib
 import os
 import subprocess
 import sys
-import zipfile
 from pathlib import Path
 
 import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
+from tests.unit.made_up_programs import program
+from tests.unit.tiny_package import requirements_file, wheel
 from thawd.errors import EnvironmentBuildError
 from thawd.publishing import uv as uv_module
 from thawd.publishing.interpreters import Interpreter, find_interpreter, prepare_environment
@@ -27,25 +28,6 @@ needs_uv = pytest.mark.skipif(UV is None, reason="uv is not installed here")
 @pytest.fixture(autouse=True)
 def no_settings_of_this_machine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(uv_module, "_OF_THE_MACHINE", tmp_path / "no-such-file")
-
-
-def wheel(folder: Path, version: str = "1.0") -> Path:
-    """A package `tiny`, by hand."""
-    folder.mkdir(exist_ok=True)
-    path = folder / f"tiny-{version}-py3-none-any.whl"
-    info = f"tiny-{version}.dist-info"
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("tiny.py", f"VERSION = {version!r}\n")
-        archive.writestr(f"{info}/METADATA", f"Metadata-Version: 2.1\nName: tiny\nVersion: {version}\n")
-        archive.writestr(f"{info}/WHEEL", "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n")
-        archive.writestr(f"{info}/RECORD", "")
-    return path
-
-
-def requirements_file(folder: Path, text: str) -> Path:
-    file = folder / "requirements.txt"
-    file.write_text(text)
-    return file
 
 
 def prepare(
@@ -163,23 +145,16 @@ def test_a_hash_is_checked_and_demands_hashes_of_all_as_with_pip(tmp_path: Path)
     assert len([path for path in (tmp_path / "environments").iterdir() if path.suffix != ".lock"]) == 1
 
 
-def made_up(path: Path, text: str) -> Path:
-    """An executable shell script."""
-    path.write_text(f"#!/bin/sh\n{text}\n")
-    path.chmod(0o755)
-    return path
-
-
 def made_up_python(folder: Path) -> Interpreter:
     """An interpreter whose environments are copies of itself, and whose pip says so."""
     text = 'case "$*" in *"-m venv"*) mkdir -p "$4/bin" && cp "$0" "$4/bin/python" ;; *) echo "pip was run" ;; esac'
-    return Interpreter(made_up(folder / "python", text), (3, 12, 0))
+    return Interpreter(program(folder / "python", text), (3, 12, 0))
 
 
 def test_pip_tries_what_uv_fails_at_in_a_new_environment(tmp_path: Path) -> None:
     # "--python FOLDER/bin/python" is among the arguments
     half = "while [ $1 != --python ]; do shift; done; touch ${2%/bin/python}/half; echo oh no; exit 2"
-    broken = made_up(tmp_path / "uv", half)
+    broken = program(tmp_path / "uv", half)
 
     made, lines = prepare(requirements_file(tmp_path, "tiny\n"), python=made_up_python(tmp_path), uv=broken)
 
@@ -192,7 +167,7 @@ def test_pip_tries_what_uv_fails_at_in_a_new_environment(tmp_path: Path) -> None
 @pytest.mark.parametrize("environ", [{}, {"PIP_PROXY": "http://a.example"}], ids=["file", "setting"])
 def test_uv_is_not_started_for_what_it_would_install_otherwise(tmp_path: Path, environ: dict[str, str]) -> None:
     text = "tiny\n" if environ else "./a-folder\n"
-    uv = made_up(tmp_path / "uv", "echo never")
+    uv = program(tmp_path / "uv", "echo never")
 
     _, lines = prepare(requirements_file(tmp_path, text), python=made_up_python(tmp_path), uv=uv, environ=environ)
 
