@@ -16,7 +16,7 @@
 #include <sys/times.h>
 #include <time.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 #define SECOND_NS UINT64_C(1000000000)

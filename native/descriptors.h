@@ -5,7 +5,7 @@
 
 #include <sys/stat.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 
 #define LINK_BYTES 4200
 

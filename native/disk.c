@@ -14,7 +14,7 @@
 #include <sys/statfs.h>
 
 #include "disk.h"
-#include "drop.h"
+#include "drop_capabilities.h"
 #include "text.h"
 
 #define OVERLAY_MAGIC 0x794c7630 // OVERLAYFS_SUPER_MAGIC

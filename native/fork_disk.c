@@ -2,7 +2,7 @@
 // for a copy.
 
 #include "disk.h"
-#include "drop.h"
+#include "drop_capabilities.h"
 #include "freeze.h"
 #include "text.h"
 

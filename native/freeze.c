@@ -14,7 +14,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 #define PARCEL_BYTES (UINT64_C(4) << 20) // arguments and environment of a copy; no page is touched before it is used

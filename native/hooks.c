@@ -16,8 +16,8 @@
 #include <sys/mman.h>
 #include <sys/uio.h>
 
-#include "freezing.h"
-#include "holes.h"
+#include "discard.h"
+#include "freeze_parts.h"
 #include "sys.h"
 #include "vma.h"
 

@@ -66,7 +66,7 @@ struct process_facts {
     uint64_t vdso_start, vdso_bytes; // code
     uint64_t vvar_start, vvar_bytes; // data of the vDSO, all of its areas, which are before the code
     uint64_t vdso_hash;              // `checksum` of the code
-    uint64_t landing;                // address of struct landing (landing.h)
+    uint64_t landing;                // address of struct landing (thaw_landing.h)
     uint64_t parcel, parcel_bytes;   // area for new arguments and environment variables
     uint64_t frozen_unix_ns;         // wall clock at the freeze
     uint64_t register_permissions;   // arch_prctl(2), ARCH_GET_XCOMP_PERM: large registers the process requested

@@ -6,7 +6,7 @@
 #include <signal.h>
 #include <time.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "host.h"
 #include "sys.h"
 

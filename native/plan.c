@@ -6,7 +6,7 @@
 #include <sys/stat.h>
 
 #include "disk.h"
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 // The kernel maps page-cache memory by 2 MiB at once where address and file offset agree modulo 2 MiB.

@@ -7,7 +7,7 @@
 #include <sys/time.h>
 #include <time.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 static int refuse_timers(struct freezing *f) {

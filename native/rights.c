@@ -8,8 +8,8 @@
 #include <linux/prctl.h>
 #include <sys/resource.h>
 
-#include "drop.h"
-#include "freezing.h"
+#include "drop_capabilities.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 #ifndef PR_GET_MDWE

@@ -4,7 +4,7 @@
 
 #include <linux/mman.h>
 
-#include "drop.h"
+#include "drop_capabilities.h"
 
 struct thaw thaw_state;
 

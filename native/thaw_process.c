@@ -3,8 +3,8 @@
 #include <errno.h>
 #include <linux/prctl.h>
 
-#include "landing.h"
 #include "thaw.h"
+#include "thaw_landing.h"
 
 // Writes pairs of addresses, the ranges mapped from the image, to the end of the parcel. The hooks read them before
 // they ask the kernel, and instead if that fails. They are left out when there is no room.

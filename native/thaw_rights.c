@@ -9,7 +9,7 @@
 #include <linux/prctl.h>
 #include <linux/securebits.h>
 
-#include "drop.h"
+#include "drop_capabilities.h"
 #include "thaw.h"
 
 #ifndef PR_SET_MDWE

@@ -16,10 +16,10 @@ _STATEMENT = re.compile(
     r'(?:\b(?:refuse|refuse_descriptor|thaw_refuse)\(|\breturn (?=")|\bstatic const char \w+\[\] =|\{(?="anon))' + _REST
 )
 _FREEZE = (
-    "descriptors", "pipes", "sockets", "events", "rings", "mappings", "plan", "process", "rights", "park", "hooks",
-    "pages", "host",
+    "descriptors", "pipes", "sockets", "events", "rings", "freeze_mappings", "plan", "process", "rights", "park_threads",
+    "hooks", "freeze_pages", "host",
 )  # fmt: skip
-_THAW = ("thaw_image", "thaw_aside", "thaw_process", "thaw_descriptors", "thaw_rights")
+_THAW = ("thaw_image", "thaw_survivors", "thaw_process", "thaw_descriptors", "thaw_rights")
 
 
 def _refusals(name: str) -> list[str]:

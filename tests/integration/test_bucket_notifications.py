@@ -16,7 +16,7 @@ from tests.integration.conftest import Project, eventually
 from tests.integration.emulated import EmulatedAws
 from tests.integration.test_remote_buckets import ALL, There, rows
 from thawd.resources import RemoteBucket, StoreUrl
-from thawd.sources.buckets.notifications import NotifiedBucketWatcher
+from thawd.sources.buckets.remote_notifications import NotifiedBucketWatcher
 from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.sqs.client import Endpoint
 from thawd.stores.events.queue import EventQueue

@@ -25,7 +25,7 @@ from thawd.destinations.slots import SLOTS
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, ThawdError
 from thawd.invocation import Result
 from thawd.resources import Bucket, Destination, Function, Table
-from thawd.stores.events.records import Event
+from thawd.stores.events.event_rows import Event
 from thawd.stores.tables.access import Tables
 from thawd.telemetry.metrics import Metrics
 

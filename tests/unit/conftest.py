@@ -1,4 +1,4 @@
-"""Where the machine has a file system in memory, tests whose commits would wait for a disk have their folder there."""
+"""Folders of tests, in memory where commits would wait for a disk; a state file and its queue; quick retries."""
 
 from __future__ import annotations
 
@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from tests.memory import MEMORY
+from thawd.stores.database import Database
+from thawd.stores.events.queue import EventQueue
+from thawd.stores.schema import open_state
 
 
 @pytest.fixture
@@ -21,3 +24,24 @@ def tmp_path(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Path]:
     folder = Path(tempfile.mkdtemp(prefix="thawd-unit-", dir=MEMORY))
     yield folder
     shutil.rmtree(folder)
+
+
+@pytest.fixture
+def db(tmp_path: Path) -> Iterator[Database]:
+    """A state file of this release."""
+    database = open_state(tmp_path / "thawd.db")
+    yield database
+    database.close()
+
+
+@pytest.fixture
+def queue(db: Database) -> EventQueue:
+    """The queue of `db`."""
+    return EventQueue(db)
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Events and outcomes are first tried again after 0.02 s."""
+    monkeypatch.setattr("thawd.queue.invoker._BACKOFF_FIRST_S", 0.02)
+    monkeypatch.setattr("thawd.queue.outcome_delivery._BACKOFF_FIRST_S", 0.02)

@@ -231,3 +231,13 @@ class Machine(House):
 
     def busy(self) -> list[FakeEnvironment]:
         return [e for e in self.spawner.environments if e.answer is not None and not e.answer.done()]
+
+
+def claim(work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """Run a test's work on a loop of its own; it must end."""
+
+    async def main() -> None:
+        async with asyncio.timeout(300):
+            await work()
+
+    asyncio.run(main())

@@ -14,7 +14,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_asynchronous import FAILED, TABLE, Post, claim
+from tests.unit.execution_fakes import claim
+from tests.unit.invoker_post import FAILED, TABLE, Post
 from thawd.destinations.delivery import Destinations
 from thawd.errors import (
     InvalidParameterValueException,
@@ -25,8 +26,8 @@ from thawd.errors import (
 )
 from thawd.invocation import Invocation, Result
 from thawd.queue import invoker, outcome_delivery
+from thawd.stores.events.event_rows import Depth, Event, NewEvent
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Depth, Event, NewEvent
 
 pytestmark = pytest.mark.in_memory
 

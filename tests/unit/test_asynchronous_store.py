@@ -11,20 +11,14 @@ from unittest import mock
 
 import pytest
 
-from tests.unit.execution_fakes import until
-from tests.unit.test_asynchronous import FAILED, Post, claim
+from tests.unit.execution_fakes import claim, until
+from tests.unit.invoker_post import FAILED, Post
 from thawd.errors import StoreError
 from thawd.invocation import Result
-from thawd.queue import invoker
+from thawd.stores.events.event_rows import Event
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Event
 
-pytestmark = pytest.mark.in_memory
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
+pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 
 
 class FailingQueue(EventQueue):

@@ -10,8 +10,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from thawd.gateway.aws import notifications as aws_notifications
-from thawd.gateway.aws.notifications import BucketNotifications
+from thawd.gateway.aws import bucket_notifications as aws_notifications
+from thawd.gateway.aws.bucket_notifications import BucketNotifications
 
 DOCUMENT = b"<NotificationConfiguration/>"
 

@@ -9,11 +9,11 @@ import pytest
 
 from thawd import config
 from thawd.bench.conditions import Conditions
-from thawd.bench.private_start import Place
+from thawd.bench.measurement_server import Place
 from thawd.config import Settings
 from thawd.cost.tune import COLD, RESTORED, TuneConditions
-from thawd.server.private.bench import under
-from thawd.server.private.tune import settings_of
+from thawd.server.measurement.bench import under
+from thawd.server.measurement.tune import settings_of
 
 TOML = """
 [server]

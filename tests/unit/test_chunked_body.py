@@ -1,4 +1,4 @@
-"""Claims about `thawd.gateway.s3.chunked_body`: framing is taken off however it is cut, and no wrong byte passes."""
+"""Claims about `thawd.gateway.s3.chunked_body` and `checksums`: any framing is taken off, and no wrong byte passes."""
 
 from __future__ import annotations
 
@@ -10,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from thawd.gateway.s3.chunked_body import AwsChunked, Integrity
+from thawd.gateway.s3.checksums import Integrity
+from thawd.gateway.s3.chunked_body import AwsChunked
 from thawd.gateway.s3.xml import S3Error
 
 BODY = b"The quick brown fox\r\n0\r\njumps" * 50

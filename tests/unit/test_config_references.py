@@ -1,4 +1,4 @@
-"""Claims about `thawd.config.references`: mistakes that show only when tables are looked at together."""
+"""Claims about `thawd.config.cross_checks`: mistakes that show only when tables are looked at together."""
 
 from __future__ import annotations
 

@@ -8,7 +8,7 @@ from typing import Any
 
 from thawd.control.aliases import Aliases
 from thawd.control.declared import DeclaredFunctions
-from thawd.control.records import Alias, Family, VersionRecord
+from thawd.control.function_records import Alias, Family, VersionRecord
 from thawd.control.registry import Registry
 from thawd.resources import LATEST, Function
 

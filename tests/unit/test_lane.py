@@ -9,7 +9,7 @@ import pytest
 from thawd.invocation import Result
 from thawd.queue import lane as module
 from thawd.queue.lane import READ_AHEAD, SHORTEST_WAIT_S, Lane
-from thawd.stores.events.records import Event, NewEvent, as_accepted
+from thawd.stores.events.event_rows import Event, NewEvent, as_accepted
 from thawd.system.retry import Backoff, SayOnce
 
 

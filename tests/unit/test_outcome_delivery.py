@@ -9,30 +9,24 @@ from typing import Any
 
 import pytest
 
-from tests.unit.execution_fakes import until
-from tests.unit.test_asynchronous import FAILED, Away, Post, claim
+from tests.unit.execution_fakes import claim, until
+from tests.unit.invoker_post import FAILED, Away, Post
 from thawd.destinations.delivery import Delivery, DestinationContext, Destinations
 from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNotFoundException, StoreFullError
 from thawd.invocation import Result
-from thawd.queue import invoker, outcome_delivery
+from thawd.queue import outcome_delivery
 from thawd.queue.outcome_delivery import _AT_ONCE as AT_ONCE
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome
 from thawd.resources import Destination
 from thawd.stores.events import queue as queue_module
-from thawd.stores.events.records import Depth, NewEvent
+from thawd.stores.events.event_rows import Depth, NewEvent
 from thawd.telemetry.metrics import DeliveryOutcome
 
-pytestmark = pytest.mark.in_memory
+pytestmark = [pytest.mark.in_memory, pytest.mark.usefixtures("quick")]
 
 HOOK, QUEUE = Destination("http", "http://127.0.0.1/"), Destination("sqs", "arn:aws:sqs:us-east-1:000000000000:dead")
 NEXT = Destination("function", "next")
 HOOK_TOO = Destination("http", "http://127.0.0.1/failed")
-
-
-@pytest.fixture(autouse=True)
-def quick(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(invoker, "_BACKOFF_FIRST_S", 0.02)
-    monkeypatch.setattr(outcome_delivery, "_BACKOFF_FIRST_S", 0.02)
 
 
 class Scripted(Destinations):

@@ -16,8 +16,8 @@ from thawd.errors import DestinationRefused, DestinationUnavailable, StoreError,
 from thawd.queue import outcome_delivery as module
 from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes
 from thawd.resources import Destination
+from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.events.outbox import WaitingOutcome
-from thawd.stores.events.records import NewEvent
 
 HOOK = Destination("http", "http://127.0.0.1/")
 NOW = 1_000_000.0

@@ -3,31 +3,21 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator
+import threading
 from pathlib import Path
 
 import pytest
 
-from tests.unit.test_queue import new, numbers
+from tests.unit.queued_events import new, numbers
 from thawd.stores import clock
 from thawd.stores.database import Database
+from thawd.stores.events.event_rows import Depth, Event, Flow, NewEvent, as_accepted
 from thawd.stores.events.leases import Leases
-from thawd.stores.events.marks import Marks
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Event, Flow, NewEvent, as_accepted
+from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import open_state
 
-
-@pytest.fixture
-def db(tmp_path: Path) -> Iterator[Database]:
-    database = open_state(tmp_path / "thawd.db")
-    yield database
-    database.close()
-
-
-@pytest.fixture
-def queue(db: Database) -> EventQueue:
-    return EventQueue(db)
+pytestmark = pytest.mark.in_memory
 
 
 async def put_one_by_one(queue: EventQueue, count: int) -> list[int]:
@@ -249,3 +239,80 @@ def test_an_event_that_ended_before_the_process_died_is_not_taken_for_one_that_r
     last = Marks(tmp_path / "marks")
     assert last.left_over == []
     last.close()
+
+
+# What need not be read, as it was just put.
+
+
+def test_an_event_that_was_put_is_leased_unread_and_is_as_it_would_have_been_read(
+    queue: EventQueue,
+) -> None:
+    async def scenario() -> None:
+        given = NewEvent(
+            function="f",
+            payload=b"\x00",
+            request_id="r",
+            source="invoke",
+            row_key="k",
+            client_context="{}",
+            trace_id="Root=1-2-3",
+            qualifier="7",
+        )
+        [first, second] = await queue.put([given, new(2)], now=5.0)
+        (read, _) = await queue.lease("f", limit=2)
+        assert as_accepted(given, first, 5.0) == read
+        queue.give_back(read)
+
+        [third] = await queue.put([new(3)], now=6.0)
+        assert queue.take(as_accepted(new(3), third, 6.0))
+        assert not queue.take(as_accepted(new(3), third, 6.0))
+        assert (await queue.depth())["f"] == Depth(queued=1, leased=2)
+        assert [event.id for event in await queue.lease("f", limit=9)] == [first]
+        assert await queue.lease("f", limit=9) == []
+        assert await queue.next_due("f") is None
+        await queue.done([third, second, first])
+        assert await queue.depth() == {}
+        assert (await queue.flow())["f"] == Flow(accepted=3, done=3)
+
+    asyncio.run(scenario())
+
+
+def test_what_a_lease_may_find_or_has_found_is_not_leased_a_second_time(queue: EventQueue, db: Database) -> None:
+    async def scenario() -> None:
+        going_on, go_on = asyncio.Event(), threading.Event()
+        loop = asyncio.get_running_loop()
+
+        def slow(_: object) -> None:
+            loop.call_soon_threadsafe(going_on.set)
+            go_on.wait()
+
+        before = asyncio.create_task(db.read(slow))
+        await going_on.wait()
+        leasing = asyncio.create_task(queue.lease("f", limit=9))
+        await asyncio.sleep(0)
+        [during] = await queue.put([new(0)])
+        [other] = await queue.put([new(1, "g")])
+        taken = [queue.take(as_accepted(new(0), during, 0.0)), queue.take(as_accepted(new(1, "g"), other, 0.0))]
+        go_on.set()
+        await before
+        assert taken == [False, True]
+        assert [event.id for event in await leasing] == [during]
+
+        assert not queue.take(as_accepted(new(0), during, 0.0))
+        await queue.done([during])
+        assert not queue.take(as_accepted(new(0), during, 0.0))  # who put it comes late: it has run
+
+    asyncio.run(scenario())
+
+
+def test_events_that_were_not_read_are_passed_over_by_a_lease_of_those_between_them(queue: EventQueue) -> None:
+    async def scenario() -> None:
+        ids = [(await queue.put([new(number)]))[0] for number in range(6)]
+        for number in (1, 2, 4):
+            assert queue.take(as_accepted(new(number), ids[number], 0.0))
+        assert numbers(await queue.lease("f", limit=2)) == [0, 3]
+        assert numbers(await queue.lease("f", limit=2)) == [5]
+        queue.forget("f")
+        assert numbers(await queue.lease("f", limit=9)) == list(range(6))
+
+    asyncio.run(scenario())

@@ -9,8 +9,8 @@ import pytest
 
 from thawd.queue.upkeep import Upkeep
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import NewEvent
 from thawd.stores.schema import open_state
 
 pytestmark = pytest.mark.in_memory

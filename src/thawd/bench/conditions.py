@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import msgspec
 
-from thawd.bench.private_start import Place
+from thawd.bench.measurement_server import Place
 
 ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 """How environments start: as configured (auto), each with its own init (cold), forked from a process that has run init
@@ -12,7 +12,7 @@ ENGINES = ("auto", "cold", "fork", "thaw", "provisioned")
 
 
 class Conditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Argument of the program `thawd.server.private.bench`.
+    """Argument of the program `thawd.server.measurement.bench`.
 
     Attributes:
         place: files and folders of the server.

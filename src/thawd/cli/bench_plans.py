@@ -127,8 +127,8 @@ def _private(
     options: Mapping[str, Any], shape: LoadShape, settings: Settings, function: str, engine: str
 ) -> Iterator[Plan]:
     from thawd.bench.conditions import Conditions
+    from thawd.bench.measurement_server import Place, private_server
     from thawd.bench.measuring import environments as in_words
-    from thawd.bench.private_start import Place, private_server
 
     if function not in settings.functions:
         known = ", ".join(settings.functions) or "none"

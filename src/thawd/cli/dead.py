@@ -12,10 +12,10 @@ from urllib.parse import urlencode
 
 import click
 
-from thawd.cli.desk import ask
 from thawd.cli.exits import EXIT_FAILED, VerbGroup, warn
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import age, print_text
+from thawd.cli.queue_answers import ask
 from thawd.invocation import in_a_line
 
 if TYPE_CHECKING:
@@ -65,7 +65,7 @@ def list_(function: str | None, as_json: bool, limit: int | None, config_path: P
 
 
 def _pages(settings: Settings, function: str | None, limit: int | None) -> Iterator[list[dict[str, Any]]]:
-    from thawd.queue.desk import MAX_PAGE
+    from thawd.queue.operator_view import MAX_PAGE
 
     after: int | None = 0
     left = limit

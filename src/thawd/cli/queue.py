@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
-from thawd.cli.desk import ask
 from thawd.cli.exits import fail
 from thawd.cli.options import config_option, examples, load
 from thawd.cli.output import age, print_text
+from thawd.cli.queue_answers import ask
 from thawd.errors import ThawdError
 
 if TYPE_CHECKING:

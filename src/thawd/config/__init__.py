@@ -12,13 +12,13 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from thawd.config.cross_checks import check_references, required_environments
 from thawd.config.document import read_document
 from thawd.config.findings import Findings, one_of
 from thawd.config.kinds import NEWEST_PYTHON, OLDEST_PYTHON, is_loopback
 from thawd.config.options import SECTIONS, OptionDescription, describe_options
 from thawd.config.options.server import ENVIRONMENT_VARIABLES
-from thawd.config.places import check_places
-from thawd.config.references import check_references, required_environments
+from thawd.config.path_checks import check_places
 from thawd.config.routes import RESERVED_SEGMENTS, parse_route_key
 from thawd.config.sections import functions, http, sources, stores
 from thawd.config.sections.reader import Reader

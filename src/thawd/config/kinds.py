@@ -205,7 +205,7 @@ def is_loopback(address: str) -> bool:
 
 
 def handler() -> Kind:
-    """Handlers in Lambda's form; `thawd.config.references` checks the rules of each runtime."""
+    """Handlers in Lambda's form; `thawd.config.cross_checks` checks the rules of each runtime."""
     allowed = 'a text "module.function" of at most 128 characters (dots or slashes within module)'
     return text(f'{allowed}, for example "classify.handler"', _HANDLER.fullmatch)
 

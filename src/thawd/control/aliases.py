@@ -10,8 +10,8 @@ from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
+from thawd.control.function_records import Alias, Family, Parameters, new_revision
 from thawd.control.names import ALIAS_NAME, function_arn, is_version, parse_function
-from thawd.control.records import Alias, Family, Parameters, new_revision
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
     InvalidParameterValueException,

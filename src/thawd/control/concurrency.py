@@ -9,8 +9,8 @@ from typing import Any
 
 from thawd.control import paging
 from thawd.control.deployments import Deployments
+from thawd.control.function_records import Family, Parameters, now_text
 from thawd.control.names import function_arn, parse_function
-from thawd.control.records import Family, Parameters, now_text
 from thawd.control.registry import Registry, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,

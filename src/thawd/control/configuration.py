@@ -12,8 +12,8 @@ from typing import Any
 import msgspec
 
 from thawd.control.destinations import check_dead_letter
+from thawd.control.function_records import SNAP_START_ON, LayerUse, VersionRecord
 from thawd.control.names import parse_layer
-from thawd.control.records import SNAP_START_ON, LayerUse, VersionRecord
 from thawd.control.registry import LayerVersion
 from thawd.errors import InvalidParameterValueException
 from thawd.resources import MAX_ENVIRONMENT_BYTES, RUNTIMES, Function, reserved_variables

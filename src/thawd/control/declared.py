@@ -16,7 +16,7 @@ from pathlib import Path
 import msgspec
 
 from thawd.control.deployments import Deployments
-from thawd.control.records import (
+from thawd.control.function_records import (
     SNAP_START_OFF,
     SNAP_START_ON,
     Family,

@@ -13,7 +13,7 @@ from typing import Any
 import msgspec
 
 from thawd.control.destinations import dead_letter_of, destinations_of
-from thawd.control.records import Alias, Family, VersionRecord
+from thawd.control.function_records import Alias, Family, VersionRecord
 from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import EnvironmentBuildError, InvalidParameterValueException, ResourceNotFoundException

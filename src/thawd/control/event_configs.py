@@ -11,8 +11,8 @@ from typing import Any
 from thawd.control import paging
 from thawd.control.deployments import Deployments
 from thawd.control.destinations import check_destinations
+from thawd.control.function_records import Family, Parameters
 from thawd.control.names import function_arn, parse_function
-from thawd.control.records import Family, Parameters
 from thawd.control.registry import Registry, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,

@@ -13,8 +13,16 @@ import msgspec
 
 from thawd.control import configuration, paging
 from thawd.control.deployments import DeployError, Deployments
+from thawd.control.function_records import (
+    SNAP_START_ON,
+    Family,
+    Parameters,
+    StateReason,
+    VersionRecord,
+    new_revision,
+    now_text,
+)
 from thawd.control.names import function_arn, is_version, parse_function
-from thawd.control.records import SNAP_START_ON, Family, Parameters, StateReason, VersionRecord, new_revision, now_text
 from thawd.control.registry import Registry, check_revision, check_settled, check_undeclared
 from thawd.errors import (
     InvalidParameterValueException,

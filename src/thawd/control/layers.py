@@ -12,9 +12,9 @@ from typing import Any
 import msgspec
 
 from thawd.control import paging
+from thawd.control.function_records import Parameters, new_revision, now_text
 from thawd.control.names import layer_arn, parse_layer
 from thawd.control.permissions import policy_document, statement_of
-from thawd.control.records import Parameters, new_revision, now_text
 from thawd.control.registry import Layer, LayerVersion, Registry, check_revision
 from thawd.errors import InvalidParameterValueException, ResourceConflictException, ResourceNotFoundException
 from thawd.stores.code import CodeStore

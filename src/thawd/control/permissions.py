@@ -8,8 +8,8 @@ from __future__ import annotations
 import json
 from typing import Any
 
+from thawd.control.function_records import Family, Parameters, ResourcePolicy, new_revision
 from thawd.control.names import function_arn, parse_function
-from thawd.control.records import Family, Parameters, ResourcePolicy, new_revision
 from thawd.control.registry import Registry, check_revision
 from thawd.errors import (
     PolicyLengthExceededException,

@@ -9,9 +9,9 @@ from typing import Any
 
 import msgspec
 
+from thawd.control.function_records import Family, Parameters
 from thawd.control.mapping_records import SourceMapping
 from thawd.control.names import parse_function
-from thawd.control.records import Family, Parameters
 from thawd.control.registry import Registry
 from thawd.errors import (
     InvalidParameterValueException,

@@ -23,7 +23,7 @@ from urllib.parse import quote, urlsplit
 
 import msgspec
 
-from thawd.bench.private_start import Place, private_server
+from thawd.bench.measurement_server import Place, private_server
 from thawd.config import Settings
 from thawd.cost.bills import Shape, per_million
 from thawd.cost.prices import CostError, Prices
@@ -44,7 +44,7 @@ _LEFT_OUT = 0.2
 
 
 class TuneConditions(msgspec.Struct, frozen=True, kw_only=True):
-    """Argument of the program `thawd.server.private.tune`.
+    """Argument of the program `thawd.server.measurement.tune`.
 
     Attributes:
         place: files and folders of the server.

@@ -24,7 +24,7 @@ from thawd.errors import DestinationRefused, DestinationUnavailable, ResourceNot
 from thawd.grammar.destination_names import function_of
 from thawd.invocation import MAX_ASYNC_PAYLOAD_BYTES, Result, new_request_id
 from thawd.resources import Bucket, Destination, Function
-from thawd.stores.events.records import Event, NewEvent
+from thawd.stores.events.event_rows import Event, NewEvent
 from thawd.stores.objects.remote import ObjectWriter
 from thawd.stores.tables.access import Tables
 from thawd.system import folders

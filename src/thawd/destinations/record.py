@@ -14,7 +14,7 @@ import msgspec
 from thawd.errors import InvalidParameterValueException
 from thawd.invocation import Result
 from thawd.resources import LATEST
-from thawd.stores.events.records import Event
+from thawd.stores.events.event_rows import Event
 
 MAX_ERROR_BYTES = 1024
 """Bytes of an error's message in a message attribute of a dead letter."""

@@ -35,12 +35,12 @@ from thawd.gateway.lambda_api.control import CODE_PREFIX, ControlApi
 from thawd.gateway.lambda_api.invoke import InvokeApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs.endpoint import LogsApi, is_logs_request
-from thawd.gateway.own.queue import QueueApi
-from thawd.gateway.own.sources import PREFIX as SOURCES_PREFIX
-from thawd.gateway.own.sources import SourcesApi
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.signature_check import Gate
+from thawd.gateway.thawd_api.queue import QueueApi
+from thawd.gateway.thawd_api.sources import PREFIX as SOURCES_PREFIX
+from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import new_request_id
 from thawd.resources import Cors
 

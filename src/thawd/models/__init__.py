@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from thawd.models.loaded import Loaded, Step
     from thawd.models.onnx_loader import load_onnx
     from thawd.models.opening import Model, open
-    from thawd.models.residents import Residents
+    from thawd.models.resident_models import Residents
     from thawd.models.torch_loader import load_torch
     from thawd.models.transformers_loader import load_transformers
 

@@ -26,8 +26,8 @@ from thawd.queue.outcome_delivery import DeadLetterCause, Outcome, Outcomes, Ref
 from thawd.resources import Function
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores import clock
+from thawd.stores.events.event_rows import Event, NewEvent, as_accepted
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Event, NewEvent, as_accepted
 from thawd.system.retry import Backoff, SayOnce, backoff_s, is_set_within, time_left_s
 from thawd.telemetry.console import complain
 

@@ -10,7 +10,7 @@ import time
 from collections import deque
 
 from thawd.invocation import Result
-from thawd.stores.events.records import Event
+from thawd.stores.events.event_rows import Event
 from thawd.system.retry import Backoff, SayOnce
 
 READ_AHEAD = 64

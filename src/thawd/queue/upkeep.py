@@ -15,8 +15,8 @@ from thawd.errors import StoreError
 from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
+from thawd.stores.events.event_rows import Flow
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.records import Flow
 from thawd.system.retry import SayOnce
 
 _SAMPLE_S = 5.0

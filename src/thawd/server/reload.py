@@ -10,7 +10,7 @@ import msgspec
 from thawd import config
 from thawd.config import Settings
 from thawd.errors import ConfigurationError
-from thawd.server.compose.platform import Platform
+from thawd.server.assembly.platform import Platform
 from thawd.system.retry import SayOnce
 from thawd.telemetry.console import complain, say
 

@@ -28,9 +28,9 @@ from thawd.environments.children import kill_left_over
 from thawd.errors import NoThreadError, StoreError, ThawdError
 from thawd.gateway.function_urls.table import PATH_PREFIX
 from thawd.server import greeting
-from thawd.server.claims import Lock, StartError, announced, bind, lock, raise_descriptor_limit
+from thawd.server.assembly.platform import Platform
 from thawd.server.code_watch import CodeWatcher
-from thawd.server.compose.platform import Platform
+from thawd.server.exclusive_resources import Lock, StartError, announced, bind, lock, raise_descriptor_limit
 from thawd.server.reload import Reloader
 from thawd.server.users import become
 from thawd.server.web import configured, quieten_uvicorn

@@ -25,7 +25,7 @@ from thawd.grammar.schedule_expressions import utc_text
 from thawd.invocation import new_request_id
 from thawd.resources import ACCOUNT_ID, REGION
 from thawd.resources import Schedule as Declared
-from thawd.stores.events.records import NewEvent
+from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.schedules import ScheduleState, ScheduleStore
 from thawd.system.retry import SayOnce, time_left_s
 

@@ -23,7 +23,7 @@ from typing import Any, TypeVar
 
 from thawd.errors import NoThreadError, StoreError
 from thawd.stores import sqlite_file
-from thawd.stores.whereabouts import Whereabouts
+from thawd.stores.moved_files import Whereabouts
 from thawd.system import threads
 
 T = TypeVar("T")

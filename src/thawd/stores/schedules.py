@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from thawd.stores.database import Database
-from thawd.stores.events.records import NewEvent, insert
+from thawd.stores.events.event_rows import NewEvent, insert
 
 _COLUMNS = "name, definition, anchor, done_until, last_run, last_late_s, runs"
 

@@ -10,7 +10,7 @@ from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 from urllib.parse import quote
 
-from thawd.gateway.aws.notifications import BucketNotifications
+from thawd.gateway.aws.bucket_notifications import BucketNotifications
 from thawd.gateway.http import (
     ClientGoneError,
     Headers,

@@ -11,9 +11,9 @@ from thawd.control.aliases import Aliases
 from thawd.control.concurrency import Concurrency
 from thawd.control.deployments import Deployments
 from thawd.control.event_configs import EventConfigs
+from thawd.control.event_source_mappings import Mappings
 from thawd.control.functions import Functions
 from thawd.control.layers import Layers
-from thawd.control.mappings import Mappings
 from thawd.control.names import parse_function, parse_layer
 from thawd.control.permissions import Permissions
 from thawd.control.registry import Registry

@@ -8,7 +8,8 @@ from xml.etree import ElementTree as ET
 
 from thawd.errors import TooManyRequestsException
 from thawd.gateway.http import Budget, ClientGoneError
-from thawd.gateway.s3.chunked_body import AwsChunked, Integrity
+from thawd.gateway.s3.checksums import Integrity
+from thawd.gateway.s3.chunked_body import AwsChunked
 from thawd.gateway.s3.files import Upload
 from thawd.gateway.s3.request import S3Request
 from thawd.gateway.s3.xml import S3Error

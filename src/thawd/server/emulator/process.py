@@ -19,12 +19,12 @@ from pathlib import Path
 from thawd.control.names import parse_function
 from thawd.environments.children import Child, Children
 from thawd.environments.version import GUARDED
-from thawd.gateway.aws.notifications import BucketNotifications, EmulatedObjectEvent
+from thawd.gateway.aws.bucket_notifications import BucketNotifications, EmulatedObjectEvent
 from thawd.gateway.aws.proxy import AwsProxy
 from thawd.gateway.s3.xml import S3Error
 from thawd.invocation import Invocation
 from thawd.resources import ACCOUNT_ID
-from thawd.server.claims import StartError
+from thawd.server.exclusive_resources import StartError
 from thawd.sources.buckets import s3_event
 from thawd.stores.tables.access import AwsAccess
 from thawd.telemetry.console import complain

@@ -15,9 +15,9 @@ from collections.abc import Callable, Iterable
 from typing import Any
 
 from thawd.snapshot.connections import NEW, PAIR, Openings
+from thawd.snapshot.lint.clock_values import Lifetime
 from thawd.snapshot.lint.reach import Reached, attributes, class_attribute, class_names, is_atom
 from thawd.snapshot.lint.rules import NOTE, Finding, finding
-from thawd.snapshot.lint.times import Lifetime
 
 RUNNING = "running"
 _SHORTEST_SECRET = 8

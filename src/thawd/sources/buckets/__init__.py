@@ -2,5 +2,5 @@
 
 Folders: `watcher` (what is looked at, and when), `inotify`, `scan`, `pending` and `session` (where to look), `files`
 (is a file complete), `recorder` (records objects and queues events). Remote buckets: `remote` by listing,
-`notifications` by SQS. `object_events` and `s3_event` make the events of both.
+`remote_notifications` by SQS. `object_events` and `s3_event` make the events of both.
 """

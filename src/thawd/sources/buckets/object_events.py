@@ -8,7 +8,7 @@ from typing import NamedTuple
 from thawd.invocation import new_request_id
 from thawd.resources import REGION, Notification
 from thawd.sources.buckets import s3_event
-from thawd.stores.events.records import NewEvent
+from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange
 
 

@@ -1,5 +1,6 @@
-"""Event source mappings: each reads its queue and invokes its function. `thawd.control.mappings` manages them.
+"""Event source mappings: each reads its queue and invokes its function.
 
+`thawd.control.event_source_mappings` manages them.
 Source: AWS Lambda developer guide, "Using Lambda with Amazon SQS"; "Scaling behavior".
 """
 
@@ -143,7 +144,7 @@ class SqsPoller:
 
 
 class SqsPollers:
-    """The pollers of all mappings; see `thawd.control.mappings.Pollers`.
+    """The pollers of all mappings; see `thawd.control.event_source_mappings.Pollers`.
 
     Args:
         dispatcher: runs functions.

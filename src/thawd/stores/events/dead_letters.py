@@ -14,7 +14,7 @@ import msgspec
 
 from thawd.stores import clock
 from thawd.stores.database import Database
-from thawd.stores.events.records import COLUMNS, Event, count_flow, event_of, kept
+from thawd.stores.events.event_rows import COLUMNS, Event, count_flow, event_of, kept
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED
 
 # Rows changed in one transaction: between two, other writers have their turn.

@@ -6,7 +6,7 @@ import contextlib
 from collections import Counter, deque
 from collections.abc import Iterator
 
-from thawd.stores.events.records import Event
+from thawd.stores.events.event_rows import Event
 
 
 class Leases:

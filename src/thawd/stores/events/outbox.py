@@ -12,7 +12,7 @@ import msgspec
 
 from thawd.stores import clock
 from thawd.stores.database import Database
-from thawd.stores.events.records import functions_in
+from thawd.stores.events.event_rows import functions_in
 from thawd.stores.schema import DELIVERING
 
 

@@ -22,9 +22,7 @@ from thawd.stores import clock
 from thawd.stores.database import Database
 from thawd.stores.events import dead_letters
 from thawd.stores.events.batches import Batches
-from thawd.stores.events.leases import Leases
-from thawd.stores.events.marks import Marks
-from thawd.stores.events.records import (
+from thawd.stores.events.event_rows import (
     Depth,
     Event,
     Flow,
@@ -38,6 +36,8 @@ from thawd.stores.events.records import (
     kept,
     read,
 )
+from thawd.stores.events.leases import Leases
+from thawd.stores.events.running_marks import Marks
 from thawd.stores.schema import DEAD, DELIVERING, QUEUED, count_waiting
 
 # Nothing waits for an acknowledgement: many are written together. If the process dies before, their events run again.

@@ -19,7 +19,7 @@ import msgspec
 
 from thawd.stores import clock
 from thawd.stores.database import Database
-from thawd.stores.events.records import NewEvent, insert
+from thawd.stores.events.event_rows import NewEvent, insert
 
 _COLUMNS = "key, inode, size, mtime_ns, ctime_ns, etag, sequencer"
 

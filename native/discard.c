@@ -22,7 +22,7 @@
 #include <sys/mman.h>
 #include <sys/prctl.h>
 
-#include "holes.h"
+#include "discard.h"
 #include "image.h"
 #include "sys.h"
 

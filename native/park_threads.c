@@ -14,7 +14,7 @@
 #include <sys/prctl.h>
 #include <ucontext.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 #define PARK_SIGNAL 33

@@ -5,7 +5,7 @@
 #include <fcntl.h>
 #include <sys/stat.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 #define TEXT_BYTES (1u << 20)

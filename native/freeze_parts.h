@@ -10,8 +10,8 @@
 
 #include "freeze.h"
 #include "image.h"
-#include "landing.h"
 #include "text.h"
+#include "thaw_landing.h"
 
 // Growing records in scratch memory.
 struct table {
@@ -107,8 +107,9 @@ uint32_t add_string(struct freezing *f, const char *text);
 // file_identity.
 uint32_t add_file(struct freezing *f, uint32_t path, int checked);
 
-// park.c: the other threads. park_all stops them at a known point; returns 0 or a freeze_result. park_release lets them
-// continue; returns whether the scratch memory may be freed, which it may not while a signalled thread is outstanding.
+// park_threads.c: the other threads. park_all stops them at a known point; returns 0 or a freeze_result. park_release
+// lets them continue; returns whether the scratch memory may be freed, which it may not while a signalled thread is
+// outstanding.
 int park_all(struct freezing *f);
 int park_release(struct freezing *f);
 // The action of signal 33 before it was replaced.
@@ -123,13 +124,13 @@ int park_who_waits(struct freezing *f, int fd, char *to, uint64_t bytes);
 // Whether a parked thread was stopped at an address in [start, end).
 int park_is_inside(uint64_t start, uint64_t end);
 
-// mappings.c: reads /proc/self/smaps into `mappings`.
+// freeze_mappings.c: reads /proc/self/smaps into `mappings`.
 int mappings_read(struct freezing *f);
 
 // rings.c: notes a mapping of an io_uring, which is left out of the image. Returns 0 or a freeze_result.
 int ring_note_mapping(struct freezing *f, const struct mapping *mapping);
 
-// pages.c: finds the pages that differ from their backing.
+// freeze_pages.c: finds the pages that differ from their backing.
 int pages_find(struct freezing *f);
 
 // descriptors.c: SECTION_DESCRIPTORS and SECTION_EPOLL.

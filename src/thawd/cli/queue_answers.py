@@ -13,7 +13,7 @@ from thawd.cli.exits import fail, warn
 
 if TYPE_CHECKING:
     from thawd.config import Settings
-    from thawd.queue.desk import QueueDesk
+    from thawd.queue.operator_view import QueueDesk
 
 Question = Callable[["QueueDesk"], Awaitable[dict[str, Any]]]
 """A call of the desk that has the same answer as the server's API."""
@@ -31,7 +31,7 @@ def ask(settings: Settings, path: str, body: bytes | None, question: Question) -
     Raises:
         ThawdError: the state file cannot be used, or the request names something that does not exist.
     """
-    from thawd.server.claims import StartError, lock
+    from thawd.server.exclusive_resources import StartError, lock
 
     if not settings.server.data.is_dir():
         fail(f"there is no data folder {settings.server.data} yet; `thawd up -c {settings.path}` creates it")
@@ -54,7 +54,7 @@ def _from_server(settings: Settings, path: str, body: bytes | None) -> dict[str,
 async def _from_file(settings: Settings, question: Question) -> dict[str, Any]:
     import msgspec
 
-    from thawd.queue.desk import QueueDesk
+    from thawd.queue.operator_view import QueueDesk
     from thawd.queue.upkeep import Upkeep
     from thawd.stores.events.dead_letters import DeadLetters
     from thawd.stores.events.queue import EventQueue

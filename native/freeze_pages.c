@@ -5,7 +5,7 @@
 #include <errno.h>
 #include <fcntl.h>
 
-#include "freezing.h"
+#include "freeze_parts.h"
 #include "sys.h"
 
 // A gap of at most this many untouched pages between two stored runs is stored, too: a mapping costs more than 64 KiB

@@ -27,7 +27,7 @@ from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.sqs.batch import Batching, ReceivedMessage, SourceProgress
 from thawd.sources.sqs.client import Endpoint, RawMessage, SqsQueue
 from thawd.sources.sqs.receiver import Receiver, Throttled
-from thawd.stores.events.records import NewEvent
+from thawd.stores.events.event_rows import NewEvent
 from thawd.stores.objects.catalog import ObjectChange, ObjectRecord
 from thawd.system.retry import SayOnce
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from thawd.config import Settings
+from thawd.control.event_source_mappings import Mappings
 from thawd.control.mapping_records import SourceMapping
-from thawd.control.mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceConflictException, ResourceNotFoundException, StoreError
 from thawd.grammar.schedule_expressions import utc_text
@@ -19,7 +19,7 @@ from thawd.resources import LATEST, Schedule
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.provisioned import ProvisionedPlan
 from thawd.sources.buckets.remote_sources import RemoteSources
-from thawd.sources.provisioned import ProvisionedSchedules
+from thawd.sources.provisioned_keeper import ProvisionedSchedules
 from thawd.sources.schedules import Schedules
 from thawd.sources.sqs.client import Endpoint
 from thawd.sources.sqs.source import SqsPollers

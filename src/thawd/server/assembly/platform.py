@@ -25,21 +25,21 @@ from thawd.gateway.http import BUDGET_BYTES, Budget
 from thawd.gateway.lambda_api.invoke import InvokeApi
 from thawd.gateway.lambda_api.invoke_stream import InvokeStreamApi
 from thawd.gateway.logs.endpoint import LogsApi
-from thawd.gateway.own.queue import QueueApi
-from thawd.gateway.own.sources import SourcesApi
 from thawd.gateway.routes.endpoint import RoutesApi
 from thawd.gateway.s3.endpoint import ObjectApi
 from thawd.gateway.s3.intake import UploadBudget
 from thawd.gateway.signature_check import Gate
+from thawd.gateway.thawd_api.queue import QueueApi
+from thawd.gateway.thawd_api.sources import SourcesApi
 from thawd.invocation import Invocation
+from thawd.server.assembly.control import ControlSubsystem
+from thawd.server.assembly.events import EventSubsystem
+from thawd.server.assembly.execution import ExecutionSubsystem, SpawnTask
+from thawd.server.assembly.sources import SourceSubsystem
+from thawd.server.assembly.stores import StoreSubsystem
 from thawd.server.backup import require_whole
-from thawd.server.claims import StartError
-from thawd.server.compose.control import ControlSubsystem
-from thawd.server.compose.events import EventSubsystem
-from thawd.server.compose.execution import ExecutionSubsystem, SpawnTask
-from thawd.server.compose.sources import SourceSubsystem
-from thawd.server.compose.stores import StoreSubsystem
 from thawd.server.emulator.process import Emulator, EmulatorCallbacks, local_variables, proxy, real_variables
+from thawd.server.exclusive_resources import StartError
 from thawd.sources.buckets.remote_sources import RemoteSources
 from thawd.sources.buckets.remote_stores import WatcherStores
 from thawd.sources.buckets.watcher import BucketWatcher

@@ -23,7 +23,7 @@ from thawd.errors import unexpected
 from thawd.publishing.build import Builder
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
-from thawd.server.claims import StartError
+from thawd.server.exclusive_resources import StartError
 from thawd.snapshot.disk.folders import Disks
 from thawd.snapshot.store.images import SnapshotStore
 from thawd.system.retry import SayOnce

@@ -60,7 +60,7 @@ def private_server(
 
     Args:
         settings: the configuration.
-        purpose: ``bench`` or ``tune``; the program is ``thawd.server.private.PURPOSE``.
+        purpose: ``bench`` or ``tune``; the program is ``thawd.server.measurement.PURPOSE``.
         conditions: makes the argument of the program.
 
     Raises:
@@ -100,7 +100,7 @@ def _serving(
     with (folder / "server.log").open("wb") as log:
         # In a session of its own: Ctrl-C goes to this process, which may wait for last answers before it ends it.
         process = subprocess.Popen(
-            [sys.executable, "-m", f"thawd.server.private.{purpose}", argument],
+            [sys.executable, "-m", f"thawd.server.measurement.{purpose}", argument],
             stdin=subprocess.DEVNULL,
             stdout=log,
             stderr=subprocess.STDOUT,

@@ -2,7 +2,7 @@
 //
 // Source: capabilities(7).
 
-#include "drop.h"
+#include "drop_capabilities.h"
 
 #include <errno.h>
 #include <linux/capability.h>

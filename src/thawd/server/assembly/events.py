@@ -10,16 +10,16 @@ from typing import Any
 
 from thawd.config.settings import ServerSettings
 from thawd.destinations.delivery import Destinations
-from thawd.queue.desk import QueueDesk
 from thawd.queue.invoker import LONGEST_WAIT_S, AsyncInvoker
+from thawd.queue.operator_view import QueueDesk
 from thawd.queue.outcome_delivery import Outcomes
 from thawd.queue.upkeep import Upkeep
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.stores.database import Database
 from thawd.stores.events.dead_letters import DeadLetters
-from thawd.stores.events.marks import Marks
 from thawd.stores.events.outbox import Outbox
 from thawd.stores.events.queue import EventQueue
+from thawd.stores.events.running_marks import Marks
 from thawd.telemetry.console import complain, say
 from thawd.telemetry.metrics import Metrics
 

@@ -11,7 +11,7 @@ from typing import Any
 from thawd.config import Settings
 from thawd.control.declared import DeclaredFunctions
 from thawd.control.deployments import Deployments
-from thawd.control.mappings import Mappings
+from thawd.control.event_source_mappings import Mappings
 from thawd.control.registry import Registry
 from thawd.errors import ResourceNotFoundException, StoreError, unexpected
 from thawd.gateway.function_urls.table import PATH_PREFIX, UrlTable, described, settings_of, url_id
@@ -21,7 +21,7 @@ from thawd.gateway.lambda_api.operations import ControlParts, assemble
 from thawd.publishing.build import BuildContext
 from thawd.publishing.publisher import Publisher
 from thawd.resources import LATEST
-from thawd.server.compose.execution import ExecutionSubsystem
+from thawd.server.assembly.execution import ExecutionSubsystem
 from thawd.stores.catalog import Catalog
 from thawd.stores.code import CodeStore
 from thawd.stores.database import Database

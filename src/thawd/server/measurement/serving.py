@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from thawd import config
-from thawd.bench.private_start import Place
+from thawd.bench.measurement_server import Place
 from thawd.config import Settings
 from thawd.errors import ThawdError
 from thawd.resources import Function, Table

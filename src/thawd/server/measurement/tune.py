@@ -3,7 +3,7 @@
 It serves the function three times: as it is configured, to be measured warm; and without and with a snapshot, in
 environments that end as soon as they are idle, so that each invocation starts one.
 
-    python -m thawd.server.private.tune PLAN_AS_JSON
+    python -m thawd.server.measurement.tune PLAN_AS_JSON
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ import msgspec
 
 from thawd.config import Settings
 from thawd.cost.tune import COLD, RESTORED, TuneConditions
-from thawd.server.private.serving import alone, serve
+from thawd.server.measurement.serving import alone, serve
 
 _ENVIRONMENTS = 8
 

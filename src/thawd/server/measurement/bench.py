@@ -1,6 +1,6 @@
 """A private server for `thawd bench`: serves one function of a configuration under given conditions. A program.
 
-python -m thawd.server.private.bench CONDITIONS_AS_JSON
+python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ import msgspec
 
 from thawd.bench.conditions import Conditions
 from thawd.config import Settings
-from thawd.server.private.serving import alone, serve
+from thawd.server.measurement.serving import alone, serve
 
 
 def main() -> int:

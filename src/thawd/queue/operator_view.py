@@ -1,7 +1,7 @@
-"""What operators see of the queue and of dead letters, and do with them. Makes the JSON documents of the answers.
+"""What operators see of the queue and of dead letters, and what they can do with them.
 
-Stands behind `thawd.gateway.own.queue`, which `thawd queue` and `thawd dead` call. A payload may be secret: it is in
-the document of one dead letter and in no list.
+Makes the JSON documents that `thawd.gateway.thawd_api.queue` answers `thawd queue` and `thawd dead` with. A payload may
+be secret: only the document of a single dead letter has it, no list does.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ PREFIX = "/_thawd/sources"
 
 
 class Sources(Protocol):
-    """The event sources of a server; see `thawd.server.compose.sources.SourceSubsystem`."""
+    """The event sources of a server; see `thawd.server.assembly.sources.SourceSubsystem`."""
 
     async def document(self) -> dict[str, Any]:
         """Describe all sources."""
