@@ -12,7 +12,8 @@ from typing import Any
 
 import pytest
 
-from tests.unit.test_runtime import INTERPRETERS, Process, ready, running
+from tests.unit.interpreters_here import INTERPRETERS
+from tests.unit.runtime_process import Process, ready, running
 from thawd.snapshot.engine import LIBRARY_NAME, native_folder, unavailable
 from thawd.wire import frames
 

@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from tests.unit.interpreters_here import INTERPRETERS
-from tests.unit.test_runtime import Process, ready, running
+from tests.unit.runtime_process import Process, ready, running
 from thawd import streaming
 from thawd.streaming import Stream, StreamError
 from thawd.wire import frames

@@ -15,8 +15,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.execution_fakes import until, within
-from tests.unit.test_runtime import Platform, claim, descriptors, invocation
+from tests.unit.execution_fakes import claim, until, within
+from tests.unit.real_spawner import Platform, descriptors, invocation
 from thawd.environments.init_phase import InitError
 from thawd.environments.starts import kinds, spawner
 from thawd.environments.starts.origin import Origin

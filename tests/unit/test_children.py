@@ -1,0 +1,68 @@
+"""Claims about `thawd.environments.children`: whose exit is told, who is ended and awaited, which strays are swept."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import textwrap
+
+from tests.unit.execution_fakes import claim, within
+from thawd.environments.children import Children
+
+
+def test_a_forked_process_that_was_reaped_before_it_is_watched_keeps_its_status() -> None:
+    """FORKED and EXITED can come in one piece: the second is told before anyone has had the time to watch."""
+
+    async def work() -> None:
+        children = Children()
+        process = subprocess.Popen(["true"])  # noqa: ASYNC220
+        process.wait()
+        children.report_exit(process.pid, 9)
+        child = children.watch(process.pid)
+        assert await within(child.ended) == 9
+
+    claim(work)
+
+
+def test_a_process_that_outlasts_the_functions_is_neither_ended_nor_awaited_with_them() -> None:
+    async def work() -> None:
+        children = Children()
+        started = [subprocess.Popen(["sleep", "1000"], start_new_session=True) for _ in range(2)]  # noqa: ASYNC220
+        for process in started:
+            process.returncode = 0  # `Children` reaps it, not Popen
+        function, beside = (children.watch(process.pid) for process in started)
+        beside.outlasts = True
+        children.kill_all()
+        await within(children.all_ended())
+        assert (function.killed, beside.killed, beside.ended.done()) == (True, False, False)
+        beside.kill()
+        await within(beside.ended)
+
+    claim(work)
+
+
+def test_sweeping_strays_takes_no_exit_status_from_the_platforms_own_programs() -> None:
+    """pip, for one, ends as our child and is awaited by asyncio; reaped by the sweep, its end is never learnt."""
+    process = subprocess.Popen(["sh", "-c", "exit 7"], start_new_session=True)
+    os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    Children().kill_strays(lambda identifier: True, spare_unknown=True)
+    assert process.wait() == 7
+
+
+def test_a_process_without_variables_is_nobodys_only_if_it_was_so_a_while_ago_too() -> None:
+    """One that executes a program has none for a moment, whoever's it is."""
+    # In a process of its own: the children of this one are not all of this test.
+    script = textwrap.dedent("""
+        import signal, subprocess
+        from thawd.environments.children import Children
+
+        children = Children()
+        process = subprocess.Popen(["sleep", "1000"], env={}, start_new_session=True)
+        assert children.kill_strays(lambda identifier: True, spare_unknown=False, patience_s=1000)
+        assert process.poll() is None
+        assert children.kill_strays(lambda identifier: True, spare_unknown=False, patience_s=0)
+        assert process.wait() == -signal.SIGKILL
+        assert not children.kill_strays(lambda identifier: True, spare_unknown=False)
+    """)
+    subprocess.run([sys.executable, "-c", script], check=True)

@@ -1,0 +1,118 @@
+"""Claims about `thawd.environments.starts.spawner`, with real processes: starts serve whatever becomes of templates."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+from pathlib import Path
+
+import pytest
+
+from tests.unit.execution_fakes import claim, until, within
+from tests.unit.real_spawner import descriptors, invocation, platform
+from thawd.environments.init_phase import InitError
+from thawd.errors import ServiceException
+from thawd.invocation import StartKind
+
+
+def test_starts_of_both_kinds_serve_and_leave_no_descriptor_open(tmp_path: Path) -> None:
+    async def work() -> None:
+        before = descriptors()
+        async with platform(tmp_path, "import os\ndef handler(e, c): return os.getpid()") as made:
+            forked = await made.spawner.start(made.version)
+            assert forked.kind == StartKind.FORK
+            cold = await made.spawner.start(made.make(snapshot=False))  # same generation, so the same origin
+            for environment in (forked, cold):
+                result = await environment.invoke(invocation(), init_ms=None)
+                assert json.loads(result.payload) == environment.child.pid  # type: ignore[union-attr]
+                environment.kill()
+                await within(environment.ended.wait())
+        await until(lambda: descriptors() == before)
+
+    claim(work)
+
+
+def test_a_template_that_hangs_makes_nobody_wait_for_ever(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with platform(tmp_path, "def handler(e, c): return 1", init_timeout_s=1) as made:
+            await made.spawner.prepare(made.version)
+            template = made.spawner.origin(made.version).template
+            assert template is not None
+            assert template.child is not None
+            os.kill(template.child.pid, signal.SIGSTOP)
+            try:
+                async with asyncio.timeout(60):
+                    environment = await made.spawner.start(made.version)
+            except InitError:
+                return
+            assert environment.kind == StartKind.COLD
+
+    claim(work)
+
+
+def test_a_template_that_is_killed_while_forks_are_asked_for_harms_none_of_them(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with platform(tmp_path, "def handler(e, c): return 1") as made:
+            await made.spawner.prepare(made.version)
+            template = made.spawner.origin(made.version).template
+            assert template is not None
+            starts = [asyncio.ensure_future(made.spawner.start(made.version)) for _ in range(4)]
+            await asyncio.sleep(0)
+            template.kill()
+            environments = await within(asyncio.gather(*starts))
+            for environment in environments:
+                result = await environment.invoke(invocation(), init_ms=None)
+                assert result.payload in (b"1",) or b"Runtime.ExitError" in result.payload
+
+    claim(work)
+
+
+def test_a_template_killed_now_and_then_is_always_started_again(tmp_path: Path) -> None:
+    """A kill now and then, by an operator or for memory, must not end the forks of a version."""
+
+    async def work() -> None:
+        async with platform(tmp_path, "def handler(e, c): return 1") as made:
+            kinds = []
+            for _ in range(3):
+                environment = await within(made.spawner.start(made.version))
+                kinds.append(environment.kind)
+                template = made.spawner.origin(made.version).template
+                if template is not None:
+                    template.kill()
+                    await within(template.ended.wait())
+            assert kinds == [StartKind.FORK] * 3
+
+    claim(work)
+
+
+def test_a_version_retired_before_its_start_begins_leaves_no_template_behind(tmp_path: Path) -> None:
+    async def work() -> None:
+        async with platform(tmp_path, "def handler(e, c): return 1") as made:
+            await made.spawner.prepare(made.version)
+            made.spawner.retire(made.version)
+            try:
+                environment = await within(made.spawner.start(made.version))
+                environment.kill()
+                await within(environment.ended.wait())
+            except (InitError, ServiceException):
+                pass
+            await until(lambda: len(made.launcher.children._alive) == 0)
+
+    claim(work)
+
+
+@pytest.mark.parametrize("snapshot", [True, False])
+def test_an_interpreter_that_is_gone_is_a_service_exception_everywhere(tmp_path: Path, snapshot: bool) -> None:
+    async def work() -> None:
+        before = descriptors()
+        async with platform(tmp_path, "", snapshot=snapshot, python="/nowhere/python") as made:
+            with pytest.raises(ServiceException):
+                await made.spawner.start(made.version)
+            if snapshot:
+                with pytest.raises(ServiceException):
+                    await made.spawner.prepare(made.version)
+        await until(lambda: descriptors() == before)
+
+    claim(work)
