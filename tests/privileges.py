@@ -3,8 +3,17 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
+import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+import pytest
+
+MODULES = {"PYTHONPATH": os.pathsep.join(path for path in sys.path if path.endswith(("site-packages", "src")))}
+"""Variables with which an interpreter that is not this one finds thawd and what it needs."""
 
 
 @contextmanager
@@ -18,3 +27,22 @@ def as_nobody() -> Iterator[None]:
         yield
     finally:
         os.seteuid(0)
+
+
+def unprivileged_python() -> str:
+    """An interpreter of this version that other users may run: this one may lie in a folder of root's."""
+    for python in (sys.executable, f"/usr/bin/python3.{sys.version_info.minor}"):
+        probe = [python, "-c", "import thawd.server"]
+        with suppress(OSError):
+            environ = {**os.environ, **MODULES}
+            if subprocess.run(probe, env=environ, user=65534, group=65534, capture_output=True).returncode == 0:
+                return python
+    pytest.skip("no interpreter of this version that an unprivileged user may run")
+
+
+def open_to_all(folder: Path) -> None:
+    """Let other users into `folder`, which pytest has made."""
+    within = [part for part in folder.parents if part.is_relative_to(tempfile.gettempdir())]
+    for part in (folder, *within):
+        with suppress(PermissionError):
+            part.chmod(part.stat().st_mode | 0o055)

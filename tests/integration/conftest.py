@@ -28,6 +28,19 @@ from tests.waiting import pause
 
 DEADLINE_S = 300.0
 
+ECHO = """
+import os
+import time
+VERSION = 1
+def handler(event, context):
+    if event.get("s"):
+        time.sleep(event["s"])
+    while "gate" in event and not os.path.exists(event["gate"]):
+        time.sleep(0.005)
+    return VERSION
+"""
+"""The handler of the fixture `echo`."""
+
 
 def eventually(condition: Callable[[], Any], *, what: str = "the condition") -> Any:
     """Wait until `condition()` is true and return its value; a failure names `what`."""
@@ -217,6 +230,14 @@ def project(tmp_path: Path) -> Project:
     root = tmp_path / "project"
     root.mkdir()
     return Project(root)
+
+
+@pytest.fixture
+def echo(project: Project) -> Project:
+    """A project with one function, ``app``, that waits as its event says and answers its version."""
+    project.code(ECHO)
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    return project
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,7 @@
-"""The command line as its users meet it: odd names, closed pipes, full disks, Ctrl-C; never a traceback."""
+"""Claims about the command line as its users meet it: what its verbs show, and never a traceback.
+
+Also with odd names, closed pipes, full disks, Ctrl-C.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,7 @@ from pathlib import Path
 
 import pytest
 
-from .conftest import DEADLINE_S, Project, Running, eventually
+from .conftest import DEADLINE_S, ECHO, Project, Running, eventually
 
 CODE = """
 import thawd
@@ -52,6 +55,58 @@ def shell(project: Project, command: str) -> tuple[str, str, list[int]]:
     script = f'thawd() {{ "{sys.executable}" -m thawd "$@"; }}; {command}; echo "${{PIPESTATUS[*]}}" > statuses'
     done = subprocess.run(["bash", "-c", script], cwd=project.root, capture_output=True, text=True, timeout=DEADLINE_S)
     return done.stdout, done.stderr, [int(number) for number in (project.root / "statuses").read_text().split()]
+
+
+def test_the_command_line_invokes_shows_logs_and_status(echo: Project) -> None:
+    echo.code("def handler(event, context):\n    print('hello', event)\n    return 1 / event['x']\n")
+    with echo.up():
+        done = echo.command("invoke", "app", "-p", '{"x": 4}', "--tail")
+        assert (done.returncode, done.stdout) == (0, "0.25\n")
+        assert "hello {'x': 4}" in done.stderr
+        done = echo.command("invoke", "app", "-p", '{"x": 0}')
+        assert done.returncode == 3
+        assert json.loads(done.stdout)["errorType"] == "ZeroDivisionError"
+        assert echo.command("invoke", "nobody").returncode == 1
+        assert "app: Active" in echo.command("status").stdout
+        log = eventually(
+            lambda: (text := echo.command("logs", "app").stdout).count("REPORT RequestId") == 2 and text, what="the log"
+        )
+        assert "hello {'x': 4}" in log
+    done = echo.command("invoke", "app")
+    assert done.returncode == 1
+    assert "thawd up" in done.stderr
+
+
+def test_logs_follow(echo: Project) -> None:
+    with echo.up() as running:
+        follower = subprocess.Popen(
+            [sys.executable, "-m", "thawd", "logs", "app", "-f"], cwd=echo.root, stdout=subprocess.PIPE, text=True
+        )
+        assert follower.stdout is not None
+        # The follower is known to read once it has shown a line that is already there.
+        assert "INIT_START" in follower.stdout.readline()
+        running.invoke("app", {})
+        lines = []
+        while not any("REPORT RequestId" in line for line in lines):
+            lines.append(follower.stdout.readline())
+        follower.send_signal(signal.SIGINT)
+        follower.stdout.close()
+        assert follower.wait(DEADLINE_S) in (0, 1, -signal.SIGINT)
+        assert any("START RequestId" in line for line in lines)
+
+
+def test_check_finds_every_mistake(project: Project) -> None:
+    (project.root / "thawd.toml").write_text(
+        '[functions.a]\nhandler = "app"\nmemory_mb = 1\nmemroy = 2\n[routes]\n"GET /x" = "b"\n'
+    )
+    done = project.command("check")
+    assert done.returncode == 1
+    for key in ("functions.a.handler", "functions.a.memory_mb", "functions.a.memroy", "routes"):
+        assert key in done.stderr
+    project.code(ECHO)
+    project.config('[functions.app]\nhandler = "app.handler"\n')
+    done = project.command("check")
+    assert (done.returncode, done.stdout) == (0, "thawd.toml: no mistakes; 1 function, 0 buckets, 0 routes, 0 tables\n")
 
 
 def test_following_a_log_shows_every_line_once_across_quick_rotations(served: Running) -> None:

@@ -15,8 +15,9 @@ from pathlib import Path
 import pytest
 from botocore.exceptions import ClientError
 
+from tests.privileges import MODULES, open_to_all, unprivileged_python
+
 from .conftest import DEADLINE_S, Project, Running, eventually
-from .test_server import MODULES, open_to_all, unprivileged_python
 
 CODE = """
 import os, time
