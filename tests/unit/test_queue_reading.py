@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 from pathlib import Path
 
@@ -11,10 +12,11 @@ import pytest
 from tests.unit.queued_events import new, numbers
 from thawd.stores import clock
 from thawd.stores.database import Database
+from thawd.stores.events import running_marks
 from thawd.stores.events.event_rows import Depth, Event, Flow, NewEvent, as_accepted
 from thawd.stores.events.leases import Leases
 from thawd.stores.events.queue import EventQueue
-from thawd.stores.events.running_marks import Marks
+from thawd.stores.events.running_marks import SLOTS, Marks
 from thawd.stores.schema import open_state
 
 pytestmark = pytest.mark.in_memory
@@ -239,6 +241,24 @@ def test_an_event_that_ended_before_the_process_died_is_not_taken_for_one_that_r
     last = Marks(tmp_path / "marks")
     assert last.left_over == []
     last.close()
+
+
+@pytest.mark.parametrize(("written_in", "left_over"), [("this", [7]), ("another", []), ("an earlier version", [7])])
+def test_events_that_ran_at_a_power_failure_are_not_blamed_for_it(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, written_in: str, left_over: list[int]
+) -> None:
+    marks = Marks(tmp_path / "marks")
+    with monkeypatch.context() as patched:
+        if written_in == "another":
+            patched.setattr(running_marks, "boot_id", lambda: "0f1e2d3c")
+        marks.clear()
+    marks.set(7)
+    marks.close()
+    if written_in == "an earlier version":
+        os.truncate(tmp_path / "marks", SLOTS * 8)
+    again = Marks(tmp_path / "marks")
+    assert again.left_over == left_over
+    again.close()
 
 
 # What need not be read, as it was just put.

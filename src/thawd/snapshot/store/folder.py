@@ -31,6 +31,7 @@ from thawd.snapshot.store.files import (
 )
 from thawd.snapshot.store.records import DISK, IMAGE, PARTS, SIDECAR, Sidecar, Snapshot, digest_in, look, write_sidecar
 from thawd.system import folders
+from thawd.system.boot import boot_id
 
 _DRAFT = ".new-"
 _DISCARDED = ".old-"
@@ -269,12 +270,3 @@ def _is_held(path: Path) -> bool:
     if held is not None:
         held.release()
     return held is None
-
-
-@functools.cache
-def boot_id() -> str:
-    """The id of the kernel's current boot.
-
-    Source: random(4), /proc/sys/kernel/random/boot_id.
-    """
-    return Path("/proc/sys/kernel/random/boot_id").read_text().strip()

@@ -30,8 +30,9 @@ from thawd.errors import (
     StoreFullError,
 )
 from thawd.snapshot.store.files import LockedFile, open_as_is, shared_holders, stored_bytes, try_lock, using
-from thawd.snapshot.store.folder import Draft, ImageFolder, boot_id, digest_of, seal
+from thawd.snapshot.store.folder import Draft, ImageFolder, digest_of, seal
 from thawd.snapshot.store.records import SIDECAR, ImageOrigin, Sidecar, Snapshot
+from thawd.system.boot import boot_id
 from thawd.system.retry import SayOnce
 
 __all__ = [

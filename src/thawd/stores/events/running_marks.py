@@ -1,8 +1,8 @@
-"""Which events run at this moment, noted where it outlives the process but not the machine.
+"""Marks the events that are running, in a way that survives a crash of the server but not a reboot.
 
-An event that takes the whole server down with it would come back at each start, for ever. So events that run are marked
-in a memory-mapped file: to mark one is a store to memory, and after a crash of the process the kernel still has the
-mark. A power failure loses the marks, and should: no event caused it.
+An event that crashes the server each time would run again after every start, for ever. So each running event is marked
+in a memory-mapped file. Setting a mark is one store to memory, and the kernel keeps it when the process dies. The file
+also holds the boot in which it was written. Marks of another boot are ignored: a power failure is not an event's fault.
 """
 
 from __future__ import annotations
@@ -13,18 +13,21 @@ import struct
 from pathlib import Path
 
 from thawd.errors import StoreError
+from thawd.system.boot import boot_id
 
 SLOTS = 1024
 """Most events marked at the same time; further ones go unmarked."""
 _SLOT = struct.Struct("<q")
 _SIZE = SLOTS * _SLOT.size
+_BOOT_BYTES = 64
+"""Behind the slots: the boot id, filled up with zeros. All zeros in the file of an earlier version."""
 
 
 class Marks:
     """The marks in a file, which is made when missing. Only one process may use the file.
 
     Attributes:
-        left_over: ids of the events that the process before this one had marked.
+        left_over: ids of the events that the previous process had marked, if it ran in the current boot.
     """
 
     def __init__(self, path: Path) -> None:
@@ -37,20 +40,24 @@ class Marks:
             fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
             try:
                 # Allocated, not only sized: a store to a hole on a full disk would end the process.
-                os.posix_fallocate(fd, 0, _SIZE)
-                os.ftruncate(fd, _SIZE)
-                self._map = mmap.mmap(fd, _SIZE)
+                os.posix_fallocate(fd, 0, _SIZE + _BOOT_BYTES)
+                os.ftruncate(fd, _SIZE + _BOOT_BYTES)
+                self._map = mmap.mmap(fd, _SIZE + _BOOT_BYTES)
             finally:
                 os.close(fd)
         except OSError as error:
             raise StoreError(f"{path}: cannot be used ({error}); free some space or mend its folder") from error
-        self.left_over = [event_id for (event_id,) in _SLOT.iter_unpack(self._map[:]) if event_id > 0]
+        written_in = self._map[_SIZE:].rstrip(b"\0")
+        self.left_over: list[int] = []
+        if written_in in (b"", boot_id().encode()):
+            self.left_over = [event_id for (event_id,) in _SLOT.iter_unpack(self._map[:_SIZE]) if event_id > 0]
         self._slots: dict[int, int] = {}
         self._free = list(range(SLOTS))
 
     def clear(self) -> None:
-        """Delete the marks left over from the process before: they have been counted."""
-        self._map[:] = bytes(_SIZE)
+        """Delete the marks of the previous process, which have been counted by now, and write down the current boot."""
+        self._map[:_SIZE] = bytes(_SIZE)
+        self._map[_SIZE:] = boot_id().encode().ljust(_BOOT_BYTES, b"\0")
         self.left_over = []
 
     def set(self, event_id: int) -> None:

@@ -1,0 +1,18 @@
+"""Which boot of the machine this is."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+
+
+@functools.cache
+def boot_id() -> str:
+    """The id of the kernel's current boot, 36 characters; "" on systems that have none.
+
+    Source: random(4), /proc/sys/kernel/random/boot_id.
+    """
+    try:
+        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
+    except OSError:
+        return ""
