@@ -6,22 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from thawd import config
-from thawd.errors import ConfigurationError, Problem
+from tests.unit.config_files import HELLO, load, mistakes, only_mistake
 from thawd.resources import Cors, FunctionUrl, HttpApi, Route
-
-HELLO = "[functions.hello]\nhandler = 'hello.handler'\n"
-
-
-def load(folder: Path, text: str, **environ: str) -> config.Settings:
-    (folder / "thawd.toml").write_text(text)
-    return config.load(folder / "thawd.toml", environ=environ)
-
-
-def mistakes(folder: Path, text: str, **environ: str) -> list[Problem]:
-    with pytest.raises(ConfigurationError) as error:
-        load(folder, text, **environ)
-    return error.value.problems
 
 
 def test_a_route_is_a_function_or_a_table_that_says_more(tmp_path: Path) -> None:
@@ -131,8 +117,8 @@ def test_access_keys_are_read_and_never_shown(tmp_path: Path) -> None:
 
 def test_access_keys_may_come_from_the_environment(tmp_path: Path) -> None:
     text = HELLO + "[server.access_keys]\nINFILE = 'secret'\n"
-    assert load(tmp_path, text, THAWD_ACCESS_KEYS="").server.access_keys == {"INFILE": "secret"}
-    keys = load(tmp_path, text, THAWD_ACCESS_KEYS=" AKIAONE:a/b+c:d\n AKIATWO:other ").server.access_keys
+    assert load(tmp_path, text, environ={"THAWD_ACCESS_KEYS": ""}).server.access_keys == {"INFILE": "secret"}
+    keys = load(tmp_path, text, environ={"THAWD_ACCESS_KEYS": " AKIAONE:a/b+c:d\n AKIATWO:other "}).server.access_keys
     assert keys == {"AKIAONE": "a/b+c:d", "AKIATWO": "other"}
 
 
@@ -140,7 +126,7 @@ def test_access_keys_may_come_from_the_environment(tmp_path: Path) -> None:
     "value", ["very-secret", "AKIAONE:very-secret very-secret", "A B:very-secret", "AKIAONE:not", "very-secret:AKIAONE"]
 )
 def test_mistaken_access_keys_of_the_environment_are_told_and_not_shown(tmp_path: Path, value: str) -> None:
-    (problem,) = mistakes(tmp_path, HELLO, THAWD_ACCESS_KEYS=value)
+    (problem,) = mistakes(tmp_path, HELLO, environ={"THAWD_ACCESS_KEYS": value})
     assert "access_keys" in problem.key or problem.key == "THAWD_ACCESS_KEYS"
     assert not any(word in str(problem) for word in ("very-secret", '"not"'))
 
@@ -148,11 +134,52 @@ def test_mistaken_access_keys_of_the_environment_are_told_and_not_shown(tmp_path
 def test_signed_urls_that_other_machines_can_reach_need_keys_of_their_own(tmp_path: Path) -> None:
     """The pair test, test is known to all."""
     text = HELLO + "url = { auth_type = 'AWS_IAM' }\n[server]\nhost = '0.0.0.0'\n"
-    (problem,) = mistakes(tmp_path, text, THAWD_KEY="a-long-key")
+    (problem,) = mistakes(tmp_path, text, environ={"THAWD_KEY": "a-long-key"})
     assert problem.key == "functions.hello.url.auth_type"
-    assert load(tmp_path, text + "access_keys = { AKIALOCAL = 'secret' }\n", THAWD_KEY="a-long-key").urls
+    assert load(tmp_path, text + "access_keys = { AKIALOCAL = 'secret' }\n", environ={"THAWD_KEY": "a-long-key"}).urls
 
 
 def test_no_route_lies_where_function_urls_are(tmp_path: Path) -> None:
     (problem,) = mistakes(tmp_path, HELLO + "[routes]\n'GET /_urls/x' = 'hello'\n")
     assert problem.key == 'routes."GET /_urls/x"'
+
+
+@pytest.mark.parametrize("key", ["$default", "GET /", "ANY /x", "GET /a/{id}", "GET /a/{rest+}", "DELETE /{x}/b-c/~d"])
+def test_route_keys_of_api_gateway_are_taken(tmp_path: Path, key: str) -> None:
+    assert load(tmp_path, HELLO + f"[routes]\n'{key}' = 'hello'").routes == (Route(key=key, function="hello"),)
+
+
+@pytest.mark.parametrize(
+    ("key", "found"),
+    [
+        ("/x", 'the route "/x"'),
+        ("$defaul", 'the route "$defaul"'),
+        ("FETCH /x", 'the method "FETCH"'),
+        ("GET x", 'the path "x"'),
+        ("GET  /x", 'the path " /x"'),
+        ("GET /x/", "an empty path segment"),
+        ("GET //x", "an empty path segment"),
+        ("GET /{a+}/b", "{a+} before the end"),
+        ("GET /{}", 'the path segment "{}"'),
+        ("GET /a{b}", 'the path segment "a{b}"'),
+        ("GET /a b", 'the path segment "a b"'),
+        ("GET /a?b", 'the path segment "a?b"'),
+        ("GET /{a}/{a}", "the parameter {a} twice"),
+        ("GET /_thawd/x", "a path under /_thawd"),
+        ("POST /2015-03-31/functions", "a path under /2015-03-31"),
+        ("GET /uploads/{key+}", "a path under /uploads"),
+    ],
+)
+def test_other_route_keys_are_refused(tmp_path: Path, key: str, found: str) -> None:
+    problem = only_mistake(tmp_path, HELLO + f"[buckets.uploads]\n[routes]\n'{key}' = 'hello'")
+
+    assert (problem.key, problem.found) == (f'routes."{key}"', found)
+
+
+def test_routes_that_differ_in_parameter_names_only_are_refused(tmp_path: Path) -> None:
+    routes = "[routes]\n'GET /a/{id}' = 'hello'\n'GET /a/{id+}' = 'hello'\n'ANY /a/{id}' = 'hello'\n"
+    load(tmp_path, HELLO + routes)
+
+    problem = only_mistake(tmp_path, HELLO + routes + "'GET /a/{name}' = 'hello'")
+
+    assert problem.found == 'the same requests as "GET /a/{id}"'

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_config import HELLO, load, mistakes
+from tests.unit.config_files import HELLO, load, mistakes
 from thawd import config
 
 NODE = '[functions.hello]\nhandler = "index.handler"\nruntime = "nodejs22.x"\n'

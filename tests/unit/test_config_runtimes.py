@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_config import HELLO, load, only_mistake
+from tests.unit.config_files import HELLO, load, only_mistake
 from thawd.invocation import MAX_PAYLOAD_BYTES
 
 

@@ -6,25 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from thawd import config
-from thawd.errors import ConfigurationError, Problem
+from tests.unit.config_files import HELLO, load, mistakes
 from thawd.resources import Route, Schedule, SqsSource
 
-HELLO = "[functions.hello]\nhandler = 'hello.handler'\n"
 QUEUE = "arn:aws:sqs:eu-west-1:123456789012:orders"
 SOURCE = f"{HELLO}[[functions.hello.sources]]\nsqs = '{QUEUE}'\n"
 SCHEDULE = f"{HELLO}[schedules.nightly]\nfunction = 'hello'\nschedule = 'rate(5 minutes)'\n"
-
-
-def load(folder: Path, text: str) -> config.Settings:
-    (folder / "thawd.toml").write_text(text)
-    return config.load(folder / "thawd.toml", environ={})
-
-
-def mistakes(folder: Path, text: str) -> list[Problem]:
-    with pytest.raises(ConfigurationError) as error:
-        load(folder, text)
-    return error.value.problems
 
 
 def test_queues_belong_to_their_function_and_do_not_change_its_version(tmp_path: Path) -> None:

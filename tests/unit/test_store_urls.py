@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.unit.test_config import HELLO, load, only_mistake
+from tests.unit.config_files import HELLO, load, only_mistake
 from thawd.resources import Notification, RemoteBucket, StoreUrl
 
 QUEUE = "arn:aws:sqs:eu-west-1:123456789012:photos"

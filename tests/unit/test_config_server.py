@@ -1,0 +1,79 @@
+"""Claims about the server's options in ``thawd.toml``, and what the environment overrides."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.unit.config_files import HELLO, load, only_mistake
+from thawd import config
+
+
+def test_the_secret_of_webhooks_comes_from_the_environment_and_is_not_shown(tmp_path: Path) -> None:
+    settings = load(tmp_path, HELLO, environ={"THAWD_WEBHOOK_SECRET": "whsec_c2VjcmV0"})
+
+    assert settings.server.webhook_secret == "whsec_c2VjcmV0"
+    assert "whsec" not in repr(settings)
+
+
+@pytest.mark.parametrize("value", ["on", "AUTO", ""])
+def test_snapshots_are_auto_or_off(tmp_path: Path, value: str) -> None:
+    problem = only_mistake(tmp_path, f"[server]\nsnapshots = '{value}'\n" + HELLO)
+
+    assert (problem.key, problem.allowed) == ("server.snapshots", '"auto" or "off"')
+    assert load(tmp_path, HELLO, environ={"THAWD_SNAPSHOTS": "off"}).server.snapshots == "off"
+
+
+def test_the_environment_overrides_the_file(tmp_path: Path) -> None:
+    environ = {
+        "THAWD_HOST": "0.0.0.0",
+        "THAWD_PORT": "0",
+        "THAWD_KEY": "x" * 20,
+        "THAWD_DATA": "~/data",
+        "HOME": "/home/me",
+    }
+
+    server = load(tmp_path, "[server]\nport = 1\nkey = 'yyyyyyyy'\n" + HELLO, environ=environ).server
+
+    assert (server.host, server.port, server.key, server.data) == ("0.0.0.0", 0, "x" * 20, Path("/home/me/data"))
+
+
+def test_an_empty_variable_counts_as_unset(tmp_path: Path) -> None:
+    server = load(tmp_path, HELLO, environ={"THAWD_PORT": "", "THAWD_KEY": "", "THAWD_HOST": ""}).server
+
+    assert (server.host, server.port, server.key) == ("127.0.0.1", 8350, None)
+
+
+@pytest.mark.parametrize("port", ["80a", "-1", "65536", "8.5", "٨٠", "9" * 40])
+def test_a_bad_variable_is_told_by_its_name(tmp_path: Path, port: str) -> None:
+    problem = only_mistake(tmp_path, HELLO, environ={"THAWD_PORT": port})
+
+    assert (problem.file, problem.key) == ("environment", "THAWD_PORT")
+    assert problem.allowed == "a whole number from 0 to 65535"
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "192.168.1.5", "::", "gpu-box.lan"])
+def test_a_host_that_others_can_reach_needs_a_key(tmp_path: Path, host: str) -> None:
+    problem = only_mistake(tmp_path, f"[server]\nhost = '{host}'\n" + HELLO)
+
+    assert (problem.key, problem.found) == ("server.key", f"no key, though other machines can reach {host}")
+    assert load(tmp_path, f"[server]\nhost = '{host}'\n" + HELLO, environ={"THAWD_KEY": "k" * 8})
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "127.8.8.8", "::1", "localhost"])
+def test_a_loopback_host_needs_no_key(tmp_path: Path, host: str) -> None:
+    assert load(tmp_path, f"[server]\nhost = '{host}'\n" + HELLO).server.key is None
+
+
+@pytest.mark.parametrize("host", ["", "http://x", "256.1.1.1", "a b", "-x"])
+def test_what_is_no_host_is_refused(tmp_path: Path, host: str) -> None:
+    assert only_mistake(tmp_path, f"[server]\nhost = '{host}'\n" + HELLO).key == "server.host"
+
+
+def test_the_process_environment_is_the_default(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("THAWD_PORT", "4711")
+    (tmp_path / "thawd.toml").write_text(HELLO)
+
+    assert config.load(tmp_path / "thawd.toml").server.port == 4711
+    assert config.process_environment()["THAWD_PORT"] == "4711"
