@@ -21,7 +21,7 @@ from typing import Any
 import pytest
 
 from tests.clients import client_of
-from tests.integration.emulated import EmulatedAws
+from tests.integration.emulated import EmulatedAws, There
 from tests.integration.served import Served
 from tests.tables import rows_of
 from tests.waiting import pause
@@ -266,3 +266,9 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     """What the usual AWS settings would have."""
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "test")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "test")
+
+
+@pytest.fixture
+def there(aws: EmulatedAws, request: pytest.FixtureRequest) -> There:
+    """A bucket of the test's own."""
+    return There(aws, f"b{abs(hash(request.node.name)) % 10**12}-there")

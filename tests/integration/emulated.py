@@ -124,3 +124,26 @@ class EmulatedAws(AwsAt):
         """Kill it with -9."""
         self._process.kill()
         self._process.wait()
+
+
+class There:
+    """A bucket in the emulated S3, as people and other programs use it."""
+
+    def __init__(self, aws: EmulatedAws, name: str) -> None:
+        self.name = name
+        self.url = aws.url
+        self.s3 = aws.client("s3")
+        self.s3.create_bucket(Bucket=name)
+
+    def put(self, key: str, body: bytes = b"x") -> None:
+        self.s3.put_object(Bucket=self.name, Key=key, Body=body)
+
+    def get(self, key: str) -> bytes:
+        body: bytes = self.s3.get_object(Bucket=self.name, Key=key)["Body"].read()
+        return body
+
+    def stored(self) -> set[str]:
+        return {entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])}
+
+    def delete(self, key: str) -> None:
+        self.s3.delete_object(Bucket=self.name, Key=key)

@@ -13,8 +13,9 @@ from typing import Any
 import pytest
 
 from tests.integration.conftest import Project, eventually
-from tests.integration.emulated import EmulatedAws
-from tests.integration.test_remote_buckets import ALL, There, rows
+from tests.integration.emulated import EmulatedAws, There
+from tests.integration.remote_buckets import rows
+from tests.integration.watched import ALL
 from thawd.resources import RemoteBucket, StoreUrl
 from thawd.sources.buckets.remote_notifications import NotifiedBucketWatcher
 from thawd.sources.buckets.remote_stores import WatcherStores

@@ -1,83 +1,33 @@
-"""Claims about buckets elsewhere: what is stored and read, and that every change of an object is one event."""
+"""Claims about buckets elsewhere: what `thawd.stores.objects.remote` stores and reads there, whatever store it is.
+
+And about a server that has one: functions are invoked by its objects, read and write them, send their outcomes there.
+"""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import json
 import signal
 import subprocess
 import sys
 import threading
-import time
-from collections import Counter
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
-from typing import Any
 
 import obstore.store
 import pytest
 
 from tests.integration.conftest import Project, eventually
-from tests.integration.emulated import EmulatedAws
+from tests.integration.emulated import EmulatedAws, There
+from tests.integration.remote_buckets import bucket_of, rows
 from thawd.errors import InvalidParameterValueException, ResourceNotFoundException, StoreError
-from thawd.resources import Notification, RemoteBucket, StoreUrl
-from thawd.sources.buckets.remote import RemoteBucketWatcher
-from thawd.sources.buckets.remote_stores import WatcherStores
-from thawd.stores.events.queue import EventQueue
-from thawd.stores.objects.catalog import ObjectCatalog
-from thawd.stores.objects.listings import Listings
+from thawd.resources import RemoteBucket, StoreUrl
 from thawd.stores.objects.remote import BucketStore, ObjectWriter
-from thawd.stores.schema import open_state
 
-ALL = (Notification(function="f", events=("s3:ObjectCreated:*", "s3:ObjectRemoved:*")),)
 MIB = 1 << 20
-
 pytestmark = pytest.mark.usefixtures("aws_credentials")
-
-
-class There:
-    """A bucket in the emulated S3, as people and other programs use it."""
-
-    def __init__(self, aws: EmulatedAws, name: str) -> None:
-        self.name = name
-        self.url = aws.url
-        self.s3 = aws.client("s3")
-        self.s3.create_bucket(Bucket=name)
-
-    def put(self, key: str, body: bytes = b"x") -> None:
-        self.s3.put_object(Bucket=self.name, Key=key, Body=body)
-
-    def get(self, key: str) -> bytes:
-        body: bytes = self.s3.get_object(Bucket=self.name, Key=key)["Body"].read()
-        return body
-
-    def stored(self) -> set[str]:
-        return {entry["Key"] for entry in self.s3.list_objects_v2(Bucket=self.name).get("Contents", [])}
-
-    def delete(self, key: str) -> None:
-        self.s3.delete_object(Bucket=self.name, Key=key)
-
-
-@pytest.fixture
-def there(aws: EmulatedAws, request: pytest.FixtureRequest) -> There:
-    """A bucket of the test's own."""
-    return There(aws, f"b{abs(hash(request.node.name)) % 10**12}-there")
-
-
-def bucket_of(there: There, *, prefix: str = "in/", **fields: Any) -> RemoteBucket:
-    return RemoteBucket(
-        name="photos",
-        url=StoreUrl(text=f"s3://{there.name}/{prefix}", shown=f"s3://{there.name}/{prefix}"),
-        bucket=there.name,
-        prefix=prefix,
-        region="eu-west-1",
-        parameters={"endpoint": there.url},
-        notify=ALL,
-        **fields,
-    )
 
 
 @pytest.fixture(params=["s3", "memory", "file"])
@@ -143,6 +93,7 @@ def test_a_store_that_is_down_is_told_in_one_line_as_something_that_may_pass(tmp
 
 _S3_LISTING = """<?xml version="1.0"?><ListBucketResult><Contents><Key>in/a.png</Key><ETag>"e1"</ETag>
 <LastModified>2026-11-20T12:00:00.000Z</LastModified><Size>3</Size></Contents></ListBucketResult>"""
+
 _AZURE_LISTING = """<?xml version="1.0" encoding="utf-8"?><EnumerationResults ContainerName="there"><Blobs><Blob>
 <Name>in/a.png</Name><Properties><Last-Modified>Fri, 20 Nov 2026 12:00:00 GMT</Last-Modified><Etag>e1</Etag>
 <Content-Length>3</Content-Length><Content-Type>x</Content-Type><BlobType>BlockBlob</BlobType></Properties></Blob>
@@ -190,277 +141,6 @@ def test_each_kind_of_store_is_asked_in_its_own_language_where_the_url_says(
     assert paths == [asked]
 
 
-class Watched:
-    """A watcher of a bucket with a state file, in the test's hands: it looks when told."""
-
-    def __init__(self, folder: Path, bucket: RemoteBucket, store: BucketStore | None = None) -> None:
-        self.db = open_state(folder / "thawd.db")
-        self.queue = EventQueue(self.db)
-        self.store = store or BucketStore(bucket)
-        self.is_full = False
-        self.log: list[str] = []
-        self.woken: list[set[str]] = []
-        self.watcher = RemoteBucketWatcher(
-            bucket,
-            self.store,
-            watcher_stores=WatcherStores(ObjectCatalog(self.db), Listings(self.db), lambda: self.is_full),
-            log=self.log.append,
-            on_events=self.woken.append,
-        )
-
-    async def records(self) -> list[dict[str, Any]]:
-        """The records of the events since the last time."""
-        found = []
-        while events := await self.queue.lease("f", limit=500):
-            await self.queue.done([event.id for event in events])
-            found += [json.loads(event.payload)["Records"][0] for event in events]
-        return found
-
-    async def look(self) -> list[str]:
-        """One listing; the events that came of it."""
-        await self.watcher.look()
-        return sorted(f"{r['eventName']} {r['s3']['object']['key']}" for r in await self.records())
-
-    def close(self) -> None:
-        self.store.close()
-        self.db.close()
-
-
-@contextlib.asynccontextmanager
-async def watched(folder: Path, bucket: RemoteBucket) -> AsyncIterator[Watched]:
-    one = Watched(folder, bucket)
-    try:
-        yield one
-    finally:
-        one.close()
-
-
-def test_every_change_is_one_event_in_s3s_format(tmp_path: Path, there: There) -> None:
-    for key in ("in/a.png", "in/ü +.png", "outside.png", "in-not.png"):
-        there.put(key, b"hello")
-    bucket = bucket_of(there)
-
-    async def scenario() -> None:
-        async with watched(tmp_path, bucket) as here:
-            await here.watcher.look()
-            assert here.woken == [{"f"}]
-            records = {record["s3"]["object"]["key"]: record for record in await here.records()}
-            assert set(records) == {"in/a.png", "in/%C3%BC+%2B.png"}
-            record = records["in/a.png"]
-            assert record["awsRegion"] == "eu-west-1"
-            assert record["eventName"] == "ObjectCreated:Put"
-            assert record["s3"]["bucket"]["name"] == there.name
-            assert record["s3"]["bucket"]["arn"] == f"arn:aws:s3:::{there.name}"
-            assert record["s3"]["object"]["size"] == 5
-            assert record["s3"]["object"]["eTag"] == "5d41402abc4b2a76b9719d911017c592"
-            assert "versionId" not in record["s3"]["object"]
-            assert await here.look() == []
-            there.put("in/a.png", b"other")
-            there.put("in/new.png")
-            there.delete("in/ü +.png")
-            assert await here.look() == [
-                "ObjectCreated:Put in/a.png",
-                "ObjectCreated:Put in/new.png",
-                "ObjectRemoved:Delete in/%C3%BC+%2B.png",
-            ]
-        # And after a restart what changed meanwhile
-        there.delete("in/a.png")
-        there.put("in/late.png")
-        async with watched(tmp_path, bucket) as here:
-            assert await here.look() == ["ObjectCreated:Put in/late.png", "ObjectRemoved:Delete in/a.png"]
-            status = here.watcher.status()
-            assert (status["objects"], status["last_result"], status["state"]) == (2, "OK", "Enabled")
-            assert 0 <= status["oldest_s"] < 60
-
-    asyncio.run(scenario())
-
-
-def test_objects_from_before_the_first_listing_are_passed_over_when_asked_for(tmp_path: Path, there: There) -> None:
-    there.put("in/old.png")
-    bucket = bucket_of(there, existing="skip")
-
-    async def scenario() -> None:
-        # Given a first listing that breaks off, and a start after it
-        async with watched(tmp_path, bucket) as here:
-            here.store.close()
-            with pytest.raises(StoreError):
-                await here.watcher.look()
-        await _next_second()
-        there.put("in/new.png")
-        async with watched(tmp_path, bucket) as here:
-            assert await here.look() == ["ObjectCreated:Put in/new.png"]
-            there.put("in/old.png", b"changed")
-            assert await here.look() == ["ObjectCreated:Put in/old.png"]
-
-    asyncio.run(scenario())
-
-
-async def _next_second() -> None:
-    """S3 tells times of objects in whole seconds."""
-    begun = int(time.time())
-    while int(time.time()) <= begun:  # noqa: ASYNC110 - nothing tells
-        await asyncio.sleep(0.02)
-
-
-def test_markers_of_folders_are_no_objects(tmp_path: Path, there: There) -> None:
-    there.put("in/folder/", b"")
-    there.put("in/empty", b"")
-
-    async def scenario() -> None:
-        async with watched(tmp_path, bucket_of(there)) as here:
-            assert await here.look() == ["ObjectCreated:Put in/empty"]
-            assert await here.look() == []
-
-    asyncio.run(scenario())
-
-
-def test_a_key_that_obstore_cannot_hold_does_not_hide_the_others(tmp_path: Path, there: There) -> None:
-    keys = ["in/a.png", "in/b//c.png", "in/z.png"]
-    for key in keys:
-        there.put(key)
-
-    async def scenario() -> None:
-        async with watched(tmp_path, bucket_of(there)) as here:
-            watching = asyncio.create_task(here.watcher.run())
-            await here.watcher.first_listing_done.wait()
-            watching.cancel()
-            assert Counter(r["s3"]["object"]["key"] for r in await here.records()) == Counter(keys)
-            assert ["boto3 lists it" in line for line in here.log] == [True]
-            there.delete("in/b//c.png")
-            assert await here.look() == ["ObjectRemoved:Delete in/b//c.png"]
-
-    asyncio.run(scenario())
-
-
-def test_listings_of_many_pages_miss_nothing(tmp_path: Path, there: There) -> None:
-    store = obstore.store.MemoryStore()
-    for number in range(3500):
-        obstore.put(store, f"in/{number:05d}", b"x")
-    bucket = bucket_of(there)
-
-    async def scenario() -> None:
-        here = Watched(tmp_path, bucket, BucketStore(bucket, store=store))
-        assert len(await here.look()) == 3500
-        for number in range(0, 3500, 2):
-            obstore.delete(store, f"in/{number:05d}")
-        obstore.put(store, "in/00000b", b"x")
-        assert Counter(line.split()[0] for line in await here.look()) == {
-            "ObjectRemoved:Delete": 1750,
-            "ObjectCreated:Put": 1,
-        }
-        here.close()
-
-    asyncio.run(scenario())
-
-
-def test_a_bucket_that_cannot_be_listed_is_told_once_and_nothing_counts_as_removed(tmp_path: Path) -> None:
-    with EmulatedAws() as aws:
-        there = There(aws, "photos-there")
-        there.put("in/a.png")
-        bucket = bucket_of(there, poll_s=0.01)
-
-        async def scenario() -> None:
-            async with watched(tmp_path, bucket) as here:
-                assert await here.look() == ["ObjectCreated:Put in/a.png"]
-                there.s3.delete_object(Bucket=there.name, Key="in/a.png")
-                there.s3.delete_bucket(Bucket=there.name)
-                watching = asyncio.create_task(here.watcher.run())
-                while not here.log:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                assert "NoSuchBucket" in here.log[0] or "404" in here.log[0]
-                assert await here.records() == []
-                assert here.watcher.status()["last_result"].startswith("PROBLEM: bucket photos")
-                there.s3.create_bucket(Bucket=there.name)
-                while len(here.log) < 2:  # noqa: ASYNC110
-                    await asyncio.sleep(0.01)
-                assert "is listed again" in here.log[1]
-                records = await here.records()
-                assert [record["eventName"] for record in records] == ["ObjectRemoved:Delete"]
-                watching.cancel()
-
-        asyncio.run(scenario())
-
-
-def test_a_listing_waits_while_the_queue_is_full(tmp_path: Path, there: There) -> None:
-    there.put("in/a.png")
-
-    async def scenario() -> None:
-        async with watched(tmp_path, bucket_of(there, poll_s=0.01)) as here:
-            here.is_full = True
-            watching = asyncio.create_task(here.watcher.run())
-            while not here.log:  # noqa: ASYNC110
-                await asyncio.sleep(0.01)
-            assert "objects wait to be recorded: as many events as server.max_queued" in here.log[0]
-            assert await here.records() == []
-            here.is_full = False
-            await here.watcher.first_listing_done.wait()
-            watching.cancel()
-            assert len(await here.records()) == 1
-
-    asyncio.run(scenario())
-
-
-def test_a_watcher_that_is_paused_finds_afterwards_what_changed(tmp_path: Path, there: There) -> None:
-    async def scenario() -> None:
-        async with watched(tmp_path, bucket_of(there, poll_s=0.01)) as here:
-            here.watcher.pause()
-            assert here.watcher.status()["state"] == "Disabled"
-            watching = asyncio.create_task(here.watcher.run())
-            there.put("in/a.png")
-            await asyncio.sleep(0)
-            assert not here.watcher.first_listing_done.is_set()
-            here.watcher.resume()
-            await here.watcher.first_listing_done.wait()
-            watching.cancel()
-            assert len(await here.records()) == 1
-
-    asyncio.run(scenario())
-
-
-_MEASURED = """
-import asyncio, sys
-from pathlib import Path
-from tests.integration.test_remote_buckets import ALL, Watched
-from thawd.resources import RemoteBucket, StoreUrl
-from thawd.stores.objects.remote import BucketStore, RemoteObject
-
-class Many(BucketStore):
-    def listing(self):
-        for first in range(0, int(sys.argv[2]), 1000):
-            yield [RemoteObject(f"in/{number:08d}.png", 1, "e", 1) for number in range(first, first + 1000)]
-
-bucket = RemoteBucket(name="photos", url=StoreUrl(text="s3://b", shown="s3://b"), bucket="b", notify=ALL)
-
-async def main():
-    here = Watched(Path(sys.argv[1]), bucket, Many(bucket))
-    await here.watcher.look()
-    assert here.watcher.status()["objects"] == int(sys.argv[2])
-    assert (await here.queue.depth())["f"].queued == int(sys.argv[2])
-    here.close()
-
-asyncio.run(main())
-# Not getrusage, whose peak is also that of who started us
-print(next(line.split()[1] for line in open("/proc/self/status") if line.startswith("VmHWM:")))
-"""
-
-
-def test_memory_does_not_grow_with_the_bucket(tmp_path: Path) -> None:
-    def peak_mib(count: int) -> float:
-        folder = tmp_path / str(count)
-        folder.mkdir()
-        done = subprocess.run(
-            [sys.executable, "-c", _MEASURED, str(folder), str(count)],
-            capture_output=True,
-            text=True,
-            check=True,
-            cwd=Path(__file__).parents[2],
-        )
-        return int(done.stdout) / 1024
-
-    few, many = peak_mib(5_000), peak_mib(50_000)
-    assert many - few < 12, (few, many)
-
-
 CODE = """
 import json, urllib.parse, thawd
 
@@ -504,11 +184,6 @@ def serve(project: Project, there: There, more: str = "") -> None:
         [tables.sizes]
         """
     )
-
-
-def rows(project: Project) -> dict[str, dict[str, Any]]:
-    """The table of sizes, by key."""
-    return project.rows("sizes")
 
 
 def test_objects_elsewhere_invoke_functions_which_read_and_write_them(project: Project, there: There) -> None:
