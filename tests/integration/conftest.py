@@ -22,6 +22,7 @@ import pytest
 
 from tests.clients import client_of
 from tests.integration.emulated import EmulatedAws, There
+from tests.integration.receiving import Receiver, receiving
 from tests.integration.served import Served
 from tests.tables import rows_of
 from tests.waiting import pause
@@ -272,3 +273,10 @@ def aws_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
 def there(aws: EmulatedAws, request: pytest.FixtureRequest) -> There:
     """A bucket of the test's own."""
     return There(aws, f"b{abs(hash(request.node.name)) % 10**12}-there")
+
+
+@pytest.fixture
+def receiver() -> Iterator[Receiver]:
+    """An HTTP server that takes records and answers as it is told."""
+    with receiving() as running:
+        yield running

@@ -35,12 +35,6 @@ def again(event, context):
 """
 
 
-@pytest.fixture
-def receiver() -> Iterator[Receiver]:
-    with receiving() as running:
-        yield running
-
-
 def send(running: Running, name: str, event: Any, **parameters: Any) -> str:
     """Invoke asynchronously; the request id."""
     answer = running.client().invoke(FunctionName=name, InvocationType="Event", Payload=json.dumps(event), **parameters)

@@ -69,6 +69,7 @@ def search(
     finally:
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)  # the children that cases start
-    assert (status, complained.read_text()) == (0, "")
+    said = complained.read_text()
+    assert (status, said) == (0, ""), (status, said)
     found, text = json.loads(told.read_text())
     return [Found(*one[:4]) for one in found], text
