@@ -3,7 +3,7 @@ PYTHON ?= python3
 VENV ?= .venv
 BIN := $(VENV)/bin
 STAMP := $(VENV)/.installed
-NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tests/durability/*.c)
+NATIVE := $(wildcard native/*.c native/*.h native/tests/*.c native/tests/*.h tests/durability/*.c tests/durability/*.h)
 # The large libraries have an environment of their own; `make bench` finds it here, too.
 LIBRARIES := .venv-libraries
 # Those that would double its size have another.

@@ -1,4 +1,4 @@
-"""A disk that a test can break: the switches of `faulty_disk.c`, and what a power cut leaves of what was not synced.
+"""A disk that a test can break: the switches of `faulty_disk.h`, and what a power cut leaves of what was not synced.
 
 The model is that of a disk of 512-byte sectors under a journaling file system. What fsync or fdatasync has confirmed
 stays. Of the rest, each sector holds any of the versions that were written since, the size is any that the file had
@@ -53,20 +53,20 @@ _WRITE, _TRUNCATE, _SYNC, _SYNC_FAILED, _SYNC_FOLDER, _CREATE, _RENAME, _UNLINK,
 
 @cache
 def library() -> Path:
-    """`faulty_disk.c`, compiled."""
-    source = Path(__file__).with_name("faulty_disk.c")
+    """`faulty_disk.c` and `faulty_disk_calls.c`, compiled."""
+    sources = [Path(__file__).with_name(name) for name in ("faulty_disk.c", "faulty_disk_calls.c")]
     target = Path(tempfile.mkdtemp(prefix="faulty-disk-")) / "faulty_disk.so"
     own = (sysconfig.get_config_var("CC") or "cc").split()[0]
     compiler = own if shutil.which(own) else "cc"
     options = ["-std=c11", "-O2", "-Wall", "-Wextra", "-shared", "-fPIC", "-fvisibility=hidden"]
-    subprocess.run([compiler, *options, "-o", target, source, "-ldl", "-lpthread"], check=True)
+    subprocess.run([compiler, *options, "-o", target, *sources, "-ldl", "-lpthread"], check=True)
     return target
 
 
 class FaultyDisk:
     """The disk on which `folder` lies, for a process that is started with `environ`.
 
-    Its switches are attributes, named as in `faulty_disk.c`: reading and setting them reads and sets those of the
+    Its switches are attributes, named as in `faulty_disk.h`: reading and setting them reads and sets those of the
     running process.
 
     Args:
