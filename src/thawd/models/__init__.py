@@ -43,7 +43,7 @@ _PLACES = {
     "ModelChangedError": "faults",
     "ModelError": "faults",
     "ModelNotFoundError": "faults",
-    "Residents": "residents",
+    "Residents": "resident_models",
     "Step": "loaded",
     "load_joblib": "joblib_loader",
     "load_onnx": "onnx_loader",
