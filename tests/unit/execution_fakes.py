@@ -12,6 +12,7 @@ from typing import Any
 from thawd.environments.version import Version
 from thawd.invocation import Invocation, Result
 from thawd.resources import Function
+from thawd.scheduling.cores import Cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.pool import Lease, Pool
 from thawd.scheduling.room import Room
@@ -34,6 +35,7 @@ class FakeEnvironment:
         self.ended = asyncio.Event()
         self.on_end: Callable[[Any], None] = lambda environment: None
         self.served = 0
+        self.duration_ms = 0.0
         self.answer: asyncio.Future[Result] | None = None
         self._slow_to_die = slow_to_die
 
@@ -119,6 +121,7 @@ class House:
         memory_mb: int = 100_000,
         immediate: bool = False,
         patience_s: float = 1.0,
+        cores: Cores | None = None,
     ) -> None:
         self.spawner = FakeSpawner(immediate=immediate)
         self.room = Room(
@@ -127,6 +130,7 @@ class House:
             memory_mb=memory_mb,
             max_environments=max_environments,
             patience_s=patience_s,
+            cores=cores,
         )
         self.functions: dict[str, Function] = {}
         self.tasks: set[asyncio.Task[None]] = set()
@@ -155,6 +159,7 @@ class House:
         assert self.failures == []
         assert self.room._used_mb == 0
         assert [count for count in self.room._count.values() if count] == []
+        assert (self.room.cores.load, self.room.cores.waiting) == (0, 0)
         for pool in pools:
             assert pool.counts() == {"idle": 0, "busy": 0, "starting": 0}
             assert pool.waiting == 0

@@ -36,6 +36,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
         key: secret that callers must send; None: no secret, and then the host is a loopback address.
         grace_s: how long a stopping server waits for invocations in flight, seconds, 0-3,600.
         max_environments: limit of execution environments at once; None: derived from the machine.
+        admission: ``cores``: run as many requests at once as the cores carry; ``all``: run every one there is room for.
         memory_mb: memory budget of all environments together, MiB; None: derived from the machine.
         max_waiting: limit of requests that wait for an environment of one function, 1-100,000.
         queue_timeout_s: how long a synchronous request may wait for an environment, seconds, 0-900.
@@ -62,6 +63,7 @@ class ServerSettings(msgspec.Struct, frozen=True, kw_only=True):
     key: str | None = None
     grace_s: float = 30.0
     max_environments: int | None = None
+    admission: str = "cores"
     memory_mb: int | None = None
     max_waiting: int = 1000
     queue_timeout_s: float = 30.0

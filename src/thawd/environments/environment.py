@@ -58,6 +58,7 @@ class Environment:
         billed_restore_ms: of a restored one, the part of `init_ms` in the function's runtime and hooks.
         hooks_since_s: when its after-restore hooks began, ``time.monotonic()`` seconds; None before that.
         served: number of invocations that have begun in it.
+        duration_ms: of the last invocation, inside the process, milliseconds.
         memory_limit: holds it to its memory limit; None until it is ready.
         has_folder: whether it has a temporary folder of its own.
         inherited_bytes: size of what init left in that folder, where forks or copies share it.
@@ -79,6 +80,7 @@ class Environment:
         self.billed_restore_ms = 0.0
         self.hooks_since_s: float | None = None
         self.served = 0
+        self.duration_ms = 0.0
         self.stream = stream
         self.log = platform_log(version, stream)
         self.on_end: Callable[[Environment], None] = lambda environment: None
@@ -255,6 +257,7 @@ class Environment:
         return head, error_document(head["error_type"], prefix + message)
 
     def _result(self, invocation: Invocation, head: dict[str, Any], body: bytes, *, init_ms: float | None) -> Result:
+        self.duration_ms = head["duration_ms"]
         start = None if init_ms is None else StartTimes(init_ms, self.restored, self.billed_restore_ms)
         outcome = InvocationOutcome(
             request_id=invocation.request_id,

@@ -6,6 +6,7 @@ Guarantees:
 - the environment used last is used first, so that those a quiet function no longer needs grow old and end;
 - as many environments start in parallel as requests wait, as far as the machine has room;
 - a request takes whatever comes first: an environment that has started, or one that became idle;
+- requests wait in line while the cores are occupied (`thawd.scheduling.cores`), and nothing is started for them;
 - synchronous requests go before asynchronous ones;
 - the keep-alive policy decides how long idle environments are kept, and when one is started ahead;
 - a start that fails fails the waiting requests, once, and is not repeated before `_Failure.until_s`; but an init that
@@ -25,6 +26,7 @@ from thawd.environments.init_phase import InitError
 from thawd.environments.version import Version
 from thawd.errors import ServiceException, TooManyRequestsException
 from thawd.invocation import Invocation
+from thawd.scheduling.cores import Share
 from thawd.scheduling.keep_alive import FixedPolicy, Keeper, Policy
 from thawd.scheduling.room import Room
 from thawd.system.retry import backoff_s
@@ -77,6 +79,7 @@ class Pool:
         version: the version whose environments these are.
         retired: whether a newer version serves; environments end as they become idle.
         provisioned: environments to be kept initialised.
+        share: what its invocations use of the cores.
         on_started: called each time an environment has started.
         empty: set while there is no environment and none is starting.
     """
@@ -105,6 +108,7 @@ class Pool:
         self.empty = asyncio.Event()
         self.empty.set()
         self._room = room
+        self._cores = room.cores
         self._max_waiting = max_waiting
         self._spawn_task = spawn_task
         self._idle: list[Environment] = []
@@ -123,6 +127,7 @@ class Pool:
         self._prewarmed_at_s: float | None = None
         self._reaper: asyncio.TimerHandle | None = None
         self._reaper_due_s = 0.0
+        self.share = Share()
 
     @property
     def waiting(self) -> int:
@@ -151,12 +156,10 @@ class Pool:
             TooManyRequestsException: the queue is full, or the deadline passed (429).
         """
         self._keeper.asked(time.monotonic())
-        while self._idle:
-            environment = self._idle.pop()
-            self._busy.add(environment)
-            if not environment.dying:
-                return Lease(environment, None)
-            self._end(environment)
+        if self._idle and not self.waiting and self._cores.passes(self.share):
+            environment = self._take_idle()
+            if environment is not None:
+                return self._lease(environment, None)
         if self.retired:
             raise PoolRetiredError
         if self._backs_off() and not self.all():
@@ -171,8 +174,8 @@ class Pool:
         loop = asyncio.get_running_loop()
         waiter: asyncio.Future[Lease] = loop.create_future()
         queue.append(waiter)
-        self.grow()
-        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter)
+        self._cores.queue(self, self.share)
+        timer = loop.call_later(invocation.queue_deadline - time.monotonic(), self._expire, waiter, invocation)
         try:
             return await waiter
         except BaseException:
@@ -185,12 +188,17 @@ class Pool:
                 queue.remove(waiter)
                 self._check_at_rest()
 
-    def _expire(self, waiter: asyncio.Future[Lease]) -> None:
-        """The deadline of a waiting request has passed: throttle it, unless an environment is starting for it."""
+    def _expire(self, waiter: asyncio.Future[Lease], invocation: Invocation) -> None:
+        """The deadline of a waiting request has passed: throttle it, unless an environment is starting for it.
+
+        A request that waits for a core may wait as long as its function may run, too: if it were let in, it would be
+        slowed down instead, and that time would count as its own.
+        """
         if waiter.done():
             return
-        if self._starting:
-            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter)
+        last_s = invocation.queue_deadline + self.version.function.timeout_s
+        if self._starting or (self._cores.holds(self) and time.monotonic() < last_s):
+            asyncio.get_running_loop().call_later(_EXPIRY_RECHECK_S, self._expire, waiter, invocation)
         else:
             waiter.set_exception(_throttled("no execution environment became free in time"))
 
@@ -201,6 +209,7 @@ class Pool:
             return  # the environment died meanwhile
         self._unused_deaths = 0
         self._busy.discard(environment)
+        self._cores.ended(environment)
         if self.retired or environment.dying or (not environment.provisioned and self._room.must_yield(self)):
             self._end(environment)
         else:
@@ -208,13 +217,31 @@ class Pool:
         self._check_at_rest()
 
     def grow(self) -> None:
-        """Start an environment for each request that waits and each missing provisioned one, while there is room."""
+        """Start an environment for each request in line and each missing provisioned one, while there is room."""
         if self.retired or self._backs_off():
             return
         while self._missing_provisioned() > 0 and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=True))
-        while self._starting < self.waiting and self._room.reserve(self):
+        if self.wants_core():
+            self._cores.queue(self, self.share)
+
+    def wants_core(self) -> bool:
+        """See `Candidate`."""
+        if not self.waiting:
+            return False
+        return bool(self._idle) or (self._starting < self.waiting and not self.retired and not self._backs_off())
+
+    def let_in(self) -> bool:
+        """See `Candidate`."""
+        environment = self._take_idle()
+        if environment is not None:
+            if self._give(environment, None):
+                return True
+            self._keep_idle(environment)
+        elif self._starting < self.waiting and self._room.reserve(self):
             self._spawn_task(self._begin_start(provisioned=False))
+            return True
+        return False
 
     async def provision(self) -> None:
         """Start the provisioned environments and wait until each is ready or has failed."""
@@ -245,7 +272,7 @@ class Pool:
         """See `Tenant`."""
         if self.retired or self._backs_off():
             return False
-        return self._missing_provisioned() > 0 or self._starting < self.waiting
+        return self._missing_provisioned() > 0 or (not self._idle and self._starting < self.waiting)
 
     def is_urgent(self) -> bool:
         """See `Tenant`."""
@@ -262,6 +289,7 @@ class Pool:
     def retire(self) -> None:
         """End idle environments now, busy ones when they become idle, and start none any more."""
         self.retired = True
+        self._cores.leave(self)
         if self._reaper is not None:
             self._reaper.cancel()
         for environment in list(self._idle):
@@ -293,6 +321,7 @@ class Pool:
         """Count a start, in room reserved before; the coroutine that is returned does the start."""
         self._starting += 1
         self._starting_provisioned += provisioned
+        self._cores.start_began(self.share, self.version)
         self.empty.clear()
         return self._start(provisioned=provisioned)
 
@@ -310,6 +339,7 @@ class Pool:
         finally:
             self._starting -= 1
             self._starting_provisioned -= provisioned
+            self._cores.start_ended(self.version, environment)
             if environment is None:
                 self._room.release(self)
                 self._check_at_rest()
@@ -356,21 +386,50 @@ class Pool:
         self.grow()
 
     def _available(self, environment: Environment, *, init_ms: float | None) -> None:
-        """Lease the environment to the first waiting request, else keep it idle."""
+        """An environment can be leased: to the request for which it was started, else in turn.
+
+        Args:
+            environment: the environment.
+            init_ms: how long its start took, milliseconds; None: it was not started for a request.
+        """
+        if init_ms is not None and self._give(environment, init_ms):
+            return
+        self._keep_idle(environment)
+        if self.waiting:
+            self._cores.queue(self, self.share)
+        elif not environment.provisioned and self._room.should_yield(self):
+            self._end(environment)
+        if environment in self._idle and not environment.provisioned and self._reaper is None:
+            self._schedule_reaping()  # else the reaper runs sooner: this environment is due after all others
+
+    def _take_idle(self) -> Environment | None:
+        """The environment used last, which is no longer idle then; those that are dying are ended."""
+        while self._idle:
+            environment = self._idle.pop()
+            if not environment.dying:
+                return environment
+            self._busy.add(environment)
+            self._end(environment)
+        return None
+
+    def _keep_idle(self, environment: Environment) -> None:
+        environment.idle_since = time.monotonic()
+        self._idle.append(environment)
+
+    def _give(self, environment: Environment, init_ms: float | None) -> bool:
+        """Lease the environment to the first waiting request; False when there is none."""
         for queue in (self._waiting, self._waiting_asynchronous):
             while queue:
                 waiter = queue.popleft()
                 if not waiter.done():
-                    self._busy.add(environment)
-                    waiter.set_result(Lease(environment, init_ms))
-                    return
-        environment.idle_since = time.monotonic()
-        self._idle.append(environment)
-        if not environment.provisioned:
-            if self._room.should_yield(self):
-                self._end(environment)
-            elif self._reaper is None:  # else the reaper runs sooner: this environment is due after all others
-                self._schedule_reaping()
+                    waiter.set_result(self._lease(environment, init_ms))
+                    return True
+        return False
+
+    def _lease(self, environment: Environment, init_ms: float | None) -> Lease:
+        self._busy.add(environment)
+        self._cores.began(self.share, environment)
+        return Lease(environment, init_ms)
 
     def _end(self, environment: Environment, *, after_turns: int = 0) -> None:
         """End an environment; its room is released immediately, before the kernel has ended the process.
@@ -383,6 +442,7 @@ class Pool:
         if environment in self._idle:
             self._idle.remove(environment)
         self._busy.discard(environment)
+        self._cores.ended(environment)
         self._dying.add(environment)
         environment.dying = True
         _kill_after(environment, after_turns)
@@ -396,6 +456,7 @@ class Pool:
             if environment in self._idle:
                 self._idle.remove(environment)
             self._busy.discard(environment)
+            self._cores.ended(environment)
             self._room.release(self)
             if environment.served == 0 and not self.retired:
                 self._died_unused(InitError.of_exit(environment.child))

@@ -18,6 +18,7 @@ from thawd.environments.starts.spawner import Spawner
 from thawd.environments.version import Version
 from thawd.errors import NoRoomError
 from thawd.resources import Function
+from thawd.scheduling.cores import Cores
 
 ENVIRONMENTS_PER_CPU = 16
 MEMORY_SHARE = 0.8
@@ -82,8 +83,10 @@ class Room:
         patience_s: how long a function without any environment waits before a busy function has to give one up between
             two requests, seconds. A function with synchronous requests does not wait for one that has only
             asynchronous ones.
+        cores: lets requests in; None: it lets in all.
 
     Attributes:
+        cores: lets requests in.
         max_environments: most environments at a time.
         memory_mb: most of their memory limits together, MiB.
         storage: looks at the temporary folders of busy environments; None: nothing does.
@@ -97,11 +100,13 @@ class Room:
         memory_mb: int,
         max_environments: int,
         patience_s: float = 1.0,
+        cores: Cores | None = None,
     ) -> None:
         self._spawner = spawner
         self.memory_mb = memory_mb
         self.max_environments = max_environments
         self._patience_s = patience_s
+        self.cores = cores or Cores()
         self._functions = dict(functions)
         self._count: dict[Tenant, int] = {}
         self._used_mb = 0

@@ -9,6 +9,7 @@ from typing import Any
 from thawd.environments.starts.origin import Origin
 from thawd.environments.starts.spawner import Spawner
 from thawd.invocation import StartKind
+from thawd.scheduling.cores import CORE
 from thawd.scheduling.entries import FunctionEntry, VersionEntry
 from thawd.telemetry.metrics import FunctionMetrics
 
@@ -43,6 +44,7 @@ def _of_version(entry: VersionEntry, metrics: FunctionMetrics, spawner: Spawner)
         "environments": dict(NO_ENVIRONMENTS) if pool is None else pool.counts(),
         "keep_alive": None if pool is None else {"policy": entry.function.keep_alive, **pool.keeping()},
         "waiting": 0 if pool is None else pool.waiting,
+        "cores_each": None if pool is None or pool.share.load is None else pool.share.load / CORE,
     }
 
 

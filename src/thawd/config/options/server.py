@@ -48,6 +48,13 @@ SERVER = (
         "from the machine",
     ),
     Option(
+        "admission",
+        kinds.choice("cores", "all"),
+        "Which requests run at once. `cores`: as many as the processor cores carry, by what their functions have used; "
+        "further requests wait in line. Handlers that wait for a network do not count. `all`: every request for which "
+        "there is an environment or room for one.",
+    ),
+    Option(
         "memory_mb",
         kinds.whole(128, 16_777_216),
         "Memory budget of all execution environments together, in MiB.",

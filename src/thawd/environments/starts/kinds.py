@@ -82,8 +82,16 @@ class Thawable:
 class Starter:
     """Starts environments and templates of any version on this machine."""
 
-    def __init__(self, launcher: Launcher, *, limiter: MemoryLimiter, services: ServiceHandler) -> None:
+    def __init__(
+        self,
+        launcher: Launcher,
+        *,
+        limiter: MemoryLimiter,
+        services: ServiceHandler,
+        on_spawned: Callable[[Environment], None],
+    ) -> None:
         self._launcher = launcher
+        self._on_spawned = on_spawned
         self._limiter = limiter
         self._services = services
         self._suspender = Suspender(launcher.children)
@@ -307,6 +315,7 @@ class Starter:
         function = environment.version.function
         try:
             environment.adopt(child)
+            self._on_spawned(environment)
             watched = MemoryLimit(child.pid, limit_mib=function.memory_mb)
             if environment.kind == StartKind.COLD:
                 watched = self._limit(environment, child)

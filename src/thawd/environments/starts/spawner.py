@@ -42,7 +42,11 @@ _NO_ROOM = (errno.EAGAIN, errno.ENOMEM)
 
 
 class Spawner:
-    """Starts environments of any version on this machine."""
+    """Starts environments of any version on this machine.
+
+    Attributes:
+        on_spawned: called with an environment once its process runs, before it is ready.
+    """
 
     def __init__(
         self,
@@ -54,7 +58,8 @@ class Spawner:
         report: Callable[[str], None] = complain,
     ) -> None:
         self._launcher = launcher
-        self._starter = Starter(launcher, limiter=limiter, services=services)
+        self.on_spawned: Callable[[Environment], None] = lambda environment: None
+        self._starter = Starter(launcher, limiter=limiter, services=services, on_spawned=self._spawned)
         self._metrics = metrics
         self._report = report
         self._snapshots: Snapshots | None = None
@@ -63,6 +68,9 @@ class Spawner:
         self._retired: set[tuple[str, int]] = set()
         self._tasks: set[asyncio.Task[None]] = set()
         self._is_crowded = False  # the last start found no process or memory left
+
+    def _spawned(self, environment: Environment) -> None:
+        self.on_spawned(environment)
 
     def use_snapshots(self, engine: Engine, store: SnapshotStore) -> None:
         """Freeze versions from now on, and thaw their images."""

@@ -21,6 +21,7 @@ from thawd.environments.starts.snapshots import Engine, NoEngineError
 from thawd.environments.starts.spawner import Spawner
 from thawd.errors import unexpected
 from thawd.publishing.build import Builder
+from thawd.scheduling.cores import Cores, can_measure, processor_cores
 from thawd.scheduling.dispatcher import Dispatcher
 from thawd.scheduling.room import Room, default_max_environments, default_memory_mb
 from thawd.server.exclusive_resources import StartError
@@ -86,6 +87,7 @@ class ExecutionSubsystem:
         if server.snapshots != "off":
             self._set_up_snapshots(engine, settings)
         self.room = _room(settings, self.spawner)
+        self.spawner.on_spawned = self.room.cores.spawned
         self.spawn_task = spawn_task
         self.dispatcher = Dispatcher(
             self.room, self.spawner, metrics, max_waiting=server.max_waiting, spawn_task=spawn_task
@@ -132,6 +134,7 @@ class ExecutionSubsystem:
             "max_environments": self.room.max_environments,
             "memory_mb": self.room.memory_mb,
             "memory_limit": self._limiter_kind,
+            "admission": self.room.cores.describe(),
         }
 
     @property
@@ -212,6 +215,7 @@ def _room(settings: Settings, spawner: Spawner) -> Room:
         functions=settings.functions,
         memory_mb=server.memory_mb or default_memory_mb(),
         max_environments=server.max_environments or default_max_environments(),
+        cores=Cores(processor_cores if server.admission == "cores" and can_measure() else None),
     )
     required = config.required_environments(settings)
     if required > found.max_environments:
