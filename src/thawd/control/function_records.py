@@ -168,7 +168,7 @@ class Alias(msgspec.Struct, omit_defaults=True):
         return {self.version: 1.0 - sum(self.weights.values()), **self.weights}
 
     def document(self, function: str) -> dict[str, Any]:
-        """As ``AliasConfiguration``."""
+        """The alias as the API's ``AliasConfiguration``."""
         made: dict[str, Any] = {
             "AliasArn": function_arn(function, self.name),
             "Name": self.name,
@@ -199,16 +199,16 @@ class Family(msgspec.Struct, omit_defaults=True):
     Attributes:
         name: name of the function.
         declared: whether thawd.toml declares the function; then only what the API adds to it is stored.
-        shadows: whether a function of this name was also made through the API; then nothing is stored of this one.
+        shadows: whether a function of this name was also made through the API; then this record is not stored.
         versions: by number, ``$LATEST`` among them.
         aliases: by name.
         last_version: the highest version number ever used.
         reserved: reserved concurrency; None: none.
         provisioned: requested provisioned environments, by qualifier.
-        provisioned_modified: when that number was last changed, by qualifier.
+        provisioned_modified: when the number in `provisioned` was last changed, by qualifier.
         event_configs: event invoke configurations as the API received them, by qualifier.
         urls: function URL configurations as the API received them, by qualifier.
-        policies: by qualifier, ``$LATEST`` for the function itself.
+        policies: resource-based policies, by qualifier; ``$LATEST`` stands for the function itself.
         tags: keys and values.
         recursion: ``Terminate`` or ``Allow``.
         runtime_updates: runtime management configuration, by qualifier.

@@ -1,4 +1,4 @@
-"""Receives request bodies and verifies their digests: writes objects to the disk as they arrive, parses XML documents."""
+"""Receives request bodies and verifies their digests: writes objects to the disk as they arrive, parses documents."""
 
 from __future__ import annotations
 
