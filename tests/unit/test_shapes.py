@@ -63,7 +63,7 @@ def test_a_path_that_no_operation_has_and_a_method_that_none_takes_are_told_apar
     assert unknown.value.message == "No operation of the Lambda API has the path /2015-03-31/nothing"
     with pytest.raises(MethodNotAllowedException) as wrong:
         shapes.find("PATCH", "/2015-03-31/functions/f", "")
-    assert wrong.value.message == "/2015-03-31/functions/f takes DELETE, GET, not PATCH"
+    assert wrong.value.message == "/2015-03-31/functions/f accepts DELETE, GET, not PATCH"
 
 
 # Where members stand.

@@ -40,7 +40,7 @@ class StateReason(msgspec.Struct, frozen=True, omit_defaults=True):
 
     Attributes:
         state: for example ``Active`` or ``Successful``.
-        reason: for people.
+        reason: an explanation for people.
         code: the API's reason code, for programs.
     """
 
@@ -152,7 +152,7 @@ class Alias(msgspec.Struct, omit_defaults=True):
     Attributes:
         name: name of the alias.
         version: the version that it points to.
-        description: for people.
+        description: free text.
         weights: shares of other versions, 0 to 1.
         revision: see `new_revision`.
     """

@@ -44,7 +44,7 @@ class SourceMapping(msgspec.Struct, omit_defaults=True):
 
     @property
     def name(self) -> str:
-        """The mapping's name for people, ``FUNCTION/QUEUE``."""
+        """The mapping's readable name, ``FUNCTION/QUEUE``."""
         qualified = self.function if self.qualifier is None else f"{self.function}:{self.qualifier}"
         return f"{qualified}/{self.source.rpartition(':')[2]}"
 

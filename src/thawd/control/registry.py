@@ -34,10 +34,10 @@ class LayerVersion(msgspec.Struct, omit_defaults=True):
         unzipped_bytes: size of the unpacked files, bytes.
         package: name of its package.
         created: when the version was published; see `function_records.now_text`.
-        description: for people.
+        description: free text.
         runtimes: compatible runtimes.
         architectures: compatible architectures.
-        license: for people.
+        license: free text.
         statements: statements of its policy.
         revision: revision id of its policy.
     """

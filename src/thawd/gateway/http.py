@@ -228,7 +228,7 @@ def _too_large(limit_bytes: int, operation: str) -> RequestTooLargeException:
 
 
 async def respond(send: Send, status: int, headers: Iterable[tuple[bytes, bytes]], body: bytes = b"") -> None:
-    """Send a whole answer."""
+    """Send a complete answer."""
     headers = [*headers, (b"content-length", str(len(body)).encode())]
     await send({"type": "http.response.start", "status": status, "headers": headers})
     await send({"type": "http.response.body", "body": body})

@@ -66,5 +66,5 @@ class Streamed:
     ) -> None:
         if not self._running.done():
             self._running.cancel()
-        # An error is ignored here: `result` has raised it already, or the client is gone and nobody needs it.
+        # An error is ignored here: `result` has raised it already, or the client has disconnected.
         await asyncio.gather(self._running, return_exceptions=True)

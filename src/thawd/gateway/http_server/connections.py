@@ -409,7 +409,7 @@ class Connection(HttpToolsProtocol):
         return self.cycle is not None and self.cycle.response_complete
 
     def _is_at_work(self) -> bool:
-        """Whether the application still has to answer and has not been notified that the client is gone."""
+        """Whether the application still has to answer and has not been notified that the client has disconnected."""
         return self.cycle is not None and not self.cycle.response_complete and not self.cycle.disconnected
 
     def close_after_answer(self) -> None:
@@ -446,7 +446,7 @@ class Connection(HttpToolsProtocol):
         self._begin_discarding()
 
     def _refuse(self, status: int, message: str) -> None:
-        """Answer instead of the application unless it has begun to answer; it is notified that the client is gone."""
+        """Answer instead of the application, unless it has begun to answer; to it, the client has disconnected."""
         cycle = self.cycle
         is_at_work = cycle is not None and not cycle.response_complete
         if self.transport.is_closing() or (not self._is_in_head and self._has_answered()):

@@ -146,7 +146,7 @@ class Connections:
         self._resting.pop(connection, None)
 
     def rest(self, connection: Limited) -> None:
-        """Mark the connection as resting: it has no request to serve any more."""
+        """Mark the connection as resting: it has no request to serve at present."""
         if connection in self._open:
             self._resting[connection] = None
 
@@ -177,7 +177,7 @@ class Connections:
         self._sending.pop(connection, None)
 
     def hold(self, connection: Limited, size: int) -> bool:
-        """Set the bytes held for a connection to `size`; False: all connections together hold too much."""
+        """Set the bytes held for a connection to `size`; False: all connections together exceed the limit."""
         self._held_bytes += size - connection.held_bytes
         connection.held_bytes = size
         return self._held_bytes <= self.limits.held_bytes

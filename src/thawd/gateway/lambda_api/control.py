@@ -117,7 +117,7 @@ class ControlApi:
         except ClientGoneError:
             return
         except Exception as error:  # a bug in thawd is answered as AWS answers its own failures
-            # The error's text is left out, since it may hold values of the request.
+            # The error's text is omitted, since it may contain values from the request.
             failure = f"failed inside thawd: {type(error).__name__}"
             self._complain(f"thawd: {scope['method']} {scope['path']} {failure}")
             await respond_error(send, ServiceException(f"The request {failure}"), request_id=request_id)

@@ -193,7 +193,7 @@ def header_text(value: Any) -> str:
 
 
 def cookie_values(values: Any) -> list[str]:
-    """The ``cookies`` of an answer, each for a ``Set-Cookie`` header of its own.
+    """The ``cookies`` of an answer, each for a separate ``Set-Cookie`` header.
 
     Raises:
         MalformedResponseError: the cookies cannot be sent.

@@ -58,11 +58,11 @@ class S3Request:
             raise S3Error(501, "NotImplemented", f"This operation is not supported: {self.method} with ?{unknown[0]}")
 
     def common_headers(self) -> Headers:
-        """The headers that every answer carries."""
+        """The headers that every answer has."""
         return [(b"x-amz-request-id", self._request_id.encode())]
 
     async def answer(self, status: int, headers: Headers | None = None, body: bytes = b"") -> None:
-        """Send a whole answer."""
+        """Send a complete answer."""
         await respond(self.send, status, [*self.common_headers(), *(headers or [])], body)
 
     async def refuse(self, error: S3Error) -> None:

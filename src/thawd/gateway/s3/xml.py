@@ -105,7 +105,7 @@ def elements(fields: Mapping[str, str | bytes]) -> str:
 
 
 def document(name: str, inner: str) -> bytes:
-    """A whole document: a root element with S3's namespace around `inner`."""
+    """A complete document: a root element with S3's namespace around `inner`."""
     return (XML_HEAD + f'<{name} xmlns="{_NAMESPACE}">{inner}</{name}>').encode()
 
 
@@ -119,6 +119,6 @@ def _text(value: str | bytes) -> str:
 
 
 def _xml_text(value: str) -> str:
-    """`value` escaped for XML; characters that XML 1.0 cannot hold become U+FFFD."""
+    """`value` escaped for XML; characters that XML 1.0 does not allow become U+FFFD."""
     clean = "".join(char if char >= " " or char in "\t\n\r" else "\ufffd" for char in value)
     return escape(clean, {"\r": "&#13;"}).encode("utf-8", "replace").decode()
