@@ -93,7 +93,7 @@ class Table:
             ServiceError: there is no such table, or the item or key cannot be stored.
         """
         if not isinstance(item, dict):
-            raise TypeError("an item is a dict, not a %s" % type(item).__name__)
+            raise TypeError("an item must be a dict, not a %s" % type(item).__name__)
         _connection.call({"op": "table.put", "table": self.name, "key": _text(key)}, json.dumps(item).encode())
 
     def get(self, key: str) -> Optional[Dict[str, Any]]:
