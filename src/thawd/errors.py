@@ -160,7 +160,7 @@ class ResourceNotReadyException(ThawdError):
 
 
 class AccessDeniedException(ThawdError):
-    """The request has no key or a wrong one, or it comes for a host or from a web page that is refused (HTTP 403)."""
+    """The request has no key or a wrong one, or its host or origin is not allowed (HTTP 403)."""
 
     type = "AccessDeniedException"
     status = 403

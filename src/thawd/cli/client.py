@@ -45,9 +45,7 @@ def request(
             answer = connection.getresponse()
             return answer.status, {name.lower(): value for name, value in answer.getheaders()}, answer.read()
     except (http.client.IncompleteRead, ConnectionResetError, BrokenPipeError) as error:
-        fail(
-            f"the server at {host}:{port} closed the connection before it answered ({error or type(error).__name__})"
-        )
+        fail(f"the server at {host}:{port} closed the connection before it answered ({error or type(error).__name__})")
     except http.client.HTTPException as error:
         fail(
             f"the answer from {host}:{port} is not valid HTTP ({error!r}); find out which program uses the port, or "

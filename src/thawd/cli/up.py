@@ -30,7 +30,9 @@ from thawd.system import threads
     "--host",
     help="Address to listen on; overrides server.host. Needs server.key unless it is a loopback address.",
 )
-@click.option("--port", type=click.IntRange(0, 65535), help="Port to listen on; overrides server.port. 0 chooses a free port.")
+@click.option(
+    "--port", type=click.IntRange(0, 65535), help="Port to listen on; overrides server.port. 0 chooses a free port."
+)
 @click.option("--user", help="If started as root: switch to this user before serving. Overrides server.user.")
 @click.option("--watch", is_flag=True, help="Republish a function when its code changes.")
 @click.option(

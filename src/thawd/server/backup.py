@@ -302,8 +302,8 @@ def require_whole(data: Path) -> None:
     if unfinished.exists():
         raise StoreError(
             f"{data}: a restore into this folder was interrupted; finish it with "
-            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to start without "
-            "the rest of the backup"
+            f"`thawd restore --replace {os.fsdecode(unfinished.read_bytes())}`, or remove {unfinished} to start "
+            "without the rest of the backup"
         )
 
 

@@ -356,6 +356,6 @@ def _adopt_orphans() -> None:
     if prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) < 0:
         reason = os.strerror(ctypes.get_errno())
         complain(
-            f"thawd: prctl(PR_SET_CHILD_SUBREAPER) was refused ({reason}); processes that functions detach may continue "
-            "to run when their environments have ended"
+            f"thawd: prctl(PR_SET_CHILD_SUBREAPER) was refused ({reason}); processes that functions detach may "
+            "continue to run when their environments have ended"
         )

@@ -178,8 +178,8 @@ def _find_limiter(*, cpu_limits: bool) -> memory.MemoryLimiter:
     with_cpu = cpu.with_cpu_limits(limiter) if cpu_limits else None
     if cpu_limits and with_cpu is None:
         complain(
-            "thawd: cpu_limits is set, but environments have no CPU limit, because there is no writable cgroup with the "
-            "cpu controller; run thawd as root, or in a systemd service with Delegate=yes"
+            "thawd: cpu_limits is set, but environments have no CPU limit, because there is no writable cgroup with "
+            "the cpu controller; run thawd as root, or in a systemd service with Delegate=yes"
         )
     return process_limit.with_process_limits(with_cpu or limiter)
 

@@ -332,8 +332,7 @@ def _set_object(key: Any, saved: tuple[dict[str, Any], str | None]) -> None:
 
 
 def _reduce_container(obj: Any) -> Any:
-    """Save a dict or list of a class of moto. pickle would restore it with the class's methods; these have side effects.
-    """
+    """Save a dict or list of one of moto's classes. pickle would fill it by the class's methods, with side effects."""
     if not type(obj).__module__.startswith("moto.") or isinstance(obj, collections.OrderedDict):
         return NotImplemented
     items = list(list.__iter__(obj)) if isinstance(obj, list) else dict(dict.items(obj))

@@ -1,6 +1,6 @@
 """A program: the private server of `thawd bench`, which serves one function under given conditions.
 
-    python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
+python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
 """
 
 from __future__ import annotations
