@@ -213,7 +213,7 @@ def test_a_data_folder_that_is_there_is_made_its_owners_alone_and_that_is_told_o
     open_to_others(waiting.data)
     (waiting.data / "theirs").write_text("")
     with waiting.up() as running:
-        assert any("holds files of other programs (theirs)" in line for line in running.output)
+        assert any("contains files of other programs (theirs)" in line for line in running.output)
         left = {name for name, mode in modes(waiting.data).items() if mode & 0o077}
         assert left == {".", "theirs"}
 
@@ -251,6 +251,6 @@ def test_a_data_folder_of_another_user_is_refused_and_root_is_told(waiting: Proj
     assert "belongs to the user number 12345, who could read" in done.stderr
     assert "chown -R" in done.stderr
     with waiting.up() as running:
-        assert any("who can change what thawd runs as root" in line for line in running.output)
+        assert any("who can change the code that thawd runs as root" in line for line in running.output)
         assert accept(running, 1)
         (waiting.root / "gate").touch()

@@ -149,7 +149,7 @@ def test_arrivals_of_a_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         ("1\nsoon\n", "line 2"),
-        ("# nothing\n", "no arrivals"),
+        ("# nothing\n", "no arrival times"),
         ("1\nnan\n3\n", "line 2"),
         ("1\n2\ninf\n", "line 3"),
         ("1,5\n2,-7\n", "line 2"),

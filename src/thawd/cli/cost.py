@@ -70,7 +70,9 @@ class CostOptions:
 @click.option(
     "--report", metavar="FILE", help="Use the REPORT lines in this log of thawd or Lambda; - reads standard input."
 )
-@click.option("--bench", type=_PATH, help="Use this file, written by `thawd bench --json`; needs FUNCTION or --memory.")
+@click.option(
+    "--bench", type=_PATH, help="Use the measurements in this file of `thawd bench --json`; needs FUNCTION or --memory."
+)
 @click.option(
     "--memory", "memory_mb", type=click.IntRange(128, 10_240), help="With --bench: memory of the function in MB."
 )

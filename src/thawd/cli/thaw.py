@@ -20,9 +20,9 @@ from thawd.cli.options import examples
 def thaw(image: Path, arguments: tuple[str, ...]) -> None:
     """Continue the process that was frozen into IMAGE.
 
-    The process called `thawd.snapshot.freeze`, and it continues after that call. It gets ARGUMENTS, and this command's
-    environment variables and standard streams. The exit status is that of the process, or 120 if the image does not
-    fit this machine, or 121 if a stage of the thaw failed.
+    The process froze itself with `thawd.snapshot.freeze`, and it continues after that call. It gets ARGUMENTS, and this
+    command's environment variables and standard streams. The exit status is that of the process, or 120 if the image
+    does not fit this machine, or 121 if a stage of the thaw failed.
     """
     from thawd.snapshot import engine
 

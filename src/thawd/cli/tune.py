@@ -30,7 +30,7 @@ _PATH = click.Path(path_type=Path)
     "--memory",
     "sizes_mb",
     metavar="MB,MB,…",
-    help="Sizes to try. Default: Lambda's usual sizes, up to the one that gets all CPUs of this machine.",
+    help="Sizes to try. Default: those of Lambda's usual sizes for which this machine has enough CPUs.",
 )
 @click.option(
     "-p",
@@ -75,9 +75,9 @@ _PATH = click.Path(path_type=Path)
 def tune(**options: Any) -> None:
     """Find the best memory size for FUNCTION by running it.
 
-    FUNCTION runs at several memory sizes, each time with cold, restored and warm environments. The result names the
-    cheapest size, the fastest one and a balanced one. A private server is started for each size, and its environments
-    get the CPU share that Lambda allots to the memory. A running server is not affected.
+    FUNCTION runs at several memory sizes, and at each size in cold, restored and warm environments. The result names
+    the cheapest size, the fastest one and a balanced one. A private server is started for each size, and its
+    environments get the CPU share that Lambda allots to the memory. A running server is not affected.
     """
     import msgspec
 
