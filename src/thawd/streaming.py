@@ -1,4 +1,6 @@
-"""Response streaming: handlers that send their answer part by part. Standard library only, Python 3.9.
+"""Response streaming: handlers that send their answer part by part.
+
+This module uses only the standard library, and supports Python 3.9.
 
 ::
 
@@ -88,7 +90,7 @@ class Stream:
         """Set the content type of an answer without status and headers. Call it before the first `write`.
 
         Raises:
-            StreamError: a part was written already, or `set_status` was called; its headers take the content type.
+            StreamError: a part was written already, or `set_status` was called; put the type into its headers.
             ValueError: `content_type` is not 1 to 256 printable ASCII characters.
         """
         if not 1 <= len(content_type) <= 256 or not (content_type.isascii() and content_type.isprintable()):

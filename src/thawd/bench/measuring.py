@@ -237,7 +237,7 @@ async def _function_ready(client: StatusClient, name: str) -> None:
 
 
 async def _prepare_environments(plan: Plan, client: StatusClient, requests: Requests) -> None:
-    """Wait, and send uncounted requests, until the environments exist from which the load is to begin."""
+    """Bring the environments into the state in which the load is to begin: wait, or send uncounted requests."""
     assert plan.served is not None
     name = plan.served.function
 

@@ -62,7 +62,7 @@ def path(kind: str, d: str) -> Shape:
 
 
 def text(kind: str, words: str, *, x: object, y: object, anchor: str | None = None, **more: object) -> Shape:
-    """Text with a CSS class; `anchor` names the end of the text that is at `x`, by default its start."""
+    """Text with a CSS class. `anchor` says which point of the text is placed at `x`; by default its start."""
     return Shape("text", {"class": kind, **more, "x": x, "y": y, "text-anchor": anchor}, words)
 
 
@@ -80,7 +80,7 @@ class Scale:
 
 
 def linear(largest: float, *, whole: bool = False, unit: str = "") -> Scale:
-    """A linear scale from 0 to a little more than `largest`, in round steps, with `whole` in whole numbers."""
+    """A linear scale from 0 to a little more than `largest`, in round steps. If `whole`, steps are whole numbers."""
     largest = largest if largest > 0 else 1.0
     step = 10 ** math.floor(math.log10(largest / 4))
     step *= next(factor for factor in (1, 2, 5, 10) if largest / (step * factor) <= 5.5)

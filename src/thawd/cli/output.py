@@ -28,7 +28,7 @@ def sigpipe(disposition: signal.Handlers) -> Iterator[None]:
 
 
 def discard_unwritable_output() -> None:
-    """Discard buffered output that cannot be written to a full disk or closed pipe, or Python reports it at exit."""
+    """Discard buffered output that a full disk or closed pipe refuses. Otherwise Python would report it at exit."""
     for stream in (sys.stdout, sys.stderr):
         try:
             if stream is not None:

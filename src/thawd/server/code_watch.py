@@ -27,7 +27,7 @@ class CodeWatcher:
     The watch is set up before each call, so no change is missed.
 
     Args:
-        settings: returns the configuration in force.
+        settings: returns the current configuration.
         reload: publishes what has changed; never raises.
     """
 

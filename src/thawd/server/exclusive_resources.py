@@ -1,4 +1,4 @@
-"""Takes what only one server can use: a port and a data folder. A conflict is reported before anything else starts."""
+"""Takes the resources that only one server can use, a port and a data folder, and reports conflicts before a start."""
 
 from __future__ import annotations
 

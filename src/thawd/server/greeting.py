@@ -1,4 +1,4 @@
-"""Lines that `thawd up` prints once it serves: one for each function, bucket, route, queue, schedule, URL and table."""
+"""Lines that `thawd up` prints when it is ready: one for each function, bucket, route, queue, schedule, URL, table."""
 
 from __future__ import annotations
 

@@ -81,7 +81,7 @@ class Server:
 
         Args:
             watch: republish a function when a file of its code changes.
-            ready_file: receives a JSON document with ``url`` and ``pid`` once everything is served.
+            ready_file: a JSON document with ``url`` and ``pid`` is written to it when the server is ready.
 
         Raises:
             StartError: the server cannot start; the message says why.
@@ -272,7 +272,7 @@ def run(settings: Settings, *, environ: Mapping[str, str], watch: bool, ready_fi
         settings: the configuration.
         environ: the platform's environment variables.
         watch: republish a function when its code changes.
-        ready_file: written once everything is served.
+        ready_file: written when the server is ready.
         aws: which other AWS services functions use: ``none``, ``local`` (emulated) or ``real`` (the user's account).
 
     Raises:

@@ -35,7 +35,7 @@ class ControlSubsystem:
     Args:
         state: the state file.
         execution: runs functions.
-        settings: returns the configuration in force.
+        settings: returns the current configuration.
         url: returns the URL of the server.
         urls: function URLs.
         budget: memory for request bodies.

@@ -201,7 +201,7 @@ def _needed(settings: Settings, program: Path | None) -> list[Path] | None:
 
 
 def _room(settings: Settings, spawner: Spawner) -> Room:
-    """Create the account of the machine's memory and environments.
+    """Create the object that accounts for the machine's memory and number of environments.
 
     Raises:
         StartError: the machine can run fewer environments than the configuration needs.

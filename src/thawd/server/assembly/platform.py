@@ -59,7 +59,7 @@ class Platform:
         closing: closes open resources when the server ends.
 
     Attributes:
-        settings: the configuration in force.
+        settings: the current configuration.
         url: URL of the server.
         stores: the state file, tables and remote buckets.
         execution: runs functions.

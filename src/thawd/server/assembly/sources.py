@@ -39,7 +39,7 @@ class SourceSubsystem:
         registry: stores which sources are paused.
         dispatcher: runs functions.
         state: the state file.
-        settings: returns the configuration in force.
+        settings: returns the current configuration.
         wake: called with the functions that have new events in the queue.
         sqs: endpoint URL of SQS; None: the endpoint in the AWS configuration of this process.
         buckets: remote buckets.

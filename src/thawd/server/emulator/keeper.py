@@ -127,7 +127,7 @@ class Keeper:
         self._last = saved.pickled
 
     def _hold(self) -> None:
-        """Let no request start, and wait for running ones, but not for long.
+        """Let no request start, and wait for a limited time until none is running.
 
         If one still runs then, the saved state may contain half of its changes. The next save corrects that.
         """

@@ -1,4 +1,4 @@
-"""A program: the private server of `thawd bench`, which serves one function under given conditions.
+"""The program that runs the private server of `thawd bench`, which serves one function under given conditions.
 
 python -m thawd.server.measurement.bench CONDITIONS_AS_JSON
 """

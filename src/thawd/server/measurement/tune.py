@@ -1,4 +1,4 @@
-"""A program: the private server of `thawd tune`, which serves a function at one memory size with its CPU share.
+"""The program that runs the private server of `thawd tune`: a function at one memory size, with its CPU share.
 
 It serves the function three times: as configured, to measure warm invocations; without a snapshot and with a snapshot,
 in environments that are stopped as soon as they are idle, so that each invocation starts a new one.
