@@ -147,7 +147,7 @@ def test_what_was_saved_is_told_of_at_the_next_start(waiting: Project, trouble: 
         assert running.process.wait(DEADLINE_S) == 1
         (saved,) = waiting.data.glob("thawd.db.rescued-*")
         assert stat.S_IMODE(saved.stat().st_mode) == 0o600
-        running.until_said(f"are saved in {saved}")
+        running.until_said(f"is saved in {saved}")
     with waiting.up() as running:
         assert any(f"mv {saved} {waiting.data / 'thawd.db'}" in line for line in running.output)
     with sqlite3.connect(saved) as rescued:
