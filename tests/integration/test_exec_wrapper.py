@@ -78,7 +78,7 @@ def test_a_wrapper_that_goes_on_beside_the_runtime_works_and_is_not_frozen(proje
 
 @pytest.mark.parametrize(
     ("wrapper", "said"),
-    [("/opt/nothing", "there is no such file"), ("/var/task/app.py", "chmod +x"), ("odd", "neither a program")],
+    [("/opt/nothing", "this file does not exist"), ("/var/task/app.py", "chmod +x"), ("odd", "neither an ELF program")],
 )
 def test_a_wrapper_that_cannot_be_executed_is_told_at_publication(project: Project, wrapper: str, said: str) -> None:
     project.code(HANDLER, "code/app.py")

@@ -264,7 +264,7 @@ def test_tables_of_others_and_of_a_newer_thawd_are_left_alone(
     sql.execute("CREATE TABLE newer (key text PRIMARY KEY, item json)")
     sql.execute("COMMENT ON TABLE newer IS 'table of thawd, schema 2'")
     tables = Tables({name: table_of(server, name) for name in ("theirs", "newer")})
-    for name, said in (("theirs", "was not made by thawd"), ("newer", "of a newer thawd")):
+    for name, said in (("theirs", "was not made by thawd"), ("newer", "by a newer thawd")):
         with pytest.raises(StoreError, match=said):
             asyncio.run(_count(tables, name))
     tables.close()

@@ -82,7 +82,7 @@ def _message(error: BaseException) -> str:
     except Exception as failure:  # a user's __str__ may itself fail
         return "<no message: __str__ raised %s>" % type(failure).__name__
     if len(message) > _LONGEST_MESSAGE:
-        return "%s... (%d characters in all)" % (message[:_LONGEST_MESSAGE], len(message))
+        return "%s... (%d characters in total)" % (message[:_LONGEST_MESSAGE], len(message))
     return message
 
 
