@@ -21,7 +21,7 @@ class Channels:
 
     Attributes:
         control: platform's end of the invocation channel, non-blocking.
-        services: platform's end of the channel for `thawd.table`, non-blocking.
+        services: platform's end of the channel for `thawd.table` and `thawd.bucket`, non-blocking.
         lifeline: platform's (write) end of a pipe; the kernel kills the process when it closes.
         output: platform's (read) end of the log pipe, non-blocking.
         process_ends: the process's ends, in the order of its arguments: control, services, lifeline, output.

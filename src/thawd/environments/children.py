@@ -85,9 +85,9 @@ class Children:
         self._note_session(pid)
         try:
             pidfd = os.pidfd_open(pid)
-        except ProcessLookupError:  # ended and reaped already
+        except ProcessLookupError:  # the process has ended and was reaped already
             self._ended(child)
-        except (AttributeError, OSError):  # not Linux, or no descriptors left: poll
+        except (AttributeError, OSError):  # this is not Linux, or no descriptors are left: poll instead
             loop.call_later(_POLL_S, self._poll, child)
         else:
             loop.add_reader(pidfd, self._readable, pidfd, child)
@@ -237,7 +237,7 @@ def _own_children() -> list[int]:
             int(pid) for task in Path("/proc/self/task").iterdir() for pid in (task / "children").read_text().split()
         ]
     except OSError:
-        return []  # not Linux, or a kernel without CONFIG_PROC_CHILDREN
+        return []  # this is not Linux, or the kernel was built without CONFIG_PROC_CHILDREN
 
 
 def owner_of(pid: int) -> str | None:

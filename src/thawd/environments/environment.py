@@ -1,4 +1,4 @@
-"""One execution environment: a process, one invocation at a time, a time limit enforced by killing.
+"""One execution environment: a process that runs one invocation at a time, and is killed at the function's time limit.
 
 The platform's end of the control channel is a plain asyncio protocol: it sends one frame for each invocation and gets
 one frame back. The standard output and error of the process arrive through a pipe. The platform reads this pipe until
@@ -53,7 +53,7 @@ class Environment:
         ready: a future; done when the process has reported that it can serve, or failed with InitError.
         child: its process, None until `adopt`.
         init_ms: time from the spawn until it was ready, milliseconds.
-        prepare_ms: the part of `init_ms` inside the process: init, fork or restore, with the after-restore hooks.
+        prepare_ms: the part of `init_ms` spent inside the process, on init, fork or restore and after-restore hooks.
         restored: whether it is a copy of a process in which the before-snapshot hooks have run.
         billed_restore_ms: the part of `init_ms` that Lambda bills for a restore: the runtime's repairs and the hooks;
             0 for an environment that was not restored.
@@ -131,7 +131,7 @@ class Environment:
 
     @property
     def extension_groups(self) -> list[int]:
-        """Process groups of its extensions."""
+        """The process groups of its extensions."""
         return [] if self._extensions is None else self._extensions.groups()
 
     def drain(self) -> None:
@@ -153,7 +153,7 @@ class Environment:
         is_idle = self._answer is None and self.ready.done()
         if self._extensions is not None and is_idle:
             if self.suspender is not None:
-                self.suspender.busy(self)  # a stopped process handles no SIGTERM
+                self.suspender.busy(self)  # a stopped process cannot handle SIGTERM
             if self._extensions.wind_down(self.child):
                 return
         self.child.kill()
@@ -269,7 +269,7 @@ class Environment:
         self.log.done(outcome)
         content_type = head.get("type")
         if content_type is not None and invocation.asynchronous:
-            # Records for destinations are JSON.
+            # Records for destinations are JSON, so the text becomes a JSON string.
             body, content_type = _encode(body.decode("utf-8", "replace")), None
         return Result(
             payload=body,
@@ -315,12 +315,12 @@ class Environment:
             self._answer.set_result((head, body))
 
     def _on_fault(self, error_type: str, message: str) -> None:
-        """An extension has failed: the environment ends."""
+        """An extension has failed: end the environment."""
         self._fault = error_type, message
         if not self.ready.done():
             document = error_document(error_type, f"Error: {message}")
             self.ready.set_exception(InitError(message, document, by_function=True))
-            self.ready.exception()  # marks it as retrieved: its waiter may not be there yet
+            self.ready.exception()  # marks it as retrieved, because nobody may await it yet
         self.dying = True
         if self.child is not None:
             self.child.kill()
@@ -364,7 +364,7 @@ class Environment:
             self._answer.set_exception(_Ended(status))
         if not self.ready.done():
             self.ready.set_exception(InitError.of_exit(self.child))
-            self.ready.exception()  # marks it as retrieved: its waiter may be gone
+            self.ready.exception()  # marks it as retrieved, because nobody may await it any more
         self._close()
         self.on_end(self)
 
@@ -409,7 +409,7 @@ class _ResultHead(msgspec.Struct):
 
 
 def _checked(head: Any, body: bytes) -> dict[str, Any]:
-    """The checked head of a RESULT frame; user code can write to the descriptor.
+    """Check the head of a RESULT frame, because user code can write to the descriptor.
 
     Raises:
         msgspec.ValidationError: a field of the head has the wrong type or is out of range.

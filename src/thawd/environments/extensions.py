@@ -119,7 +119,7 @@ class Extensions:
         if not self._registered.done():
             document = error_document(error_type, f"Error: {message}")
             self._registered.set_exception(InitError(message, document, by_function=True))
-            self._registered.exception()  # marks it as retrieved: its waiter may be gone
+            self._registered.exception()  # marks it as retrieved, because nobody may await it any more
         self.on_fault(error_type, message)
 
     def wind_down(self, runtime: Child) -> bool:

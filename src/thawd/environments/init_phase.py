@@ -118,7 +118,7 @@ async def init_ends(
 
     Args:
         ready: done when the process is ready; this function sets an exception on it when the time is over.
-        child: the process.
+        child: the process to wait for.
         limit: the memory limit of the process.
         until_s: returns the current deadline, ``time.monotonic()`` seconds; called repeatedly.
         timed_out: makes the exception for a process that is not ready in time.

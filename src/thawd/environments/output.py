@@ -39,7 +39,7 @@ class OutputPipe:
         if data:
             self._stream.output(data)
         else:
-            self._pause()  # end of file: all writers are gone
+            self._pause()  # the end of the file: all writers have closed the pipe
 
     def close(self) -> None:
         """Read the rest and close the pipe. May be called twice."""

@@ -38,16 +38,16 @@ class StartTimes:
 
 @dataclass(slots=True)
 class InvocationOutcome:
-    """How an invocation went.
+    """The result of an invocation, for the log.
 
     Attributes:
-        request_id: of the invocation.
-        duration_ms: in the handler, milliseconds.
+        request_id: the invocation's request id.
+        duration_ms: time in the handler, milliseconds.
         memory_mib: peak memory, MiB.
         status: ``success``, ``error`` or ``timeout``.
         error_type: AWS's name for what ended the environment during the invocation; empty when nothing did.
         message: describes for people what ended the environment; empty when nothing did.
-        start: of its environment; None when the invocation did not wait for a start.
+        start: how long its environment took to start; None when the invocation did not wait for a start.
     """
 
     request_id: str
@@ -60,20 +60,20 @@ class InvocationOutcome:
 
     @property
     def billed_ms(self) -> int:
-        """Duration in whole milliseconds, rounded up, with the init phase. Source: Lambda pricing, since 2025-08."""
+        """Duration with the init phase, in milliseconds, rounded up. Source: Lambda pricing since August 2025."""
         init_ms = self.start.duration_ms if self.start is not None and not self.start.restored else 0.0
         return math.ceil(self.duration_ms + init_ms)
 
 
 class PlatformLog:
-    """Writes the platform's lines as text, Lambda's default."""
+    """Writes the platform's lines as text, which is Lambda's default."""
 
     def __init__(self, version: Version, stream: LogStream) -> None:
         self._version = version
         self._stream = stream
 
     def init_start(self, initialization: str) -> None:
-        """A process begins the init phase; `initialization` is ``AWS_LAMBDA_INITIALIZATION_TYPE``."""
+        """The init phase of a process begins; `initialization` is ``AWS_LAMBDA_INITIALIZATION_TYPE``."""
         self._stream.line(f"INIT_START Runtime Version: {self._version.runtime_title}")
 
     def init_report(self, initialization: str, duration_ms: float, *, error_type: str = "") -> None:

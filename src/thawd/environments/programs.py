@@ -225,7 +225,7 @@ def _bash_for(interpreter: Sequence[bytes], environ: Mapping[str, str]) -> tuple
 
 
 def _node(runtime: str, configured: str | None, *, folder: Path, environ: Mapping[str, str]) -> tuple[Path, str]:
-    """Node for `runtime` and its version."""
+    """The path of the Node for `runtime`, and its version."""
     major = re.sub(r"\D", "", runtime)
     candidates = _configured(configured, folder, environ) if configured else _installed(major, environ)
     tried: list[str] = []

@@ -37,7 +37,7 @@ class OfferedPackage(msgspec.Struct, frozen=True):
     Attributes:
         folder: the folder that contains the module.
         distribution: name of the package, in lower case with hyphens.
-        version: of the package.
+        version: version of the package.
         allows: the versions of it that the other packages allow. A copy that the function brings must be one of these.
     """
 

@@ -64,7 +64,7 @@ class Suspender:
         self._timer: asyncio.TimerHandle | None = None
 
     def idle(self, environment: Suspendable) -> None:
-        """The environment is idle: stop it unless an invocation comes soon."""
+        """The environment is idle: stop it unless it gets an invocation soon."""
         self._idle[environment] = time.monotonic()
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(IDLE_S, self._look)

@@ -82,10 +82,10 @@ def variables_of(  # noqa: PLR0913 - each is a source of variables
     Args:
         function: as declared; its own variables override all others but the reserved ones.
         task_root: folder of the code.
-        python_version: of the function's interpreter.
+        python_version: version of the function's interpreter.
         buckets: folder of each bucket, for ``thawd.bucket``.
         own: the platform's own environment variables.
-        number: of the version.
+        number: the version's number.
         layers: folders of its layers, in order; if two layers have the same file, the file of the later one is used.
         aws: endpoint and credentials for AWS's SDKs; None: only what the function's own variables contain.
 

@@ -127,7 +127,7 @@ class Cache:
         return None
 
     def is_sound(self, sha256: str) -> bool:
-        """Whether a blob's hash matches its name. The blob is read only if it may have changed; removed if damaged."""
+        """Whether a blob's hash matches its name; a damaged blob is removed. It is read only if it may have changed."""
         path = self.place("blobs", sha256)
         if has_sha256(path, sha256, seen=path + ".seen"):
             return True
@@ -242,7 +242,7 @@ class Cache:
 
 
 def key_of(*parts: Optional[str]) -> str:
-    """A name computed from `parts`."""
+    """A file name computed from `parts`: equal parts result in equal names."""
     return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -275,7 +275,7 @@ def sha256_of(path: str) -> str:
 
 
 def write_record(path: str, record: Dict[str, Any]) -> None:
-    """Write a record of the cache atomically, without a sync: a crash of the machine may undo it."""
+    """Write a record of the cache atomically. It is not synced, so a crash of the machine may undo the write."""
     staged = f"{path}.{os.getpid()}"
     with open(staged, "w") as file:
         json.dump(record, file)

@@ -31,7 +31,7 @@ class Loaded:
 
     Attributes:
         value: the library's object, for example a session, a module or an estimator.
-        model: the file, which stays in the cache while this object lives.
+        model: the opened model; it stays in the cache while this object exists.
         steps: steps of opening and loading, in order.
     """
 

@@ -43,7 +43,7 @@ def load_onnx(
         config: further entries of the session's configuration.
 
     Raises:
-        ModelError: ONNX Runtime is missing or refuses the model.
+        ModelError: ONNX Runtime is missing or cannot load the model.
     """
     watch = Stopwatch(model)
     with watch.step("import onnxruntime"):

@@ -207,7 +207,7 @@ def _pin_key(address: Address, pins: _Pins) -> str:
 def _hold(
     model: Model, address: Address, pins: _Pins, found: Dict[str, Any], progress: Optional[Progress]
 ) -> Dict[str, Any]:
-    """Bring an object into the cache, verified and leased by `model`; returns its record."""
+    """Download an object into the cache if necessary, verify it, and lease it for `model`; returns its record."""
     cache = model.cache
     key = pins.index_key(address, found)
     for _ in range(_TRIES):

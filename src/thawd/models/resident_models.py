@@ -104,10 +104,10 @@ class Residents:
         if model.identity == old.refused:
             self.hits += 1
             return old.loaded
-        del self._residents[address]  # before the next one is loaded, so that the limit holds
+        del self._residents[address]  # before the next model is loaded, so that the limit is not exceeded
         try:
             loaded = self._admit(address, model)
-        except Exception as error:  # the border to a loader, which may be any code
+        except Exception as error:  # the loader may be any code
             if old.loaded.model.origin == "in place":  # the replacement has overwritten the old model's file
                 raise
             self.failure = str(error)

@@ -1,6 +1,6 @@
-"""Access to S3 through a separate process (`thawd.models.store_process`), which is started when first needed.
+"""Accesses S3 through a separate process (`thawd.models.store_process`), which is started when it is first needed.
 
-The process is ended before a snapshot is taken, and a fork starts its own.
+The process is ended before a snapshot is taken. A fork starts its own process.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ def _request(op: str, address: Address, **more: Any) -> Dict[str, Any]:
 
 
 def head(address: Address, *, version: Optional[str] = None) -> Dict[str, Any]:
-    """``size`` in bytes, ``etag`` and ``version`` of an object.
+    """Ask for an object's ``size`` in bytes, ``etag`` and ``version``.
 
     Raises:
         ModelNotFoundError: there is no such object.

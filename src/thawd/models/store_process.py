@@ -148,7 +148,7 @@ def _fetch(request: Dict[str, Any], stores: Dict[str, Any]) -> Dict[str, Any]:
     partial, index = request["partial"], request["index"]
     with _locked(partial, progress=request["key"]) as file:
         recorded = _recorded(index, request["blobs"])
-        if recorded is not None:  # another process has downloaded the object meanwhile
+        if recorded is not None:  # another process has downloaded the object in the meantime
             os.unlink(partial)
             return {**recorded, "downloaded": 0}
         begun, digest = _hash_of(file, request["size"])

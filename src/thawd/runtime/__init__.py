@@ -1,4 +1,4 @@
-"""The program inside an execution environment: loads the handler, answers invocations, is frozen and thawed, forks.
+"""The program inside an execution environment: it loads the handler, answers invocations, freezes itself and forks.
 
 This package uses only the standard library of Python 3.9 to 3.14, without asyncio and threads. From thawd it imports
 only `thawd.wire.frames`, `thawd.streaming` and the modules of `thawd.snapshot` that run in a function's process. There

@@ -19,12 +19,12 @@ SWITCH = "THAWD_AWS"
 """The environment variable that is ``local`` when thawd emulates AWS."""
 _KNOWS_ENDPOINTS = (1, 31, 0)
 _AWS = (".amazonaws.com", ".amazonaws.com.cn", ".api.aws", ".aws.dev")
-# Arguments of `create_client` before the endpoint: the session, service, region, API version, use_ssl, verify.
+# Number of arguments of `create_client` before the endpoint: session, service, region, API version, use_ssl, verify.
 _BEFORE_ENDPOINT = 6
 
 
 def install() -> None:
-    """Install the import hook if AWS is emulated."""
+    """Install the import hook if thawd emulates AWS."""
     if os.environ.get(SWITCH) != "local" or any(type(one).__name__ == _Hook.__name__ for one in sys.meta_path):
         return
     for name, change in _CHANGES.items():

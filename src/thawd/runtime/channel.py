@@ -10,7 +10,7 @@ from thawd.wire import frames
 
 
 class Channel:
-    """One end of a socketpair to the platform.
+    """This process's end of a socketpair to the platform.
 
     Attributes:
         fd: the descriptor; -1 when closed.

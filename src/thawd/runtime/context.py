@@ -21,7 +21,7 @@ def _read_facts() -> Tuple[str, ...]:
 
 
 def forget_environment() -> None:
-    """Read the variables again at the next invocation: this process has become another environment."""
+    """Read the variables again at the next invocation, because this process becomes another environment."""
     global _facts  # noqa: PLW0603
     _facts = ()
 

@@ -100,7 +100,7 @@ def _shared_file(fd: int, link: str, status: os.stat_result) -> str:
     try:
         is_database = os.pread(fd, len(_SQLITE), 0) == _SQLITE
     except OSError:
-        is_database = False  # open for writing only
+        is_database = False  # the file is open for writing only
     if _is_locked(fd):
         return "%s (locked, descriptor %d)" % (link, fd)
     return "%s (an SQLite database, descriptor %d)" % (link, fd) if is_database else ""

@@ -1,4 +1,4 @@
-"""The init phase: find and import the function's handler, as Lambda's Python runtime does.
+"""The init phase: finds and imports the function's handler, as Lambda's Python runtime does.
 
 Source: error types and wording as observed with `awslambdaric` 4.2.2.
 """

@@ -13,7 +13,7 @@ import sys
 import time
 from typing import Any, List, Optional, Set, Tuple
 
-# Path, size, time of change in nanoseconds, inode.
+# Path, size in bytes, modification time in nanoseconds, inode.
 Stamp = Tuple[str, int, int, int]
 
 # File times advance only every few milliseconds, so allow for this much. Source: inode_timestamps(7), current_time().

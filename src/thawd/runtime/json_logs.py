@@ -15,7 +15,7 @@ _COMMON = frozenset(vars(logging.makeLogRecord({}))) - {"taskName"} | {"message"
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats each record as one line, whatever its contents."""
+    """Formats each record as one line of JSON, even if JSON cannot represent a value in it."""
 
     def format(self, record: logging.LogRecord) -> str:
         """The record as JSON text with a newline. Values that JSON cannot represent are written as text."""
@@ -42,7 +42,7 @@ def encode(fields: Dict[str, Any]) -> str:
     """`fields` as one line of JSON text."""
     try:
         return json.dumps(fields, default=str, ensure_ascii=False)
-    except (TypeError, ValueError, RecursionError):  # keys that are not text, or a value that contains itself
+    except (TypeError, ValueError, RecursionError):  # a key is not text, or a value contains itself
         return json.dumps({str(key): _plain(value) for key, value in fields.items()}, ensure_ascii=False)
 
 

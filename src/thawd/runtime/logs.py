@@ -17,12 +17,12 @@ _request_id = ""
 _handler: "Optional[_ToStandardOutput]" = None
 _level = ""
 
-# Lambda's names of levels that logging does not have. Source: AWS Lambda developer guide, "Log-level filtering".
+# Levels that Lambda has and Python's logging does not. Source: AWS Lambda developer guide, "Log-level filtering".
 _LEVELS = {"TRACE": "DEBUG", "WARN": "WARNING", "FATAL": "CRITICAL"}
 
 
 def set_request_id(request_id: str) -> None:
-    """Set the request id of the invocation that later records belong to."""
+    """Set the request id for later records."""
     global _request_id  # noqa: PLW0603 - an environment runs one invocation at a time
     _request_id = request_id
 
@@ -44,7 +44,7 @@ class _ToStandardOutput(logging.Handler):
 
 
 def install() -> None:
-    """Give the root logger Lambda's handler and format."""
+    """Add a handler with Lambda's format to the root logger."""
     global _handler  # noqa: PLW0603 - a process has one root logger
     _handler = _ToStandardOutput()
     _handler.addFilter(_RequestId())

@@ -15,7 +15,7 @@ _OPEN_FILES = 1024
 _NOT_RENEWED = 1
 # Descriptors that only this process may use. A child that user code forks must not keep them open.
 private_fds: List[int] = []
-# True around the template's own forks, which pass descriptors to the child on purpose.
+# True while the template forks an environment, because that child must keep the descriptors.
 forking_environment = False
 
 
@@ -30,7 +30,7 @@ def die_with_platform(lifeline: int) -> None:
     """
     os.set_inheritable(lifeline, False)
     if not hasattr(fcntl, "F_SETSIG"):
-        return  # not Linux: an idle environment still ends when its control channel is closed
+        return  # this is not Linux; there an idle environment still ends when its control channel is closed
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETSIG, signal.SIGKILL)
     fcntl.fcntl(lifeline, fcntl.F_SETFL, fcntl.fcntl(lifeline, fcntl.F_GETFL) | os.O_ASYNC)

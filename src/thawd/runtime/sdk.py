@@ -122,7 +122,7 @@ def _allowed(version: str, comparisons: "list[list[str]]") -> bool:
 
 
 def _numbers(version: str) -> Tuple[int, ...]:
-    """A version's release segment as five numbers, without a suffix such as ``rc1``."""
+    """The numeric part of a version as five numbers, without a suffix such as ``rc1``."""
     numbers = []
     for part in version.split("."):
         digits = ""

@@ -15,7 +15,7 @@ from thawd.wire import frames
 
 
 class ServiceError(Exception):
-    """The platform refused or failed a call; the message says why."""
+    """The platform refused a call, or a call failed; the message says why."""
 
 
 class _Connection:
@@ -94,7 +94,7 @@ class Table:
         self.name = name
 
     def put(self, key: str, item: Dict[str, Any]) -> None:
-        """Store `item`, a dict that JSON can represent, under `key`, replacing any item there. Durable on return.
+        """Store `item`, a dict that JSON can represent, under `key`. An existing item is replaced. Durable on return.
 
         Raises:
             ServiceError: there is no such table, or the item or key cannot be stored.
@@ -127,7 +127,7 @@ class Table:
 
 
 class Bucket:
-    """A bucket of the platform: a folder whose files are objects."""
+    """A local bucket of the platform: a folder, in which the files are the objects."""
 
     def __init__(self, name: str, folder: str) -> None:
         self.name = name
@@ -150,7 +150,7 @@ class Bucket:
             return file.read()
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object so that it appears whole in one step, replacing any object there."""
+        """Store the object in one step, so that nobody sees it half-written. An existing object is replaced."""
         path = self.path(key)
         os.makedirs(os.path.dirname(path), exist_ok=True)
         # Dot files are not objects, so the bucket's notifications never see the half-written file. `tempfile` is not
@@ -198,7 +198,7 @@ class RemoteBucket:
         return body
 
     def write(self, key: str, data: bytes) -> None:
-        """Store the object, of at most 64 MiB, replacing any object there. Durable on return.
+        """Store the object, at most 64 MiB. An existing object is replaced. Durable on return.
 
         Raises:
             ServiceError: the store failed, the key is outside the bucket, or the object is too large.

@@ -26,7 +26,7 @@ _after: List[_Registered] = []
 
 
 def register_before_snapshot(func: _Hook, *args: Any, **kwargs: Any) -> _Hook:
-    """Call `func` with these arguments before the snapshot; the last registered runs first."""
+    """Call `func` with these arguments before the snapshot. The function that was registered last runs first."""
     _before.append((func, args, kwargs))
     return func
 

@@ -14,7 +14,7 @@ class Streams:
     """Runs the invocations of one streaming handler.
 
     Attributes:
-        result_head: fields for the RESULT frame of the last invocation: ``type``, its answer's content type.
+        result_head: a field for the RESULT frame of the last invocation: ``type``, the content type of its answer.
     """
 
     def __init__(self, handler: Any, channel: Optional[Channel]) -> None:

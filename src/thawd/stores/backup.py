@@ -76,7 +76,7 @@ async def rescue(database: Database) -> Path:
 
 
 def rescued(path: Path) -> list[Path]:
-    """Rescued copies of databases that had this path, oldest first."""
+    """The rescued copies of databases that had this path, oldest first."""
     return sorted(path.parent.glob(f"{path.name}{RESCUED}*"))
 
 
@@ -105,7 +105,7 @@ def _copy(reading: sqlite3.Connection, target: Path, progress: Progress) -> None
 
 
 def require_sound(connection: sqlite3.Connection, path: Path) -> None:
-    """Read a whole database.
+    """Check a database by reading all of it.
 
     Raises:
         StoreError: one of its pages is damaged.

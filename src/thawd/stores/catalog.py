@@ -36,7 +36,7 @@ class Catalog:
         """All documents.
 
         Raises:
-            StoreError: they cannot be read.
+            StoreError: the documents cannot be read.
         """
         rows = await self._db.read(
             lambda connection: connection.execute("SELECT kind, name, qualifier, document FROM catalog").fetchall()

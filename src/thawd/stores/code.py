@@ -120,7 +120,7 @@ class CodeStore:
         """The folder of a package. If it is missing, it is unpacked from the zip file again. Blocks.
 
         Raises:
-            StoreError: folder and zip file are missing, or the folder cannot be written (500).
+            StoreError: both the folder and the zip file are missing, or the folder cannot be written (500).
         """
         folder = self.package_path(name)
         if not folder.is_dir():

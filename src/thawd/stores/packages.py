@@ -34,7 +34,7 @@ _ABANDONED_AFTER_S = 3600.0
 
 @dataclass(frozen=True, slots=True)
 class Package:
-    """A code folder as it was when published.
+    """A copy of a code folder, as the folder was when it was published.
 
     Attributes:
         sha256: digest of paths, permissions and contents, 64 hexadecimal digits.
@@ -104,7 +104,7 @@ class PackageStore:
     def remove_except(self, keep: Callable[[str], bool]) -> None:
         """Remove each package with a name for which `keep` returns False, and unfinished copies of dead processes.
 
-        The caller makes sure that nothing runs from a package that is removed, and that none is just being published.
+        The caller must ensure that nothing runs from a package that is removed, and that no package is being published.
 
         Raises:
             StoreError: the folder of the packages cannot be read or written (HTTP 500).

@@ -52,7 +52,7 @@ def open_writer(
     connection = _connect(path, mode="rwc", busy_timeout_s=busy_timeout_s)
     try:
         _require_ours(connection, path, application_id=application_id, newest=len(migrations))
-        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # affects a new file only; an existing one keeps its mode
+        connection.execute("PRAGMA auto_vacuum=INCREMENTAL")  # affects only a new file; an existing file keeps its mode
         _require_log(connection, path)
         connection.execute("PRAGMA synchronous=FULL")
         connection.execute(f"PRAGMA journal_size_limit={_WAL_KEPT_BYTES}")
@@ -187,7 +187,7 @@ def _make(path: Path) -> None:
 
     Source: sqlite3, os_unix.c, findCreateFileMode.
     """
-    with contextlib.suppress(FileExistsError, PermissionError):  # SQLite reports a missing permission
+    with contextlib.suppress(FileExistsError, PermissionError):  # SQLite will report a missing permission
         os.close(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         with contextlib.suppress(PermissionError):
             folders.sync(path.parent)

@@ -169,7 +169,7 @@ class Tree:
 
     def _link_target(self, link: Path) -> str:
         """The target of a link, relative to the link's folder, so that the copied link points into the copy."""
-        # Python 3.13 raises OSError for a circle of links, older ones RuntimeError.
+        # For a circle of links, Python 3.13 raises OSError, and older versions raise RuntimeError.
         try:
             target = link.resolve(strict=True)
         except FileNotFoundError:

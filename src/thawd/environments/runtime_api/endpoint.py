@@ -67,8 +67,8 @@ class RuntimeApi:
     Attributes:
         extensions: the Extensions API of the environment.
         connections: open connections.
-        pid: of the program; None before it has been started.
-        address: host and port, once `open` has returned.
+        pid: process id of the program; None before it has been started.
+        address: host and port; empty before `open` has returned.
     """
 
     def __init__(self, extensions: ExtensionsApi, *, snap_start: bool) -> None:
@@ -114,7 +114,7 @@ class RuntimeApi:
     def attach(
         self, on_frame: Callable[[int, Any, bytes], None], *, on_answer: Answer, on_lost: Callable[[], None]
     ) -> None:
-        """Report to the environment from now on.
+        """Set the callbacks through which the endpoint reports to the environment.
 
         Args:
             on_frame: gets READY, INIT_ERROR and PART as if they had arrived as frames.
@@ -158,7 +158,7 @@ class RuntimeApi:
         self._report_init_error()
         self._check_lost()
 
-    # What connections call.
+    # Methods that connections call.
 
     def begin(self, request: Request) -> None:
         """See `Handler`. If the caller wants a stream, each part of the response is passed on when it arrives."""

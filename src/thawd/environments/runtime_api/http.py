@@ -32,7 +32,7 @@ class Request:
     Attributes:
         connection: the connection that it arrived on.
         method: for example ``GET``.
-        path: without the query.
+        path: the path of the URL, without the query.
         headers: by lower-case name; the last one if a name is repeated. They include the trailers of a chunked body.
         body: the body, up to `limit_bytes`; empty with a `sink`.
         size_bytes: size of the whole body.
@@ -105,10 +105,10 @@ class HttpConnection(asyncio.Protocol):
         self._limit_bytes = limit_bytes
         self._transport: asyncio.Transport | None = None
         self._parser = httptools.HttpRequestParser(self)
-        self._request: Request | None = None  # the one that is being received
+        self._request: Request | None = None  # the request that is being received
         self._in_head = True
         self._head_bytes = 0
-        self._current: Request | None = None  # the one that is being answered
+        self._current: Request | None = None  # the request that is being answered
         self._waiting: deque[tuple[Request, bool]] = deque()
         self._keep_alive = True
         self._is_paused = False
@@ -166,7 +166,7 @@ class HttpConnection(asyncio.Protocol):
         self._waiting.clear()
         self._handler.closed(self)
 
-    # What httptools calls.
+    # Methods that httptools calls.
 
     def on_message_begin(self) -> None:
         self._request = Request(self, limit_bytes=self._limit_bytes)
@@ -216,7 +216,7 @@ class HttpConnection(asyncio.Protocol):
         self._keep_alive = keep_alive
         self._handler.handle(request)
 
-    # What requests call.
+    # Methods that requests call.
 
     def answer(self, request: Request, status: int, headers: bytes, body: bytes) -> None:
         """See `Request.answer`."""

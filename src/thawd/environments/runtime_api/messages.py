@@ -30,8 +30,8 @@ class Current:
 
     Attributes:
         identifier: its request id.
-        headers: of the answer to ``next``, lines that end in CR LF.
-        event: the body of that answer.
+        headers: the headers of the answer to ``next``, as lines that end in CR LF.
+        event: the body of the answer to ``next``.
         extension_event: the event that extensions get.
         sent_s: when the endpoint got it, ``time.monotonic()`` seconds.
         limit_bytes: size limit of a response that is passed on in parts as they arrive; None: it is passed on whole.

@@ -22,7 +22,7 @@ MIB = 1 << 20
 # in the group start there.
 _MOVES = 4
 MAX_PROCESSES = 1024
-"""Processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
+"""Most processes and threads of an environment. Source: Lambda quotas, "Execution processes/threads"."""
 
 
 class MemoryLimit:
@@ -193,7 +193,7 @@ def _anonymous_bytes(pid: int) -> int:
 
 
 def private_bytes(pid: int) -> int:
-    """Memory that only the process `pid` maps, bytes, swap included; 0 where it cannot be read."""
+    """How many bytes of memory only the process `pid` maps, including swap; 0 if that cannot be read."""
     try:
         rollup = Path(f"/proc/{pid}/smaps_rollup").read_text()
     except OSError:
@@ -211,7 +211,7 @@ def find_limiter() -> MemoryLimiter:
 
 
 def own_group(controller: str) -> str | None:
-    """This process's cgroup path in the hierarchy of `controller` ("" is version 2)."""
+    """This process's cgroup path in the hierarchy of `controller`; "" stands for version 2."""
     try:
         lines = Path("/proc/self/cgroup").read_text().splitlines()
     except OSError:

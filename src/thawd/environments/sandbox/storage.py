@@ -26,12 +26,12 @@ class StorageWatch:
         self._any_used = asyncio.Event()
 
     def began(self, environment: Environment) -> None:
-        """An invocation begins in the environment."""
+        """Record that an invocation begins in the environment."""
         self._used.add(environment)
         self._any_used.set()
 
     async def run(self) -> None:
-        """End environments whose folders are over their limits, until cancelled. Idle ones cost nothing."""
+        """Until cancelled, end environments with folders over their limits. Idle environments are not checked."""
         while True:
             await self._any_used.wait()
             await asyncio.sleep(LOOK_S)

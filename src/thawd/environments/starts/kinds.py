@@ -39,7 +39,7 @@ SNAP_START = "snap-start"
 _THAW_S = 10.0
 # The copy itself interrupts after-restore hooks after 10 s; it cannot if they hang in native code.
 _AFTER_HOOKS_S = 11.0
-# Exit status of thawd-thaw when the image does not fit this machine, or a library in it has changed.
+# Exit status of thawd-thaw when the image cannot be thawed on this machine, or a library in it has changed.
 _CANNOT_THAW = 120
 _THAW_OUTPUT_BYTES = 4096
 

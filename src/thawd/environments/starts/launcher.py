@@ -138,7 +138,7 @@ class Launcher:
         disk: DiskSnapshot | None = None,
         is_template: bool = False,
     ) -> Start:
-        """Make an identifier, a log stream, channels and a temporary folder for one more process of `version`.
+        """Create an identifier, a log stream, channels and a temporary folder for a new process of `version`.
 
         Args:
             version: the version that the process will run.

@@ -20,7 +20,7 @@ _TEMPLATE_CALM_S = 60.0
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """Why a faster start is not possible.
+    """The reason why a faster kind of start is not possible.
 
     Attributes:
         text: the reason for people to read, with what they can do.

@@ -263,7 +263,7 @@ class Snapshots:
             second = await self._primed_copy(version, thawable)
         except ThawFailedError as error:
             return str(error)
-        if thawable.disk is not None:  # the original may write to its folder while it answers
+        if thawable.disk is not None:  # store the folder now, because the original may change it when it is asked again
             await asyncio.to_thread(self._disks.take, thawable.disk, draft.disk, keep=True)
         if second != first or await template.ask(limit_s=version.function.timeout_s) != answer:
             return None

@@ -71,7 +71,7 @@ class Spawner:
         self._unfrozen = None
 
     def refuse_snapshots(self, why: str) -> None:
-        """Freeze and thaw nothing; the status shows why."""
+        """Do not freeze or thaw versions; the status shows `why`."""
         self._unfrozen = Reason(why)
 
     def origin(self, version: Version) -> Origin:

@@ -46,7 +46,7 @@ _Milliseconds = Annotated[float, msgspec.Meta(ge=0, le=1e9)]
 
 
 class FrozenHead(msgspec.Struct):
-    """The checked head of a FROZEN frame.
+    """The head of a FROZEN frame. It is checked, because user code can write to the descriptor.
 
     Attributes:
         refused: why there is no image, and what to do; None when there is an image.
@@ -97,7 +97,7 @@ class TemplateLostError(Exception):
 
 
 class Template:
-    """A version's template.
+    """A version's template, or a process that is frozen first.
 
     Attributes:
         identifier: 32 hexadecimal digits, unique.

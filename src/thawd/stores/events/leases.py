@@ -16,7 +16,7 @@ class Leases:
     """The leased events of all functions.
 
     Attributes:
-        ready_after: by function, the id up to which its ready events have been leased.
+        ready_after: by function, the highest id of the ready events that have been leased.
         returned: by function, events that were returned without running; they are leased next.
         exhausted: by function, whether the last lease took all events that were due.
     """

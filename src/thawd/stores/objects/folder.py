@@ -3,7 +3,7 @@
 Only this module contains these rules. `thawd.sources.buckets`, which looks at files, and `thawd.gateway`, which writes
 them, use it. Keys and paths are bytes, because file names need not be valid text.
 """
-# pathlib does not take bytes.
+# os.path is used, because pathlib does not accept bytes.
 # ruff: noqa: PTH116, PTH118, PTH120
 
 from __future__ import annotations

@@ -108,7 +108,7 @@ class BucketStore:
         """The next page of a `listing`; empty at its end.
 
         Raises:
-            OddKeysError: start the listing again.
+            OddKeysError: obstore cannot list a key; start the listing again, which then uses boto3.
             StoreError: the store failed.
         """
         return await self._run(partial(next, listing, []))

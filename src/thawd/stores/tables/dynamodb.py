@@ -34,7 +34,7 @@ EXACT = "_json"
 _MAX_ITEM_BYTES = 400 * 1024
 _MAX_DIGITS, _LEAST_EXPONENT, _MOST_EXPONENT = 38, -130, 125
 _MAX_DEPTH = 30
-# DynamoDB documents how it counts sizes, but not to the byte.
+# A safety margin, because DynamoDB documents only roughly how it counts sizes.
 _SIZE_MARGIN_BYTES = 4096
 _CONNECT_TIMEOUT_S, _READ_TIMEOUT_S, _ATTEMPTS = 5, 10, 3
 

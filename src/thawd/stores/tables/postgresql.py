@@ -144,7 +144,7 @@ class PostgresqlTable:
                     raise self._explained(error) from None
             except psycopg.Error as error:
                 if error.sqlstate == "42P01" and connection is not None:
-                    self._checked = False  # the table was dropped
+                    self._checked = False  # somebody dropped the table, so check again whether it exists
                     self._drop(connection)
                 raise self._explained(error) from None
         raise AssertionError("unreachable")
@@ -187,7 +187,7 @@ class PostgresqlTable:
         return {**_DEFAULTS, **given, "client_encoding": "UTF8"}
 
     def _prepare(self, connection: PatientConnection) -> None:
-        """Make commits wait for the disk, and check once that the table exists and was made by thawd."""
+        """Make commits wait for the disk. Check, once, that the PostgreSQL table exists and was made by thawd."""
         # `put` guarantees durability, so change a setting that makes the server answer before the data is on the disk.
         row = connection.execute(
             "SELECT current_setting('server_encoding'), CASE current_setting('synchronous_commit') WHEN 'off' "
