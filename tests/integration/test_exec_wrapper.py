@@ -71,7 +71,7 @@ def test_a_wrapper_that_goes_on_beside_the_runtime_works_and_is_not_frozen(proje
     with project.up() as running:
         shown = running.function("app")
         assert shown["start"] != "thaw"
-        assert 'let it end with `exec "$@"`' in shown["snapshot"]["refused"]
+        assert 'make `exec "$@"` its last command' in shown["snapshot"]["refused"]
         answer, error = running.invoke("app")
         assert (answer[:3], error) == (["one 6", "app.handler", "app.instead"], None)
 

@@ -107,7 +107,7 @@ def test_arrays_of_an_estimator_are_mapped_and_code_of_strangers_is_not_run(tmp_
     assert "mapped, shared" in loaded.steps[-1].note
     del loaded.value
     model.origin = "downloaded"
-    with pytest.raises(models.ModelError, match="runs code"):
+    with pytest.raises(models.ModelError, match="would run code"):
         models.load_joblib(model)
 
 

@@ -107,10 +107,10 @@ def wait_for(project: Project, text: str) -> None:
 
 
 BOOTSTRAPS = (
-    (None, 0, "and there is none"),
+    (None, 0, "but this file does not exist"),
     ("#!/bin/sh\n", 0o644, "is not executable. Make it executable: chmod +x"),
     ("#!/no/such/shell\n", 0o755, "names /no/such/shell, which cannot be executed"),
-    ("echo hello\n", 0o755, "its first line must begin with #!"),
+    ("echo hello\n", 0o755, "The first line of a script begins with #!"),
 )
 
 

@@ -111,7 +111,7 @@ print(sdk.hint(ModuleNotFoundError(name="boto3")))
     assert said.splitlines()[:1] == [str(taken)], errors
     if not taken:
         assert f"{name} {version}, which is not compatible with thawd's boto3" in said
-        assert "name boto3 in the function's requirements" in said
+        assert "Name boto3 in the function's requirements" in said
 
 
 def test_no_boto3_beside_thawd_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Execution environments, from start to end. Each is one process, which runs one invocation at a time.
+"""Execution environments, from start to end: each is one process, which runs one invocation at a time.
 
 Reading order: `version` (what a process runs), `starts` (how the process is started), `environment` (invocations, time
 limits and the end), `runtime_api` (functions that bring their own runtime), `sandbox` (what a process may use).

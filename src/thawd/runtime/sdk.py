@@ -83,7 +83,7 @@ class _Sdk:
             version = _own_version(module["distribution"])
             if version is not None and not _allowed(version, module["allows"]):
                 return (
-                    "the function brings %s %s, which is not compatible with thawd's boto3 %s (it needs %s). Name "
+                    "the function brings %s %s, which is not compatible with thawd's boto3 %s (boto3 needs %s). Name "
                     "boto3 in the function's requirements too"
                     % (module["distribution"], version, ours["version"], ",".join(map("".join, module["allows"])))
                 )

@@ -84,8 +84,8 @@ class EventQueue:
             first_id = await self._puts.add((events, clock.now() if now is None else now))
         if first_id is None:
             raise TooManyRequestsException(
-                f"{self._db.gauged} asynchronous events wait, but server.max_queued allows only {self._max_queued}; "
-                "try again later",
+                f"{self._db.gauged} asynchronous events wait, and server.max_queued is {self._max_queued}, so this "
+                "request is refused; try again later",
                 reason="CallerRateLimitExceeded",
             )
         return list(range(first_id, first_id + len(events)))
