@@ -350,7 +350,7 @@ def test_a_function_and_the_command_line_use_it_with_the_password_from_the_envir
     assert "${RESULTS_PASSWORD}" in said
     unset = project.command("check")
     assert unset.returncode == 1
-    assert "tables.labels.url: found ${RESULTS_PASSWORD}, which the environment does not have" in unset.stderr
+    assert "tables.labels.url: found ${RESULTS_PASSWORD}, but no such environment variable is set" in unset.stderr
     wrong = project.command("table", "labels", env={**_environ(), "RESULTS_PASSWORD": "not-the-one"})
     assert wrong.returncode == 1
     for text in (said, wrong.stderr, wrong.stdout):
