@@ -167,7 +167,7 @@ def test_a_program_cannot_be_searched_for_what_a_snapshot_would_spoil(project: P
     serve(project)
     done = project.command("snapshot", "lint", "app")
     assert done.returncode == 1
-    assert "its runtime is provided.al2023, of which thawd makes no snapshots" in done.stderr
+    assert "thawd makes no snapshots of functions with runtime provided.al2023" in done.stderr
 
 
 # What it meets.
