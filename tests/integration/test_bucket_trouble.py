@@ -114,7 +114,7 @@ def test_a_bucket_whose_parent_goes_away_does_not_count_its_objects_as_removed(
         await watched.expect("a")
         parent.rename(tmp_path / "away")
         (tmp_path / "away/bucket/a").unlink()
-        await watched.until_logged("cannot be reached")
+        await watched.until_logged("cannot be accessed")
         (tmp_path / "away/bucket/a").write_bytes(b"1")
         (tmp_path / "away").rename(parent)
         await watched.until_logged("is available again")
