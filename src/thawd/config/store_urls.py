@@ -11,7 +11,7 @@ from thawd.config.findings import Findings, KeyPath, one_of
 from thawd.resources import REGION, StoreUrl
 
 _VARIABLE = re.compile(r"\$\{([^}]*)\}")
-# Greedy on purpose: if a password contains an unencoded slash or @, no part of it may be shown.
+# These expressions are greedy on purpose: if a password contains an unencoded slash or @, no part of it may be shown.
 _PASSWORD = re.compile(r"(?<=://)([^:@/?#]*:)(.*)(@)", re.DOTALL)
 _PASSWORD_PARAMETER = re.compile(r"(?<=[?&])((?:ssl)?password=)([^&#]*)", re.IGNORECASE)
 _HIDDEN = "***"

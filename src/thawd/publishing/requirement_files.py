@@ -62,7 +62,7 @@ def why_pip(file: Path) -> str | None:
 
 
 def wants_hashes(file: Path) -> bool:
-    """Return whether any requirement has a hash, because pip then requires hashes for all of them.
+    """Return whether any requirement has a hash. If one has, pip requires hashes for all.
 
     Raises:
         EnvironmentBuildError: `file` cannot be read.

@@ -47,7 +47,7 @@ _POISON = 10
 
 
 class _NotNowError(Exception):
-    """The function takes no more work at the moment."""
+    """The function cannot take more work now."""
 
 
 class AsyncInvoker:
@@ -93,11 +93,11 @@ class AsyncInvoker:
         self._settled.set()
 
     async def accept(self, invocation: Invocation) -> None:
-        """Store an asynchronous invocation; it is not lost once this returns.
+        """Store an asynchronous invocation. Once this returns, a crash cannot lose it.
 
         Raises:
-            StoreError: it could not be stored.
-            TooManyRequestsException: too many events wait already (429).
+            StoreError: the invocation could not be stored.
+            TooManyRequestsException: too many events already wait (429).
         """
         event = NewEvent(
             function=invocation.function,

@@ -246,9 +246,9 @@ class Dispatcher:
             self.on_active(entry.function.name, entry.number)
 
     def may_fare_better(self, version: Version) -> bool:
-        """Return whether publishing `version` again may succeed, because its init phase or its priming event failed.
+        """Return whether publishing `version` again may succeed: its init phase or its priming event failed.
 
-        Something that init needs from outside, such as an object in a bucket, may be available now.
+        Something that they need from outside, such as an object in a bucket, may be available now.
 
         Raises:
             ResourceNotFoundException: there is no such version (404).

@@ -245,13 +245,13 @@ class Pool:
         return str(self._failure.error) if self._failure is not None and self._backs_off() else None
 
     def wants_room(self) -> bool:
-        """See `Tenant`."""
+        """See `Tenant.wants_room`."""
         if self.retired or self._backs_off():
             return False
         return self._missing_provisioned() > 0 or self._starting < self.waiting
 
     def is_urgent(self) -> bool:
-        """See `Tenant`."""
+        """See `Tenant.is_urgent`."""
         return any(not waiter.done() for waiter in self._waiting)
 
     def seed_failure(self, error: InitError | ServiceException) -> None:
@@ -276,11 +276,11 @@ class Pool:
         self._set_if_empty()
 
     def oldest_idle_s(self) -> float | None:
-        """See `Tenant`."""
+        """See `Tenant.oldest_idle_s`."""
         return next((e.idle_since for e in self._idle if not e.provisioned), None)
 
     def end_oldest_idle(self) -> None:
-        """See `Tenant`."""
+        """See `Tenant.end_oldest_idle`."""
         oldest = next((e for e in self._idle if not e.provisioned), None)
         if oldest is not None:
             self._end(oldest, after_turns=_TURNS_TO_SPAWN)

@@ -234,7 +234,7 @@ class Room:
             await asyncio.sleep(20 * (time.monotonic() - started_s))
 
     def _reserved(self, tenant: Tenant) -> int | None:
-        """Return the currently declared reserved concurrency, because changing it makes no new version."""
+        """Return the currently declared reserved concurrency; a version's own value may be older."""
         function = tenant.version.function
         return self._functions.get(function.name, function).reserved_concurrency
 
@@ -301,7 +301,7 @@ class Room:
         return self._shared_count() < self._shared_total()
 
     def _fits_memory(self, tenant: Tenant) -> bool:
-        # A function whose memory limit exceeds all the memory may still run alone.
+        # A function whose memory limit exceeds `memory_mb` may still run if nothing else does.
         return not self._used_mb or self._used_mb + tenant.version.function.memory_mb <= self.memory_mb
 
     def _end_idle(self, asking: Tenant | None, *, unreserved: bool = False) -> bool:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from thawd.config.kinds import Kind
 
 REQUIRED = "required"
-"""Stands for the default of an option without one, which users must set."""
+"""Value of `Option.default` if there is no default and users must set the option."""
 
 
 @dataclass(frozen=True, slots=True)

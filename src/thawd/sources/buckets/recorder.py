@@ -33,7 +33,7 @@ LARGE_BYTES = 16 * 1024 * 1024
 """Larger files are read separately. A batch of smaller ones ends once this many bytes were read."""
 _THREADS = 4
 _STORE_RETRY_S = 2.0
-_FULL = "as many events as server.max_queued allows wait already"
+_FULL = "too many events wait (the limit is server.max_queued)"
 # Most files and folders whose errors are remembered, so that they are not reported again.
 _REMEMBERED_COMPLAINTS = 1000
 

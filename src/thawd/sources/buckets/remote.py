@@ -29,7 +29,7 @@ from thawd.system.retry import SayOnce
 
 _BATCH_KEYS = 250
 _PAGE_KEYS = 1000
-_FULL = "as many events as server.max_queued allows wait already"
+_FULL = "too many events wait (the limit is server.max_queued)"
 _FULL_RECHECK_S = 1.0
 
 

@@ -152,7 +152,7 @@ class NotifiedBucketWatcher:
 
     async def _handle(self, messages: Sequence[ReceivedMessage]) -> set[str]:
         if self._watcher_stores.is_full():
-            raise Throttled("as many events as server.max_queued allows wait already")
+            raise Throttled("too many events wait (the limit is server.max_queued)")
         failed: set[str] = set()
         found: list[ObjectNotification] = []
         for message in messages:

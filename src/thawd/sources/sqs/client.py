@@ -112,7 +112,9 @@ class SqsQueue:
         return await self._each("delete_message_batch", handles, {})
 
     async def set_visibility(self, handles: Sequence[str], wait_s: int) -> list[str]:
-        """Make messages visible again in `wait_s` seconds, with ChangeMessageVisibilityBatch. Return refused handles.
+        """Make messages visible again in `wait_s` seconds, with ChangeMessageVisibilityBatch.
+
+        Returns the handles that SQS refused.
 
         Raises:
             SourceError: the call failed as a whole.

@@ -1,4 +1,4 @@
-"""Writes functions' logs. Each log group has a file, and each line has a time, a log stream and a message between tabs.
+"""Writes functions' logs: a file for each log group. A line is a time, a log stream and a message, separated by tabs.
 
 `FunctionLog` writes the handler's output and Lambda's START, END and REPORT lines. It collects lines and writes them
 every `FLUSH_S`, so that not every line needs a system call. Files are rotated when they reach a limit, so that logs do
